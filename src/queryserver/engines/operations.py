@@ -1,15 +1,15 @@
 """A statement at an engine for as long as a caller needs it; a statement without an operation record."""
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState
-from queryserver.errors.statements import EngineUnavailable
+from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.formats.columns import Column
-from queryserver.statements.execution import submitted
 
 _POLL_S = 1.0
 _MOST_BYTES = 16 * 1024 * 1024
@@ -59,3 +59,24 @@ async def _first_rows(
 async def _as_generator(session: EngineSession, handle: OperationHandle) -> AsyncGenerator[pa.RecordBatch]:
     async for batch in session.batches(handle):
         yield batch
+
+
+@asynccontextmanager
+async def submitted(
+    session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False
+) -> AsyncGenerator[None]:
+    """Whoever leaves early leaves nothing running, unless it `is_left` to another runner by then.
+
+    The adapter limits the time of both calls.
+    """
+    try:
+        yield
+    except BaseException:  # includes CancelledError: the engine must not work for nobody
+        if not is_left():
+            # What ended the work is worth more than an engine that cannot be told.
+            with suppress(EngineError):
+                await asyncio.shield(session.cancel(handle))
+        raise
+    finally:
+        if not is_left():
+            await asyncio.shield(session.close(handle))

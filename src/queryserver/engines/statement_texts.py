@@ -6,17 +6,17 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from queryserver.errors.places import ErrorExcerpt, ErrorPlace, LineColumn, Rest, Unit
 from queryserver.formats.cell_sizes import parts
-from queryserver.sql.positions import Excerpt, LineColumn, Place, Rest, Unit
 
 _MOST_CHARACTERS = 64 * 1024
 """Of a text that are read: some repeat statements of megabytes."""
 
 _NUMBER = r"(\d{1,7})"
-_Reading: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], Place]]
+_Reading: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorPlace]]
 
 
-def place_in(text: str, readings: Sequence[_Reading]) -> Place | None:
+def place_in(text: str, readings: Sequence[_Reading]) -> ErrorPlace | None:
     """The place that the first fitting pattern reads in a text."""
     text = text[:_MOST_CHARACTERS]
     for pattern, place in readings:
@@ -25,11 +25,11 @@ def place_in(text: str, readings: Sequence[_Reading]) -> Place | None:
     return None
 
 
-def _from_one(unit: Unit) -> Callable[[re.Match[str]], Place]:
+def _from_one(unit: Unit) -> Callable[[re.Match[str]], ErrorPlace]:
     return lambda found: LineColumn(int(found[1]), int(found[2]), unit)
 
 
-def _from_zero(unit: Unit) -> Callable[[re.Match[str]], Place]:
+def _from_zero(unit: Unit) -> Callable[[re.Match[str]], ErrorPlace]:
     return lambda found: LineColumn(int(found[1]), int(found[2]) + 1, unit)
 
 
@@ -37,13 +37,13 @@ def _from_zero(unit: Unit) -> Callable[[re.Match[str]], Place]:
 LABELED: Sequence[_Reading] = (
     (
         re.compile(rf"^(LINE {_NUMBER}: )(.*)\n( *)\^", re.MULTILINE),
-        lambda found: Excerpt(int(found[2]), found[3].rstrip("\r"), len(found[4]) - len(found[1]), Unit.SCREEN),
+        lambda found: ErrorExcerpt(int(found[2]), found[3].rstrip("\r"), len(found[4]) - len(found[1]), Unit.SCREEN),
     ),
 )
 """`LINE 1: SELCT 1` above a mark: DuckDB, and psql's form of PostgreSQL's errors."""
 
 
-def _near(found: re.Match[str]) -> Place:
+def _near(found: re.Match[str]) -> ErrorPlace:
     _, near, rest = found.string[: found.start()].partition("near '")
     return Rest(int(found[1]), rest) if near else LineColumn(int(found[1]))
 
@@ -64,7 +64,7 @@ SPARK: Sequence[_Reading] = (
 IMPALA: Sequence[_Reading] = (
     (
         re.compile(rf"error in line {_NUMBER}:[ \t]*(?:undefined:[ \t]*)?\n(.*)\n( *)\^"),
-        lambda found: Excerpt(int(found[1]), found[2].rstrip("\r"), len(found[3]), Unit.UTF16),
+        lambda found: ErrorExcerpt(int(found[1]), found[2].rstrip("\r"), len(found[3]), Unit.UTF16),
     ),
 )
 """The line above a mark, cut to some 60 characters (Impala: sql-parser.cup, getErrorMessage)."""

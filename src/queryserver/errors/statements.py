@@ -15,7 +15,7 @@ from queryserver.errors.base import (
     ServiceUnavailable,
     configured,
 )
-from queryserver.sql.positions import Place
+from queryserver.errors.places import ErrorPlace
 
 _SHOWN = 100  # characters of a name that a client gave
 
@@ -27,10 +27,10 @@ class EngineError(QueryServerError):
     """The outcome of a statement, as the engine reports it: a recorded statement gets state `failed`."""
 
     code = "engine_error"
-    place: Place | None = None
+    place: ErrorPlace | None = None
     """Where in the statement that the engine was sent, as far as it says."""
 
-    def at(self, place: Place | None) -> Self:
+    def at(self, place: ErrorPlace | None) -> Self:
         """The same error with its place."""
         self.place = place
         return self

@@ -128,6 +128,17 @@ class StorageServices:
 
 Builder = Callable[[Settings], FileSystem | None]
 
+_MODULES: Mapping[Scheme, str] = MappingProxyType(
+    {
+        Scheme.HDFS: "webhdfs.storage",
+        Scheme.S3A: "s3.storage",
+        Scheme.ABFS: "adls.file_system",
+        Scheme.OFS: "ozone",
+        Scheme.FILE: "local.file_system",
+    }
+)
+"""The modules below `files.stores` whose `build` makes the store of a scheme."""
+
 _CONFIGURED: Mapping[Scheme, Callable[[Settings], object]] = MappingProxyType(
     {
         Scheme.HDFS: lambda settings: settings.hadoop.hdfs_clusters,
@@ -145,14 +156,14 @@ def _builder(scheme: Scheme) -> Builder:
     def build(settings: Settings) -> FileSystem | None:
         if not _CONFIGURED[scheme](settings):
             return None
-        module = cast("_Module", import_module(f"queryserver.container.storages.{scheme}"))
+        module = cast("_Module", import_module(f"queryserver.files.stores.{_MODULES[scheme]}"))
         return module.build(settings)
 
     return build
 
 
 class _Module(Protocol):
-    """One of the folder `storages`."""
+    """The module of a store."""
 
     def build(self, settings: Settings) -> FileSystem | None:
         """The store. Raises ConfigurationError."""

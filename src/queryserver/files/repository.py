@@ -23,8 +23,7 @@ from queryserver.files.model import (
     TransferLease,
     TransferState,
 )
-from queryserver.platform.database import Database
-from queryserver.statements.rows import Row
+from queryserver.platform.database import Database, Row
 
 _KEPT = "interval '7 days'"
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hash
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import asyncpg
 import orjson
@@ -389,3 +389,11 @@ def pool_limits(settings: Settings) -> PoolLimits:
         connect_timeout=database.connect_timeout,
         statement_timeout=database.statement_timeout,
     )
+
+
+class Row(Protocol):
+    """A row of the driver: columns by name."""
+
+    def __getitem__(self, key: str, /) -> Any:
+        """The value of one column."""
+        ...

@@ -8,8 +8,9 @@ import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TypeAlias, assert_never
+from typing import assert_never
+
+from queryserver.errors.places import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
 
 _DOTS = "..."
 _FEW = 1000
@@ -26,61 +27,7 @@ class Position:
     column: int | None
 
 
-class Unit(Enum):
-    """What an engine counts its columns in."""
-
-    CHARACTER = auto()
-    UTF16 = auto()
-    SCREEN = auto()
-    """Columns of a terminal: wide characters count two, control characters none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Character:
-    """The number of a character, from 0."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Octet:
-    """The number of a byte of the UTF-8 text, from 0."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class LineColumn:
-    """A line from 1, ended by a line feed, and a column from 1, as far as it is known."""
-
-    line: int
-    column: int | None = None
-    unit: Unit = Unit.CHARACTER
-
-
-@dataclass(frozen=True, slots=True)
-class Excerpt:
-    """A line from 1, the part of it that is shown with `...` for what is left out, and a mark below it, from 0."""
-
-    line: int
-    shown: str
-    mark: int
-    unit: Unit = Unit.CHARACTER
-
-
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """The text from the error on, which may be cut, and a line from 1."""
-
-    line: int
-    text: str
-
-
-Place: TypeAlias = Character | Octet | LineColumn | Excerpt | Rest
-"""As an engine says it."""
-
-
-def position_of(place: Place | None, statement: str) -> Position | None:
+def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
     """Line and column in `statement`; None for a place that is not known, or outside of it."""
     match place:
         case None:
@@ -91,7 +38,7 @@ def position_of(place: Place | None, statement: str) -> Position | None:
             return _position(statement, _characters(statement, offset))
         case LineColumn(line, column, unit):
             return _in_line(statement, line, lambda text: None if column is None else _steps(text, column - 1, unit))
-        case Excerpt(line, shown, mark, unit):
+        case ErrorExcerpt(line, shown, mark, unit):
             found = _line_of(statement, line, shown)
             return None if found is None else _in_line(statement, found, lambda text: _marked(text, shown, mark, unit))
         case Rest(line, text):
@@ -101,7 +48,7 @@ def position_of(place: Place | None, statement: str) -> Position | None:
             assert_never(place)
 
 
-def place_within(place: Place | None, prefix: str) -> Place | None:
+def place_within(place: ErrorPlace | None, prefix: str) -> ErrorPlace | None:
     """The same place in a text without the `prefix` of one line that stands before it; None within the prefix."""
     match place:
         case Character(offset):
@@ -111,8 +58,8 @@ def place_within(place: Place | None, prefix: str) -> Place | None:
             return Octet(offset - size) if offset >= size else None
         case LineColumn(1, int(column), unit):
             return LineColumn(1, column - len(prefix), unit) if column > len(prefix) else None
-        case Excerpt(line, shown, mark, unit) if shown.startswith(prefix):
-            return Excerpt(line, shown[len(prefix) :], mark - len(prefix), unit) if mark >= len(prefix) else None
+        case ErrorExcerpt(line, shown, mark, unit) if shown.startswith(prefix):
+            return ErrorExcerpt(line, shown[len(prefix) :], mark - len(prefix), unit) if mark >= len(prefix) else None
         case _:
             return place
 

@@ -19,11 +19,11 @@ from queryserver.platform.settings.tree import Settings
 from queryserver.results.segments import ResultStore, SegmentStore
 from queryserver.statements.model import OnEnd
 from queryserver.statements.overview import AskToStop, StatementAdministration, StatementEnds, StatementOverview
+from queryserver.statements.queue import CANCEL
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import RetentionSettings, RetentionSweep
 from queryserver.statements.retention_repository import StatementRetention, alone_in_cleaning
 from queryserver.statements.session_repository import Sessions
-from queryserver.tasks.queue import CANCEL
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
+from queryserver.engines.operations import submitted
 from queryserver.engines.protocol import (
     EngineSession,
     OperationHandle,
@@ -482,24 +483,3 @@ async def beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-@asynccontextmanager
-async def submitted(
-    session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False
-) -> AsyncGenerator[None]:
-    """Whoever leaves early leaves nothing running, unless it `is_left` to another runner by then.
-
-    The adapter limits the time of both calls.
-    """
-    try:
-        yield
-    except BaseException:  # includes CancelledError: the engine must not work for nobody
-        if not is_left():
-            # What ended the work is worth more than an engine that cannot be told.
-            with suppress(EngineError):
-                await asyncio.shield(session.cancel(handle))
-        raise
-    finally:
-        if not is_left():
-            await asyncio.shield(session.close(handle))

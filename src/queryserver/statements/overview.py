@@ -12,10 +12,10 @@ import structlog
 
 from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.audit import AuditTrail
-from queryserver.platform.database import Database
+from queryserver.platform.database import Database, Row
 from queryserver.statements.model import ACTIVE, StatementEnd, StatementState, StatementTimes
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.rows import Row, times_of
+from queryserver.statements.rows import times_of
 
 LONGEST_AGE_S = 10 * 365 * 86400
 """Of `OverviewFilter.older_than`."""

@@ -82,3 +82,10 @@ class Watch:
             return False
         self.event.clear()
         return True
+
+
+CANCEL = "cancel"
+"""Kind of the notice that a cancel was recorded; its subject is the id of the statement."""
+
+
+CLOSE_SESSION = "close-session"

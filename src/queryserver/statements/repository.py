@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from queryserver.errors.base import TooManyRequests, quota_exceeded, too_many_statements
 from queryserver.errors.statements import idempotency_conflict, statement_text_expired
 from queryserver.formats.columns import Segment
-from queryserver.platform.database import CoalescingReader, Connection, Database
+from queryserver.platform.database import CoalescingReader, Connection, Database, Row
 from queryserver.statements import rows
 from queryserver.statements.model import (
     HistoryEntry,
@@ -426,7 +426,7 @@ def _counted_bytes(new: NewStatement) -> int:
     return sum(size for size in sizes if size > new.texts.kept_bytes)
 
 
-def _fresh_record(new: NewStatement, row: rows.Row) -> StatementRecord:
+def _fresh_record(new: NewStatement, row: Row) -> StatementRecord:
     status = StatementStatus(
         id=new.id,
         history_id=row["history_id"],
@@ -465,7 +465,7 @@ def _fresh_record(new: NewStatement, row: rows.Row) -> StatementRecord:
     )
 
 
-def _stored_result(row: rows.Row, segments: Sequence[rows.Row]) -> StoredResult:
+def _stored_result(row: Row, segments: Sequence[Row]) -> StoredResult:
     return StoredResult(
         status=rows.status_of(row),
         columns=rows.columns_of(row["columns"]) or (),

@@ -11,6 +11,7 @@ import structlog
 
 from queryserver.formats.columns import Column, LimitSource, ResultType, Segment, TruncationReason
 from queryserver.identity.model import SealedToken
+from queryserver.platform.database import Row
 from queryserver.platform.deployment import Sealer
 from queryserver.sql.positions import Position
 from queryserver.statements.model import (
@@ -52,14 +53,6 @@ class SealedMarks:
 
 
 log = structlog.get_logger(__name__)
-
-
-class Row(Protocol):
-    """A row of the driver: columns by name."""
-
-    def __getitem__(self, key: str, /) -> Any:
-        """The value of one column."""
-        ...
 
 
 _TIMES = "recorded_at, sent_at, ended_at, now() as read_at"

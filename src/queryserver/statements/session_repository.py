@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from queryserver.platform.database import Database
-from queryserver.statements.rows import Row
+from queryserver.platform.database import Database, Row
 
 
 @dataclass(frozen=True, slots=True)

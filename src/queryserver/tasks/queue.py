@@ -13,14 +13,12 @@ from queryserver.errors.statements import EngineError
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.statements.model import Assignment
+from queryserver.statements.queue import CANCEL, CLOSE_SESSION
 from queryserver.statements.runner import Runner
-from queryserver.statements.sessions import CLOSE_SESSION
 
 log = structlog.get_logger(__name__)
 
 _WAITING = "waiting"
-CANCEL = "cancel"
-"""Kind of the notice that a cancel was recorded; its subject is the id of the statement."""
 
 
 class InlineQueue:

@@ -4,20 +4,8 @@ import time
 
 import pytest
 
-from queryserver.sql.positions import (
-    Character,
-    Excerpt,
-    LineColumn,
-    Octet,
-    Place,
-    Position,
-    Rest,
-    Unit,
-    behind,
-    place_within,
-    position_of,
-    without_prefix,
-)
+from queryserver.errors.places import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
+from queryserver.sql.positions import Position, behind, place_within, position_of, without_prefix
 
 TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
 SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
@@ -47,13 +35,13 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
         (LineColumn(4, 1), None),
         (LineColumn(0, 1), None),
         (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 has two units
-        (Excerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
-        (Excerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
-        (Excerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
-        (Excerpt(2, "  no...", 2, SCREEN), (2, 3)),
-        (Excerpt(2, "no such text", 2, SCREEN), None),
-        (Excerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
-        (Excerpt(9, "\n", 0, SCREEN), None),
+        (ErrorExcerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
+        (ErrorExcerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
+        (ErrorExcerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
+        (ErrorExcerpt(2, "  no...", 2, SCREEN), (2, 3)),
+        (ErrorExcerpt(2, "no such text", 2, SCREEN), None),
+        (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
+        (ErrorExcerpt(9, "\n", 0, SCREEN), None),
         (Rest(1, "nope\rFROM t\n"), (2, 3)),
         (Rest(1, "FROM"), (3, 1)),
         (Rest(4, ""), (4, 1)),
@@ -61,27 +49,27 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
     ],
     ids=repr,
 )
-def test_a_place_becomes_line_and_column(place: Place | None, position: tuple[int, int | None] | None):
+def test_a_place_becomes_line_and_column(place: ErrorPlace | None, position: tuple[int, int | None] | None):
     assert position_of(place, TEXT) == (None if position is None else Position(*position))
 
 
 def test_what_stands_twice_is_not_guessed():
     twice = "a\nx, x"
-    assert position_of(Excerpt(2, "...x", 3), twice) == Position(2, None)
+    assert position_of(ErrorExcerpt(2, "...x", 3), twice) == Position(2, None)
     assert position_of(Rest(2, "x"), "x, y\nx, y") == Position(2, 1)
     assert position_of(Rest(2, "x,"), "x, y\nx, x, y") == Position(2, None)
 
 
 def test_wide_combining_and_control_characters_take_their_room_on_a_screen():
     line = "中\té́x"
-    assert position_of(Excerpt(1, line, 3, SCREEN), line) == Position(1, line.index("x") + 1)
+    assert position_of(ErrorExcerpt(1, line, 3, SCREEN), line) == Position(1, line.index("x") + 1)
 
 
 @pytest.mark.parametrize("joined", ["👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad"])
 def test_the_room_of_joined_characters_is_not_guessed(joined: str):
     line = f"'{joined}', x"
-    assert position_of(Excerpt(1, line, 6, SCREEN), line) == Position(1, None)
-    assert position_of(Excerpt(1, line, 0, SCREEN), line) == Position(1, 1)
+    assert position_of(ErrorExcerpt(1, line, 6, SCREEN), line) == Position(1, None)
+    assert position_of(ErrorExcerpt(1, line, 0, SCREEN), line) == Position(1, 1)
 
 
 @pytest.mark.parametrize(
@@ -93,13 +81,13 @@ def test_the_room_of_joined_characters_is_not_guessed(joined: str):
         (LineColumn(1, 10), LineColumn(1, 2)),
         (LineColumn(1, 8), None),
         (LineColumn(2, 1), LineColumn(2, 1)),
-        (Excerpt(1, "EXPLAIN SELECT x", 15), Excerpt(1, "SELECT x", 7)),
-        (Excerpt(1, "...ECT x", 7), Excerpt(1, "...ECT x", 7)),
+        (ErrorExcerpt(1, "EXPLAIN SELECT x", 15), ErrorExcerpt(1, "SELECT x", 7)),
+        (ErrorExcerpt(1, "...ECT x", 7), ErrorExcerpt(1, "...ECT x", 7)),
         (None, None),
     ],
     ids=repr,
 )
-def test_a_prefix_is_left_out(place: Place | None, within: Place | None):
+def test_a_prefix_is_left_out(place: ErrorPlace | None, within: ErrorPlace | None):
     assert place_within(place, "EXPLAIN ") == within
 
 

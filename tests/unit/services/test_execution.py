@@ -13,10 +13,11 @@ from tests.unit.services.driving import PausingEngine, Run, state_of, until
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import StorageError
+from queryserver.errors.places import LineColumn
 from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats.columns import TruncationReason
 from queryserver.identity.model import User
-from queryserver.sql.positions import LineColumn, Position
+from queryserver.sql.positions import Position
 from queryserver.statements.model import Outcome, StatementState
 
 pytestmark = pytest.mark.timeout(30)

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
 
+from queryserver.engines.operations import submitted
 from queryserver.engines.protocol import OperationHandle
 from queryserver.errors.statements import EngineUnavailable, StatementRejected
-from queryserver.statements.execution import submitted
 
 
 class Unreachable(FakeSession):

@@ -19,12 +19,13 @@ from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, pl
 from queryserver.engines.threaded import NO_USER, Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
+from queryserver.errors.places import ErrorExcerpt, ErrorPlace
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 from queryserver.formats import arrow as wide_work
 from queryserver.formats.arrow import MANY_COLUMNS
 from queryserver.formats.columns import Column
 from queryserver.platform.machine_limits import DiskFloor
-from queryserver.sql.positions import Excerpt, Place, place_within, position_of
+from queryserver.sql.positions import place_within, position_of
 
 # Behind them: traces, and advice to set what statements may not set.
 _TRACE_MARKS = ("\n\nStack Trace", "\nThis error signals an assertion failure", "\n\nPossible solutions:")
@@ -79,7 +80,7 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     return _rejected(str(error), root, lines_before)
 
 
-def place_of(error: duckdb.Error, lines_before: int = 0) -> Place | None:
+def place_of(error: duckdb.Error, lines_before: int = 0) -> ErrorPlace | None:
     """Where in the text an error is, of which `lines_before` lines were left out."""
     return _place(_with_lines(str(error), lines_before))
 
@@ -95,13 +96,13 @@ def _rejected(text: str, root: Path | None, lines_before: int) -> StatementRejec
     return StatementRejected(_tidy(text, root)).at(_place(text))
 
 
-def _place(text: str) -> Place | None:
+def _place(text: str) -> ErrorPlace | None:
     """None where DuckDB marks a place of another text, such as that of a view, in the statement."""
     place = place_in(text, LABELED)
-    return place if isinstance(place, Excerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
+    return place if isinstance(place, ErrorExcerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
 
 
-def _is_named(place: Excerpt, message: str) -> bool:
+def _is_named(place: ErrorExcerpt, message: str) -> bool:
     """Whether the mark stands at the beginning of a word, one of the names of the message if it has any."""
     position = position_of(place, "\n" * (place.line - 1) + place.shown)
     if position is None or position.column is None:
@@ -317,7 +318,7 @@ class DuckdbConnection:
                     known.place = self._unbound(statement, lines_before)
                 raise known from error
 
-    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> Place | None:
+    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> ErrorPlace | None:
         """Where the error of a query is that could not be bound: EXPLAIN, which only binds, gives the place.
 
         Other statements are not sent again, and give it themselves. None within a transaction: an error of EXPLAIN

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import asyncpg
 
 from queryserver.engines.connections import NO_TLS, no_connection
+from queryserver.errors.places import Character, ErrorPlace
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
@@ -17,7 +18,6 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.sql.positions import Character, Place
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
 _CLIENT_HOST = re.compile(r'(?<= for )host "[^"]*", ')
@@ -84,7 +84,7 @@ def _domain_error(error: Exception, *, started: bool) -> EngineError:
     return (StatementDenied if denied else StatementRejected)(text_of(error)).at(_place(error))
 
 
-def _place(error: Exception) -> Place | None:
+def _place(error: Exception) -> ErrorPlace | None:
     """The server counts characters from 1; `internal_position`, within the body of a function, is another field."""
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
     return Character(int(position) - 1) if position.isdecimal() else None

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from queryserver.engines.connections import no_connection
+from queryserver.errors.places import LineColumn
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
@@ -17,7 +18,6 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.sql.positions import LineColumn
 
 _TIME_LIMITS = frozenset({"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"})
 _NO_RIGHT = frozenset({"PERMISSION_DENIED"})
