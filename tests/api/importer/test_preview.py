@@ -10,7 +10,7 @@ from tests.api.importer.conftest import CONTENT, refusal, uploaded
 from tests.unit.formats.cell_types.test_columns import ROWS, expected
 from tests.unit.formats.delimited.test_detection import CASES
 
-from queryserver.api.v1.importer import preview as preview_call
+from queryserver.api.v1 import importer as preview_call
 from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES
 
 MIB = 1024 * 1024

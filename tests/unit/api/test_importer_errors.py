@@ -39,7 +39,7 @@ REQUEST = request()
         (errors.InvalidJson("no"), 400, "invalid_json"),
         (errors.PathNotFound("no"), 400, "file_not_found"),
         (errors.import_file_not_found(), 400, "file_not_found"),
-        (errors.file_too_complex("no"), 400, "file_too_complex"),
+        (errors.FileTooComplex("no"), 400, "file_too_complex"),
         (errors.upload_quota_exceeded("no"), 400, "quota_exceeded"),
         (errors.ChangedMeanwhile("no"), 400, "file_not_found"),
         (errors.StatementRejected("no"), 400, "engine_error"),
