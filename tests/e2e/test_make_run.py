@@ -20,6 +20,8 @@ from queryserver.embedded.passwords import kept_secrets
 from queryserver.embedded.postmaster import recorded_address
 from queryserver.embedded.processes import processes_of
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = re.compile(r"\b[A-Za-z0-9_-]{20}\b")
 

@@ -15,6 +15,8 @@ from queryserver.engines.hiveserver2.address import Hs2Address, Mechanism, Membe
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 200 * MIB
 """Of a process that holds the peer as well; the cell has 900 MB."""

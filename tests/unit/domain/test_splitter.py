@@ -263,6 +263,7 @@ HOSTILE = [
 @pytest.mark.item(47)
 @pytest.mark.security("T23")
 @pytest.mark.parametrize(("dialect", "piece"), HOSTILE)
+@pytest.mark.slow
 def test_time_grows_with_the_length_only(dialect: str, piece: str):
     def cpu_s(size: int) -> float:
         script = (piece * (size // len(piece) + 1))[:size]
@@ -286,6 +287,7 @@ def test_time_grows_with_the_length_only(dialect: str, piece: str):
         ("duckdb", "SELECT 1;" + "/*;" * 3_300_000, 1),
     ],
 )
+@pytest.mark.slow
 def test_ten_megabytes_are_split_while_other_threads_run(dialect: str, script: str, count: int):
     ticks: list[float] = []
     done = threading.Event()

@@ -147,6 +147,7 @@ def test_the_depth_limit_is_exact():
         parse_json_object(nested(4), max_depth=3)
 
 
+@pytest.mark.slow
 def test_the_number_of_values_has_a_limit():
     assert len(parse_json_object(b'{"a":[' + b"1," * (MAX_VALUES - 3) + b"1]}")["a"]) == MAX_VALUES - 2
     with pytest.raises(InvalidJson, match="values"):
@@ -285,6 +286,7 @@ HOSTILE: dict[str, Callable[[], object]] = {
 @pytest.mark.item(69)
 @pytest.mark.security("T6")
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.slow
 def test_other_threads_run_while_a_hostile_body_is_read(name: str):
     ticks: list[float] = []
     done = threading.Event()
