@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.cases import each
 
 from queryserver.domain.positions import (
     Character,
@@ -23,7 +24,7 @@ TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
 SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
 
 
-@pytest.mark.parametrize(
+@each(
     ("place", "position"),
     [
         (None, None),

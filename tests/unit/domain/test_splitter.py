@@ -5,6 +5,7 @@ import time
 from itertools import pairwise
 
 import pytest
+from tests.cases import each
 
 from queryserver.domain.errors import NoMoreStatements
 from queryserver.domain.splitter import PreviousStatement, Script, next_statement, split, statement_hash
@@ -82,16 +83,14 @@ def test_empty_pieces_move_the_start_but_are_no_statements():
 
 
 @pytest.mark.item(6)
-@pytest.mark.parametrize(
-    "script", ["", " \n\t", ";", ";;\n;", "-- only", "/* only */", "/* open", "-- a\n;/* b */;\n", "\xa0"]
-)
-@pytest.mark.parametrize("dialect", ["hive", "mysql", "postgresql", "sqlite", "hplsql", "unknown"])
+@each("script", ["", " \n\t", ";", ";;\n;", "-- only", "/* only */", "/* open", "-- a\n;/* b */;\n", "\xa0"])
+@each("dialect", ["hive", "mysql", "postgresql", "sqlite", "hplsql", "unknown"])
 def test_blanks_and_comments_are_no_statement(script: str, dialect: str):
     assert texts(script, dialect) == ([script.strip()] if dialect == "hplsql" and ";" in script else [])
 
 
 @pytest.mark.item(47)
-@pytest.mark.parametrize(
+@each(
     ("dialect", "script", "expected"),
     [
         ("unknown", "SELECT 'it''s;'; SELECT \"a\"\";b\"", ["SELECT 'it''s;'", 'SELECT "a"";b"']),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from tests.cases import each
 
 from queryserver.domain.errors import InvalidBody, InvalidJson, InvalidParameter, PayloadTooLarge
 from queryserver.domain.json_text import MAX_VALUES
@@ -64,8 +65,8 @@ def test_json_values(text: str, expected: dict[str, object], padding: int):
 
 
 @pytest.mark.platform(10)
-@pytest.mark.parametrize("padding", [0, 70_000])
-@pytest.mark.parametrize(
+@each("padding", [0, 70_000])
+@each(
     "body",
     [
         *(

@@ -3,6 +3,7 @@
 from ipaddress import ip_network
 
 import pytest
+from tests.cases import each
 
 from queryserver.domain.errors import EngineUnavailable
 from queryserver.network.addresses import AddressRules, HostRefused
@@ -11,7 +12,7 @@ from queryserver.settings.connectors import ConnectorPolicySettings
 DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
 
 
-@pytest.mark.parametrize(
+@each(
     "host",
     [
         "169.254.169.254",

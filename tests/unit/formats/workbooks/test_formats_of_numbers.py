@@ -1,6 +1,7 @@
 """Formats of numbers that show dates, and the dates that numbers are (Contract importer 12.2)."""
 
 import pytest
+from tests.cases import each
 
 from queryserver.domain.importing import CellKind
 from queryserver.formats.workbooks.number_formats import temporal_of_code, temporal_of_format
@@ -8,7 +9,7 @@ from queryserver.formats.workbooks.serials import Temporal, iso_cell, temporal_c
 
 
 @pytest.mark.importer(42)
-@pytest.mark.parametrize(
+@each(
     ("code", "temporal"),
     [
         ("yyyy-mm-dd", Temporal.DATE),

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.cases import each
 
 from queryserver.domain.errors import (
     DirectoryNotEmpty,
@@ -26,8 +27,8 @@ def told(name: str, message: str | None, status: int = 403) -> bytes:
     ).encode()
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 500])
-@pytest.mark.parametrize(
+@each("status", [400, 403, 404, 500])
+@each(
     ("name", "message", "kind"),
     [
         ("FileNotFoundException", "File does not exist: /a", PathNotFound),
