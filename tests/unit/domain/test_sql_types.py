@@ -161,6 +161,7 @@ def test_depth_is_bounded(deep) -> None:
 @pytest.mark.parametrize(
     "piece", ["a:int,", "array<", "[]", "(", "'", '"', "`", "''", "x ", "row(", ",", "a b:int,", "<(", "struct<"]
 )
+@pytest.mark.slow
 def test_time_grows_with_the_length_only(piece: str) -> None:
     def seconds(count: int) -> float:
         text = "struct<" + piece * count

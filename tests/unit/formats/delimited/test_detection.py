@@ -183,6 +183,7 @@ def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
     ['"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n", "1,"],
 )
 @each("is_whole", [True, False])
+@pytest.mark.slow
 def test_no_sample_keeps_detection_busy(unit, is_whole):
     sample = (unit * SAMPLE_BYTES)[:SAMPLE_BYTES].encode()
     started = time.process_time()
