@@ -10,6 +10,8 @@ DEV := $(VENV)/.dev-installed
 
 SOURCES := src tests scripts alembic
 RUNTIME_LOCKS := $(addprefix requirements/,build.lock service.lock embedded.lock)
+# Tests start Python many times: byte code that is kept saves each start a second, also where the shell says not to.
+unexport PYTHONDONTWRITEBYTECODE
 DEV_LOCKS := $(addprefix requirements/,ldap.lock dev.lock)
 # The Python that a person calls python3 comes first, then the newest. PYTHON=/path/to/python chooses another.
 PYTHONS := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
@@ -29,8 +31,12 @@ run: $(RUNTIME) ## Serve on embedded defaults at 127.0.0.1:8888 (PORT=..., QUERY
 ##@ Test
 
 .PHONY: test
-test: $(DEV) ## Run the tests, two at a time (ARGS="tests/unit -k splitter")
-	$(BIN)/pytest -n 2 $(ARGS)
+test: $(DEV) ## Run the tests but the slow ones, two at a time (ARGS="tests/unit -k splitter")
+	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
+
+.PHONY: test-slow
+test-slow: $(DEV) ## Run the slow ones: many processes, kill -9, hostile users, much data, fuzzing
+	$(BIN)/pytest -n 2 -m slow $(ARGS)
 
 .PHONY: test-engines
 test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)

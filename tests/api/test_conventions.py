@@ -15,6 +15,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, verdict
 from tests.api.transport import AppTransport
 from tests.api.walk import Walk, served_calls, steady
+from tests.cases import each
 
 from queryserver.identity.model import User
 from queryserver.main import create_app
@@ -63,7 +64,7 @@ class TestPaths:
         assert more == {key: steady(answer) for key, answer in plain.items() if key in more}
 
     @pytest.mark.platform(5)
-    @pytest.mark.parametrize(
+    @each(
         "path",
         [
             "/",
@@ -137,7 +138,7 @@ class TestPaths:
 class TestMethods:
     @pytest.mark.item(2)
     @pytest.mark.platform(7)
-    @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
+    @each("operation", OF_USERS, ids=name_of)
     async def test_a_wrong_method_is_405_with_allow(self, ana: Caller, operation: Operation):
         served = {one.method for one in CALLS if one.path == operation.path}
         for method in METHODS:

@@ -12,6 +12,7 @@ import pytest
 from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller
 from tests.api.test_conventions import concrete, name_of
+from tests.cases import each
 
 CALLS = [
     one for one in read_operations() if one.status == SERVED and not one.path.endswith("{asset}") and one.path != "/"
@@ -90,7 +91,7 @@ class TestRights:
         assert (await user.send("PUT", concrete(one))).status_code == 405
 
     @pytest.mark.platform(15)
-    @pytest.mark.parametrize("one", SECURED, ids=name_of)
+    @each("one", SECURED, ids=name_of)
     @pytest.mark.security("T18")
     async def test_a_cookie_without_bearer_is_401(self, api: Api, user: Caller, one: Operation):
         token = user.headers["Authorization"].removeprefix("Bearer ")
@@ -98,7 +99,7 @@ class TestRights:
         assert (await api.stranger.send(one.method, concrete(one), headers=cookie)).status_code == 401
 
     @pytest.mark.platform(6)
-    @pytest.mark.parametrize("one", SECURED, ids=name_of)
+    @each("one", SECURED, ids=name_of)
     async def test_credentials_are_asked_for_before_the_body_is_looked_at(self, api: Api, one: Operation):
         answer = await api.stranger.send(
             one.method, concrete(one), content=b"{" * 10, headers={"Content-Type": "text/plain"}
@@ -109,7 +110,7 @@ class TestRights:
 class TestPaths:
     @pytest.mark.platform(1)
     @pytest.mark.security("T17")
-    @pytest.mark.parametrize("one", CALLS, ids=name_of)
+    @each("one", CALLS, ids=name_of)
     async def test_a_last_slash_is_the_same_path(self, api: Api, user: Caller, one: Operation):
         # Behind `=` and as an empty last segment a slash means something.
         if "={" in one.path or one.path.endswith("}"):
@@ -123,7 +124,7 @@ class TestPaths:
             assert plain.json() == slashed.json()
 
     @pytest.mark.platform(4)
-    @pytest.mark.parametrize("one", GETS, ids=name_of)
+    @each("one", GETS, ids=name_of)
     async def test_head_is_get_without_a_body(self, admin: Caller, one: Operation):
         got, head = await admin.get(concrete(one)), await admin.send("HEAD", concrete(one))
         unlike = {"x-request-id", "date", "last-modified"}
@@ -140,7 +141,7 @@ class TestPaths:
 class TestBodies:
     @pytest.mark.platform(8)
     @pytest.mark.security("T28")
-    @pytest.mark.parametrize("one", READS_A_BODY + TAKES_A_FILE, ids=name_of)
+    @each("one", READS_A_BODY + TAKES_A_FILE, ids=name_of)
     async def test_another_content_type_is_not_read(self, admin: Caller, one: Operation):
         answer = await sent(admin, one, b"hello", "text/plain")
         if one.error_style != "importer":
@@ -154,7 +155,7 @@ class TestBodies:
     @pytest.mark.platform(12)
     @pytest.mark.security("T28")
     @pytest.mark.security("T31")
-    @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
+    @each("one", READS_A_BODY, ids=name_of)
     async def test_a_body_that_is_no_object_of_json_is_told_so(self, admin: Caller, one: Operation):
         found: dict[str, tuple[int, str]] = {}
         expected: dict[str, tuple[int, str]] = {}
@@ -167,7 +168,7 @@ class TestBodies:
         assert found == expected
 
     @pytest.mark.platform(10)
-    @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
+    @each("one", READS_A_BODY, ids=name_of)
     async def test_zero_characters_in_fields_never_reach_anything(self, admin: Caller, one: Operation):
         for body, kind in (
             (BROKEN["U+0000"][0], JSON),
@@ -181,7 +182,7 @@ class TestBodies:
                 assert not one.request or "\0" not in answer.text
 
     @pytest.mark.platform(9)
-    @pytest.mark.parametrize("one", READS_A_BODY, ids=name_of)
+    @each("one", READS_A_BODY, ids=name_of)
     async def test_a_body_above_the_limit_is_refused_before_it_is_read(self, admin: Caller, one: Operation):
         body = Watched()
         answer = await sent(admin, one, body, **{"Content-Length": str(200 * 1024 * 1024)})
@@ -191,7 +192,7 @@ class TestBodies:
 
     @pytest.mark.platform(3)
     @pytest.mark.platform(12)
-    @pytest.mark.parametrize("one", [one for one in READS_A_BODY if one.group != "token"], ids=name_of)
+    @each("one", [one for one in READS_A_BODY if one.group != "token"], ids=name_of)
     async def test_an_empty_body_counts_as_no_parameters_under_every_content_type(self, user: Caller, one: Operation):
         kinds = (JSON, "application/x-www-form-urlencoded", "text/plain", "application/x-unknown")
         answers = [await sent(user, one, b"", kind) for kind in kinds]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import pytest
 from tests.api.conftest import ApiOpener
 from tests.fakes.catalog import table
 from tests.timing import at_best, soon
@@ -21,6 +22,7 @@ async def longest_pause(until: asyncio.Event) -> float:
     return longest
 
 
+@pytest.mark.slow
 async def test_a_second_look_at_many_tables_needs_no_engine_and_little_time(small_api: ApiOpener):
     async with small_api() as api:
         ana = await api.user()

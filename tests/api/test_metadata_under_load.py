@@ -11,6 +11,7 @@ from tests.timing import soon
 
 @pytest.mark.item(11)
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 async def test_metadata_calls_answer_while_twenty_statements_run(api: Api, ana: Caller, bob: Caller, dialect: Dialect):
     shop = await make_shop(bob, dialect)
     busy = [(await ana.execute(dialect, dialect.slow))["history_uuid"] for _ in range(20)]

@@ -9,6 +9,8 @@ import httpx
 import pytest
 from tests.api.driving import Caller
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 # The figure of the issue, 0.2 s, is measured by `make bench`: here a shared machine must not decide.
 LONGEST_S = 1.0

@@ -142,6 +142,7 @@ class EngineContract(StoppingContract):
 
     @pytest.mark.item(34)
     @pytest.mark.capability("Large results in flat memory")
+    @pytest.mark.slow
     async def test_memory_stays_flat_while_a_large_result_passes(self, session: EngineSession) -> None:
         process, rows, peak = psutil.Process(), 0, 0
         await run(session, self.facts.wide_rows_sql(20_000, 200))
@@ -310,6 +311,7 @@ class EngineContract(StoppingContract):
         await at_best(worst_of_many, below_s=0.5)
 
     @pytest.mark.capability("Many sessions side by side")
+    @pytest.mark.slow
     async def test_many_sessions_leave_nothing_behind(self, engine: Engine) -> None:
         for _ in range(20):
             await self._short_session(engine)

@@ -152,6 +152,7 @@ class FaultsContract(EngineBasis):
                 await run(session, self.facts.rows_sql(1))
         await self.works_again(engine, proxy)
 
+    @pytest.mark.slow
     async def test_silence_after_sending_can_be_left_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
         async with asyncio.timeout(self.limit_s * 2):
             async with engine.session(USER, self.session_options) as session:
@@ -159,6 +160,7 @@ class FaultsContract(EngineBasis):
                 await self._left_in_time(session, self.facts.rows_sql(_MANY_ROWS))
         await self.works_again(engine, proxy)
 
+    @pytest.mark.slow
     async def test_silence_in_mid_fetch_can_be_left_in_time(self, engine: Engine, proxy: FaultProxy) -> None:
         async with asyncio.timeout(self.limit_s * 2):
             async with engine.session(USER, self.session_options) as session:

@@ -5,9 +5,6 @@ Type checkers accept a flipped default, and never see a class that nobody hands 
 
 import inspect
 import re
-import subprocess
-import sys
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -248,13 +245,13 @@ def shape(member: Any) -> tuple[str, ...]:
     return ("awaited" if inspect.iscoroutinefunction(member) else "called", *parameters)
 
 
-PAIRS = [(adapter, name) for adapter in ADAPTERS for name in members(adapter.protocol)]
-
-
-@pytest.mark.parametrize(("adapter", "name"), PAIRS, ids=[f"{adapter}.{name}" for adapter, name in PAIRS])
-def test_signature_is_that_of_the_protocol(adapter: Adapter, name: str) -> None:
-    member = inspect.getattr_static(adapter.load(), name)
-    assert shape(member) == shape(vars(adapter.protocol)[name])
+@pytest.mark.parametrize(
+    "adapter", ADAPTERS, ids=lambda adapter: f"{adapter.protocol.__name__}-{adapter}-{adapter.module}"
+)
+def test_signatures_are_those_of_the_protocol(adapter: Adapter) -> None:
+    named = {name: vars(adapter.protocol)[name] for name in members(adapter.protocol)}
+    found = {name: shape(inspect.getattr_static(adapter.load(), name)) for name in named}
+    assert found == {name: shape(member) for name, member in named.items()}
 
 
 @pytest.mark.parametrize("flaw", ["default", "kind", "name", "await"])
@@ -312,18 +309,14 @@ def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping
     ids=["engines", "catalogues", "storages", "loaders", "slow loaders"],
 )
 def test_the_suite_ran_over_every_adapter(
-    contract: type, at_least: int, registered: Mapping[str, tuple[str, ...]]
+    request: pytest.FixtureRequest, contract: type, at_least: int, registered: Mapping[str, tuple[str, ...]]
 ) -> None:
-    """Counted by pytest itself: a renamed or shadowed test would otherwise vanish without a word."""
+    """Collected by pytest itself: a renamed or shadowed test would otherwise vanish without a word."""
     suite = {name for name, _ in inspect.getmembers(contract, inspect.isfunction) if name.startswith("test_")}
     assert len(suite) >= at_least
-    files = [str(TESTS / file) for file in registered]
-    collected = defaultdict(set)
-    for name in ("", "--engine=all"):
-        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *filter(None, [name]), *files]
-        listed = subprocess.run(command, cwd=TESTS.parents[1], capture_output=True, text=True, timeout=100)
-        for file, class_name, test in re.findall(r"(\w+\.py)::(\w+)::(\w+)", listed.stdout):
-            collected[file, class_name].add(test)
     for file, class_names in registered.items():
+        module = pytest.Module.from_parent(request.node.getparent(pytest.Module).parent, path=TESTS / file)
+        classes = {found.name: found for found in module.collect() if isinstance(found, pytest.Class)}
         for class_name in class_names:
-            assert suite <= collected[file, class_name], f"{class_name} lacks tests of the suite"
+            collected = {test.originalname for test in classes[class_name].collect()}
+            assert suite <= collected, f"{class_name} lacks tests of the suite"

@@ -474,6 +474,7 @@ async def test_looks_wait_for_a_place(tmp_path):
 
 
 @pytest.mark.importer(45)
+@pytest.mark.slow
 async def test_a_large_workbook_gives_all_its_rows_in_little_memory(workbooks, tmp_path):
     rows = (
         f'<row r="{n}"><c r="A{n}"><v>{n}</v></c><c r="B{n}" t="s"><v>{n % 9}</v></c></row>' for n in range(1, 30_001)

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 import httpx
+from tests.fixtures.program import Forked
 
 ALIVE_WITHIN_S = 60
 STOP_WITHIN_S = 60
@@ -24,7 +25,7 @@ _numbers = count(1)
 class ServerProcess:
     """A started server. Its output is kept in files, so that it can never block on us."""
 
-    process: asyncio.subprocess.Process
+    process: asyncio.subprocess.Process | Forked
     base_url: str
     stdout_file: Path
     stderr_file: Path
@@ -106,15 +107,20 @@ async def started(
     number = next(_numbers)
     stdout_file, stderr_file = output_dir / f"server-{number}.out", output_dir / f"server-{number}.err"
     with stdout_file.open("wb") as stdout, stderr_file.open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=cwd or output_dir,
-            env=inherited | dict(environment),
-            start_new_session=True,
-        )
+        environment = inherited | dict(environment)
+        cwd = cwd or output_dir
+        if _may_be_forked(command):
+            process = await Forked.start(command[1:], cwd=cwd, env=environment, files=(stdout, stderr))
+        else:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=cwd,
+                env=environment,
+                start_new_session=True,
+            )
     server = ServerProcess(process, f"http://127.0.0.1:{port}", stdout_file, stderr_file)
     try:
         yield server
@@ -123,6 +129,11 @@ async def started(
             await server.terminate()
         finally:
             await server.kill9()
+
+
+def _may_be_forked(command: Sequence[str]) -> bool:
+    """Whether a copy of the imported program does: in tests, for a server that starts no workers of its own."""
+    return command[0] == str(PROGRAM) and "--workers" not in command and "PYTEST_VERSION" in os.environ
 
 
 def free_port() -> int:

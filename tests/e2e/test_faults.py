@@ -21,6 +21,8 @@ from tests.fixtures.database import execute
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.slow
+
 LASTING = {
     "postgresql": "SELECT pg_sleep(60)",
     "duckdb": "SELECT count(*) FROM range(100000) AS a, range(10000000) AS b WHERE a.range % 7 = b.range % 11",

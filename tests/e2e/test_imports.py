@@ -11,6 +11,8 @@ from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, even
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.slow
+
 LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 60) for n in range(600_000))
 
 

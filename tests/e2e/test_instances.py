@@ -24,6 +24,8 @@ from tests.timing import at_best, soon
 from queryserver.identity.passwords import Argon2Passwords
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 async def place(

@@ -13,6 +13,8 @@ from tests.timing import at_best, soon
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 
 Watcher = Callable[[str, str], Awaitable[bool]]

@@ -18,6 +18,8 @@ from queryserver.platform.embedded.cluster import Binaries, Cluster
 from queryserver.platform.embedded.postmaster import recorded_address
 from queryserver.platform.embedded.system import kept_secrets, processes_of
 
+pytestmark = pytest.mark.slow
+
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = re.compile(r"\b[A-Za-z0-9_-]{20}\b")
 

@@ -13,6 +13,8 @@ import pytest
 import vega_datasets
 from tests.e2e.harness import running_server
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "a password for real data"
 DIALECTS = ("duckdb", "sqlite", "postgresql")
 DATA = Path(vega_datasets.__file__).parent / "_data"

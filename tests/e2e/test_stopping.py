@@ -9,6 +9,8 @@ import httpx
 import pytest
 from tests.e2e.harness import ServerProcess, running_server
 
+pytestmark = pytest.mark.slow
+
 PASSWORD = "a password for stopping"
 ADMINISTRATOR = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
 SETTING = "QUERYSERVER__DESKTOP__SHUTDOWN_"

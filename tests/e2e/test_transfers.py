@@ -15,6 +15,8 @@ from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.slow
+
 # A dead server's transfers are looked for every ten seconds.
 TAKEN_OVER_WITHIN_S = 60
 

@@ -10,11 +10,13 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from tests.e2e.harness import PROGRAM
 from tests.e2e.installation import Installation, Node, installed
 from tests.fixtures.database import execute
+from tests.fixtures.program import run
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+
+pytestmark = pytest.mark.slow
 
 PART = 100_000
 
@@ -69,23 +71,16 @@ async def part(node: Node, uuid: str, index: int) -> httpx.Response:
 
 async def cleaned_up(place: Installation, **environment: str) -> str:
     """What `queryserver cleanup` says."""
-    process = await asyncio.create_subprocess_exec(
-        PROGRAM,
-        "cleanup",
-        "--config",
-        str(place.directory / "queryserver.toml"),
-        env={
-            **{name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")},
-            "QUERYSERVER__DESKTOP__DATA_DIR": str(place.directory / "data"),
-            "QUERYSERVER__DESKTOP__DATABASE__URL": place.database_dsn,
-            **place.settings(**environment),
-        },
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, output.decode()
-    return output.decode()
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
+    given = {
+        "QUERYSERVER__DESKTOP__DATA_DIR": str(place.directory / "data"),
+        "QUERYSERVER__DESKTOP__DATABASE__URL": place.database_dsn,
+        **place.settings(**environment),
+    }
+    config = str(place.directory / "queryserver.toml")
+    ended = await run("cleanup", "--config", config, cwd=place.directory, env=inherited | given)
+    assert ended.code == 0, ended
+    return ended.out + ended.err
 
 
 @pytest.mark.storage(86)

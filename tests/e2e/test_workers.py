@@ -14,6 +14,8 @@ from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.slow
+
 SECRET_KEY = "QUERYSERVER__DESKTOP__SECRET_KEY"
 WITHIN_S = 90
 

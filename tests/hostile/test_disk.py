@@ -129,6 +129,7 @@ class TestTexts:
             codes.append((await ana.post("editor/execute/sqlite", statement=f"select {wide}", wait=60)).json())
         assert codes[-1]["code"] == "quota_exceeded"
 
+    @pytest.mark.slow
     async def test_what_is_stored_beside_the_text_is_bounded_or_counts(self, api: Api):
         ana = await api.user()
         long_name = await ana.refused("editor/execute/sqlite", statement="select 1", database="d" * 1001)

@@ -338,6 +338,7 @@ class TestDiskOfDuckdb:
         await run(session, "CREATE OR REPLACE TABLE s AS SELECT range n, md5(range::VARCHAR) m FROM range(1500000)")
         await run(session, "CREATE OR REPLACE TABLE o AS SELECT a.m, a.n FROM s a ORDER BY a.m, a.n")
 
+    @pytest.mark.slow
     async def test_temporary_files_stop_at_the_floor_and_reading_goes_on(self, tmp_path: Path) -> None:
         free = [100 * 1024 * MIB]
         floor = DiskFloor(min_bytes=1024 * MIB, usage=lambda _: Usage(1024**4, free[0]), clock=lambda: float(free[0]))

@@ -248,6 +248,7 @@ class TestPages:
             assert len(page["data"]) == 2
             assert api.services.reading.memory_used_bytes == 0
 
+    @pytest.mark.slow
     async def test_ten_thousand_columns(self, opened: ApiOpener) -> None:
         async with opened() as api:
             ana = await api.user()
@@ -297,6 +298,7 @@ class TestDownloads:
         assert [event.outcome for event in events] == ["internal_error", "ok", "storage_unavailable"]
 
 
+@pytest.mark.slow
 def test_a_parquet_file_of_20000_columns_is_read_in_few_pieces() -> None:
     written = io.BytesIO()
     pq.write_table(pa.table({f"c{number}": [number] for number in range(20_000)}), written)

@@ -144,6 +144,7 @@ class TestOtherUsers:
                 assert result["data"] == [[42]]
                 assert not all(task.done() for task in tasks)
 
+    @pytest.mark.slow
     async def test_the_first_call_of_another_user_is_not_behind_many_of_one(self, opened: ApiOpener):
         async with opened(computation_processes=1) as api:
             ana, bob = await api.user("ana"), await api.user("bob")
@@ -280,6 +281,7 @@ class TestLeaving:
 
 
 class TestLimits:
+    @pytest.mark.slow
     async def test_a_script_that_takes_too_long_to_format_comes_back_unchanged(self, opened: ApiOpener):
         async with opened(computation_timeout_s=1) as api:
             ana = await api.user("ana")
@@ -289,6 +291,7 @@ class TestLimits:
             assert again["formatted_statements"] == "SELECT 1"
 
     @pytest.mark.parametrize("call", ["execute", "explain"])
+    @pytest.mark.slow
     async def test_a_script_that_takes_too_long_to_split_is_refused(self, opened: ApiOpener, call: str):
         async with opened(computation_timeout_s=1) as api:
             ana = await api.user("ana")
@@ -304,6 +307,7 @@ class TestLimits:
                 await computing.run(1, Task.CHOOSE_STATEMENT, options, b"a;" * 20_000_000)
             assert await computing.run(1, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
 
+    @pytest.mark.slow
     async def test_the_line_of_a_user_does_not_count_against_another(self, computing: ProcessComputing):
         slow = SLOW_SCRIPT.encode()
         work = [asyncio.create_task(computing.run(1, Task.FORMAT, {"dialect": None}, slow)) for _ in range(17)]

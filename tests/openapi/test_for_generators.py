@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import pytest
+from tests.cases import each
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
 from queryserver.api.calls import operations
@@ -152,7 +152,7 @@ class TestWords:
         text = json.dumps(DOCUMENT, ensure_ascii=False)
         assert [text[max(0, m.start() - 60) : m.end() + 20] for m in PAPERS.finditer(text)] == []
 
-    @pytest.mark.parametrize("name", WORDS)
+    @each("name", WORDS)
     def test_enumerations_are_the_words_of_the_domain(self, name: str):
         model, _, field = name.partition(".")
         schema = SCHEMAS[model]["properties"][field]

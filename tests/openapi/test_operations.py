@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
 import yaml
 from fastapi import APIRouter, FastAPI, Response
 from scripts.check_operations import (
@@ -17,6 +16,7 @@ from scripts.check_operations import (
     routes_of,
     shape,
 )
+from tests.cases import each
 
 from queryserver.api.application import create_application
 from queryserver.api.schemas import requests
@@ -125,7 +125,7 @@ class TestTable:
     def test_no_call_is_listed_twice(self):
         assert [key for key, count in Counter(operation.key for operation in OPERATIONS).items() if count > 1] == []
 
-    @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
+    @each("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
     def test_rows_use_the_words_of_the_table(self, operation: Operation):
         assert operation.method in {"GET", "POST", "DELETE"}
         assert operation.group in GROUPS
@@ -135,13 +135,11 @@ class TestTable:
         assert operation.http in {200, 201, 202}
         assert operation.source.startswith(("Spec 4", "Contract "))
 
-    @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
+    @each("operation", OPERATIONS, ids=lambda operation: " ".join(operation.key))
     def test_answers_are_known_shapes_or_media_types(self, operation: Operation):
         assert [name for name in operation.response if "/" not in name and name not in SCHEMAS] == []
 
-    @pytest.mark.parametrize(
-        "operation", [one for one in OPERATIONS if isinstance(one.request, str)], ids=lambda one: " ".join(one.key)
-    )
+    @each("operation", [one for one in OPERATIONS if isinstance(one.request, str)], ids=lambda one: " ".join(one.key))
     def test_request_models_exist(self, operation: Operation):
         assert issubclass(getattr(requests, operation.request), Fields)
 

@@ -76,6 +76,7 @@ def read_stepwise(text: str) -> object:
 @given(text=damaged() | MARKS)
 @example(text='["\\ud83d\\ude00","\\ud83d"]')
 @example(text="[1e400]")
+@pytest.mark.slow
 def test_both_parsers_follow_the_strict_rules(text: str):
     expected = outcome(text)
     assert repr(read(text)) == repr(expected)

@@ -12,6 +12,7 @@ from queryserver.sql.splitter import ScriptStatement, split
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splitter_reference import Reference
+from tests.cases import each
 
 DIALECTS = ["hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino"]
 _QUOTES = [
@@ -80,9 +81,10 @@ def test_equals_the_reference(script: str, dialect: str):
 
 
 @pytest.mark.item(47)
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("opening", ["'", '"', "`", "[", "$$", "$tag$", "E'", "--", "#", "/*", "/* /*", "a", "\\", ";"])
-@pytest.mark.parametrize("filling", ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"])
+@each("dialect", DIALECTS)
+@each("opening", ["'", '"', "`", "[", "$$", "$tag$", "E'", "--", "#", "/*", "/* /*", "a", "\\", ";"])
+@each("filling", ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"])
+@pytest.mark.slow
 def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: str):
     """Pieces of the scanner's patterns end somewhere inside of these."""
     script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"

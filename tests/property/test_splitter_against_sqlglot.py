@@ -93,6 +93,7 @@ def groups(script: str, dialect: str) -> tuple[list[tuple[int, int]], list[int]]
 @example(("sqlite", "SELECT [a;b'] ; -- ;\n"))
 @example(("postgresql", "SELECT $$ ;' $$ ; $tag$ $$ ; $tag$"))
 @example(("mysql", "SELECT 'a\\';' # ;\n; \"\\\";\" ;;"))
+@pytest.mark.slow
 def test_both_cut_at_the_same_semicolons(made: tuple[str, str]) -> None:
     dialect, script = made
     statements, cuts = groups(script, dialect)

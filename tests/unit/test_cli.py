@@ -4,28 +4,17 @@ import asyncio
 import json
 import os
 import re
-import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.e2e.harness import running_server
 from tests.fixtures.database import execute
+from tests.fixtures.program import Ended, run
 
 from queryserver.platform.migrations import newest_revision, present_revision
 
-PROGRAM = Path(sys.executable).with_name("queryserver")
 PASSWORD = "correct horse battery"
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 Command = Callable[..., Awaitable[Ended]]
@@ -35,20 +24,10 @@ def command_in(directory: Path, **environ: str) -> Command:
     """Runs the program in a directory of its own, with nothing in its environment but what is given."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "COLUMNS": "200", **environ}
 
-    async def run(*arguments: str, stdin: str = "") -> Ended:
-        process = await asyncio.create_subprocess_exec(
-            PROGRAM,
-            *arguments,
-            cwd=directory,
-            env=environment,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
-        return Ended(process.returncode or 0, out.decode(), err.decode())
+    async def ended(*arguments: str, stdin: str = "") -> Ended:
+        return await run(*arguments, cwd=directory, env=environment, stdin=stdin)
 
-    return run
+    return ended
 
 
 @pytest.fixture

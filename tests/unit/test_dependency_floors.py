@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from tests.cases import each
 
 LOCKS = [Path(__file__).resolve().parents[2] / "requirements" / f"{name}.lock" for name in ("service", "embedded")]
 PINNED = {
@@ -61,7 +62,7 @@ READERS = {
 
 
 @pytest.mark.security("T32")
-@pytest.mark.parametrize("package", FLOORS)
+@each("package", FLOORS)
 def test_the_lock_is_past_published_faults(package: str):
     floor, advisories = FLOORS[package]
     assert Version(PINNED[package]) >= Version(floor), advisories

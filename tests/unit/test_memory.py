@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # The C library tells of its heaps in XML, on the output here.
 _THREADS_THAT_ALLOCATE = """
 import ctypes, sys, threading

@@ -447,7 +447,7 @@ async def test_certificates_that_are_not_verified_are_a_warning(keeper: Keeper) 
 
 
 async def test_at_most_four_run_at_once(small_api: ApiOpener, tmp_path: Path) -> None:
-    async with small_api(desktop=limited(tmp_path, 10)) as api, listening(silent) as port:
+    async with small_api(desktop=limited(tmp_path, 4)) as api, listening(silent) as port:
         admin = await api.user("root", admin=True)
         given = json.dumps(
             {

@@ -148,6 +148,7 @@ async def world(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: s
 class TestMemory:
     @pytest.mark.importer(41)
     @pytest.mark.parametrize("pattern", [b"1,2,3\n", b'1,"a\nb",3\n', b",\n", b"1," + b"x" * 900 + b"\n"])
+    @pytest.mark.slow
     async def test_a_file_of_ninety_mebibytes_takes_little(self, world: World, pattern: bytes):
         store = world.memory[Scheme.HDFS]
         assert isinstance(store, OddFileSystem)

@@ -150,6 +150,7 @@ class TestLimits:
 
 
 @pytest.mark.importer(55)
+@pytest.mark.slow
 async def test_appends_to_a_table_that_is_not_there_yet_all_arrive(tables: Tables, ana: Caller):
     tables.slow.takes_s = 0.3
     path = await uploaded(ana, LARGE)

@@ -246,6 +246,7 @@ async def test_a_link_is_listed_as_one(ana: Caller, eleven: str, files: Files) -
     assert (entry["type"], entry["rwx"][0]) == ("link", "l")
 
 
+@pytest.mark.slow
 async def test_a_page_of_ten_thousand_entries_is_whole(ana: Caller, files: Files) -> None:
     place = files.place()
     wanted = [f"{number:05}" for number in range(10_000)]

@@ -90,6 +90,7 @@ async def test_object_stores_show_no_reserved_names_and_cannot_be_asked_for_them
 @pytest.mark.storage(30)
 @pytest.mark.storage(31)
 @pytest.mark.storage(32)
+@pytest.mark.slow
 async def test_long_directories_have_all_their_pages(tmp_path: Path, shared_database_dsn: str) -> None:
     stores = {
         Scheme.HDFS: LongDirectory(100_001, Scheme.HDFS, tells_remaining=True),

@@ -203,6 +203,7 @@ class TestStore:
             assert await unfinished(api, ana) == 1
 
     @pytest.mark.security("S10")
+    @pytest.mark.slow
     async def test_two_gibibytes_pass_in_bounded_memory(self, tmp_path: Path, database_dsn: str):
         total = 2 * 1024**3
         store = CountingFileSystem()

@@ -39,6 +39,7 @@ async def test_servers_count_failures_together_and_unknown_names_too(opener: Ope
 
 
 @pytest.mark.security("T15")
+@pytest.mark.slow
 async def test_guesses_sent_at_once_do_not_get_past_the_limit(tokens: Api) -> None:
     guesses = [tokens.stranger.post("token/auth", username="ana", password=f"wrong {n}") for n in range(30)]
     statuses = [response.status_code for response in await asyncio.gather(*guesses)]

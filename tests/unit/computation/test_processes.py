@@ -126,6 +126,7 @@ async def test_what_is_computed_while_the_server_stops_is_not_too_complex():
             await one
 
 
+@pytest.mark.slow
 async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
     row = b",".join([b"2020-01-01"] * 1000) + b"\n"
     options = {**PREVIEWED, "has_header": False}

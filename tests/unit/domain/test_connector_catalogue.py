@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.connectors.options import GeneralOptions
@@ -94,7 +95,7 @@ def test_the_table_has_47_rows_in_the_order_of_the_catalogue() -> None:
 
 
 @pytest.mark.platform(62)
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
+@each("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
 def test_a_type_equals_its_row(row: list[str]) -> None:
     number, dialect, interface, category, name, description, quote, letters, runs, settings = row
     found = type_of(dialect, interface)

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 
 from queryserver.imports.model import (
     PREVIEW_DIALECTS,
@@ -79,7 +80,7 @@ def test_the_table_names_every_base_type_in_every_dialect() -> None:
     }
 
 
-@pytest.mark.parametrize(("base", "dialect", "name"), NAMES)
+@each(("base", "dialect", "name"), NAMES)
 def test_a_type_has_the_name_of_the_table(base: BaseType, dialect: str, name: str) -> None:
     assert type_name(ColumnType(base), dialect) == name
 
@@ -92,21 +93,21 @@ def test_the_list_of_a_dialect_is_the_specified_one_sorted_without_repetition(di
 
 
 @pytest.mark.importer(29)
-@pytest.mark.parametrize("dialect", PREVIEW_DIALECTS)
-@pytest.mark.parametrize("base", BaseType)
+@each("dialect", PREVIEW_DIALECTS)
+@each("base", BaseType)
 def test_every_type_of_a_preview_is_in_the_list_of_its_dialect(base: BaseType, dialect: str) -> None:
     assert type_name(ColumnType(base), dialect) in SQL_TYPES[dialect]
 
 
-@pytest.mark.parametrize("dialect", TABLE_DIALECTS)
-@pytest.mark.parametrize("column", INFERRED, ids=lambda column: column.base)
+@each("dialect", TABLE_DIALECTS)
+@each("column", INFERRED, ids=lambda column: column.base)
 def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(column: ColumnType, dialect: str) -> None:
     base = chosen_base(type_name(column, dialect), dialect)
     assert base is not None
     assert declared_type(ColumnType(base, column.precision, column.scale), dialect) == declared_type(column, dialect)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dialect", "name", "base"),
     [
         ("hive", "DECIMAL", BaseType.DECIMAL),
@@ -145,7 +146,7 @@ def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dia
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "declared"),
     [
         ("numeric(12,2)", "DECIMAL(12,2)"),
@@ -166,7 +167,7 @@ def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dia
         ("numeric(١٢,٢)", None),
     ],
 )
-@pytest.mark.parametrize("dialect", TABLE_DIALECTS)
+@each("dialect", TABLE_DIALECTS)
 def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str | None, dialect: str) -> None:
     chosen = chosen_type(text, dialect)
     if declared is None:

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.places import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
 from queryserver.sql.positions import Position, behind, place_within, position_of, without_prefix
@@ -11,7 +12,7 @@ TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"
 SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
 
 
-@pytest.mark.parametrize(
+@each(
     ("place", "position"),
     [
         (None, None),

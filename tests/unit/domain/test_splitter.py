@@ -5,6 +5,7 @@ import time
 from itertools import pairwise
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.sql.splitter import PreviousStatement, Script, next_statement, split, statement_hash
@@ -82,16 +83,14 @@ def test_empty_pieces_move_the_start_but_are_no_statements():
 
 
 @pytest.mark.item(6)
-@pytest.mark.parametrize(
-    "script", ["", " \n\t", ";", ";;\n;", "-- only", "/* only */", "/* open", "-- a\n;/* b */;\n", "\xa0"]
-)
-@pytest.mark.parametrize("dialect", ["hive", "mysql", "postgresql", "sqlite", "hplsql", "unknown"])
+@each("script", ["", " \n\t", ";", ";;\n;", "-- only", "/* only */", "/* open", "-- a\n;/* b */;\n", "\xa0"])
+@each("dialect", ["hive", "mysql", "postgresql", "sqlite", "hplsql", "unknown"])
 def test_blanks_and_comments_are_no_statement(script: str, dialect: str):
     assert texts(script, dialect) == ([script.strip()] if dialect == "hplsql" and ";" in script else [])
 
 
 @pytest.mark.item(47)
-@pytest.mark.parametrize(
+@each(
     ("dialect", "script", "expected"),
     [
         ("unknown", "SELECT 'it''s;'; SELECT \"a\"\";b\"", ["SELECT 'it''s;'", 'SELECT "a"";b"']),
@@ -263,6 +262,7 @@ HOSTILE = [
 @pytest.mark.item(47)
 @pytest.mark.security("T23")
 @pytest.mark.parametrize(("dialect", "piece"), HOSTILE)
+@pytest.mark.slow
 def test_time_grows_with_the_length_only(dialect: str, piece: str):
     def cpu_s(size: int) -> float:
         script = (piece * (size // len(piece) + 1))[:size]
@@ -286,6 +286,7 @@ def test_time_grows_with_the_length_only(dialect: str, piece: str):
         ("duckdb", "SELECT 1;" + "/*;" * 3_300_000, 1),
     ],
 )
+@pytest.mark.slow
 def test_ten_megabytes_are_split_while_other_threads_run(dialect: str, script: str, count: int):
     ticks: list[float] = []
     done = threading.Event()

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.timing import processor_s
 
 from queryserver.sql.types import MAX_DEPTH, SqlType, parse_type
@@ -21,7 +22,7 @@ def shape(found: SqlType) -> object:
     return found.base
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "base"),
     [
         ("int", "int"),
@@ -55,7 +56,7 @@ def test_scalars_have_their_first_word_and_no_parts(text: str, base: str) -> Non
     assert parse_type(text) == SqlType(base, text.strip())
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "tree"),
     [
         ("array<struct<k:string,v:array<int>>>", [(("k", "string"), ("v", ["int"]))]),
@@ -124,7 +125,7 @@ def test_paths_lead_to_parts() -> None:
         assert found.at(path) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "array<", "array<int", "array<int>>", "map<int>", "map<int,int,int>", "struct<a:>", "struct<:>", "struct(a",
@@ -160,6 +161,7 @@ def test_depth_is_bounded(deep) -> None:
 @pytest.mark.parametrize(
     "piece", ["a:int,", "array<", "[]", "(", "'", '"', "`", "''", "x ", "row(", ",", "a b:int,", "<(", "struct<"]
 )
+@pytest.mark.slow
 def test_time_grows_with_the_length_only(piece: str) -> None:
     def seconds(count: int) -> float:
         text = "struct<" + piece * count

@@ -1,6 +1,7 @@
 """Names of entries, and which ones new entries may have (Contract storage 2.2, 2.3, 2.4)."""
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.files import InvalidName, InvalidPath
@@ -43,7 +44,7 @@ def test_dots_hide_behind_up_to_three_encodings(name: str, hidden: bool) -> None
 
 
 @pytest.mark.storage(56)
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "",
@@ -64,7 +65,7 @@ def test_dots_hide_behind_up_to_three_encodings(name: str, hidden: bool) -> None
         "%2e%2e",
     ],
 )
-@pytest.mark.parametrize("is_directory", [False, True])
+@each("is_directory", [False, True])
 def test_names_that_new_entries_cannot_have(name: str, is_directory: bool) -> None:
     with pytest.raises(InvalidName):
         new_name(name, is_directory=is_directory)

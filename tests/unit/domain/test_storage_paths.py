@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 
 from queryserver.errors.base import MissingParameter, QueryServerError
 from queryserver.errors.files import InvalidPath, StorageNotConfigured, UnknownAuthority, UnknownScheme
@@ -36,9 +37,7 @@ SPELLINGS = {
 @pytest.mark.storage(12)
 @pytest.mark.storage(13)
 @pytest.mark.storage(14)
-@pytest.mark.parametrize(
-    ("spelling", "normal"), [(one, normal) for normal, all_ in SPELLINGS.items() for one in all_.split()]
-)
+@each(("spelling", "normal"), [(one, normal) for normal, all_ in SPELLINGS.items() for one in all_.split()])
 def test_spellings_of_a_path_have_one_normal_form(spelling: str, normal: str) -> None:
     path = ALL.read(spelling)
     assert str(path) == normal
@@ -94,8 +93,8 @@ def test_a_path_without_scheme_lies_in_the_first_store() -> None:
 @pytest.mark.storage(16)
 @pytest.mark.security("S1")
 @pytest.mark.security("T1")
-@pytest.mark.parametrize("dots", ["..", "%2e%2e", "%2E%2e", ".%2e", "%252e%252e", "%25252e%25252e", "%2e", "%252E"])
-@pytest.mark.parametrize(
+@each("dots", ["..", "%2e%2e", "%2E%2e", ".%2e", "%252e%252e", "%25252e%25252e", "%2e", "%252E"])
+@each(
     "path",
     ["/a/{}/b", "/{}", "{}", "/a/{}", "s3a://{}", "s3a://b/{}/k", "file:///{}/x", "hdfs://nn1/{}", "ofs:///v/{}"],
 )

@@ -84,6 +84,7 @@ async def test_what_was_told_finished_outlives_kill_9(tmp_path: Path) -> None:
 
 
 @pytest.mark.item(34)
+@pytest.mark.slow
 async def test_twenty_million_rows_pass_in_flat_memory(session: EngineSession) -> None:
     process, rows, peak = psutil.Process(), 0, 0
     async with operation(session, "SELECT range AS n, 'x' || range AS s FROM range(20000000)") as handle:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from tests.cases import each
 
 from queryserver.engines.duckdb.connection import opening_errors, statement_errors
 from queryserver.engines.threaded import Interrupted
@@ -27,14 +28,14 @@ def test_the_driver_has_the_exceptions_that_we_walk() -> None:
     assert len(CLASSES) >= 28
 
 
-@pytest.mark.parametrize("raised", CLASSES)
+@each("raised", CLASSES)
 def test_every_exception_of_a_statement_becomes_a_domain_error(raised: type[Exception]) -> None:
     with pytest.raises(EngineError) as caught, statement_errors(None):
         raise raised("Some Error: what happened")
     assert type(caught.value) is MEANINGS.get(raised, StatementRejected)
 
 
-@pytest.mark.parametrize("raised", CLASSES)
+@each("raised", CLASSES)
 def test_every_exception_of_opening_means_that_the_engine_is_unavailable(raised: type[Exception]) -> None:
     with pytest.raises(EngineUnavailable), opening_errors():
         raise raised("Some Error: /srv/data/x.duckdb held by PID 42")

@@ -1,6 +1,7 @@
 """Dates beyond Arrow's calendar read as DuckDB itself writes them."""
 
 import datetime as dt
+from functools import cache
 
 import duckdb
 import pyarrow as pa
@@ -17,9 +18,13 @@ def written(array: pa.Array) -> list[object]:
     return sound(pa.RecordBatch.from_arrays([array], names=["v"]), COLUMN).column(0).to_pylist()
 
 
+@cache
+def database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
+
+
 def answers(sql: str, values: list[int]) -> list[str]:
-    with duckdb.connect() as database:
-        return [text for (text,) in database.execute(sql, [values]).fetchall()]
+    return [text for (text,) in database().execute(sql, [values]).fetchall()]
 
 
 @given(days=st.lists(st.integers(-2_000_000, 4_000_000), min_size=1, max_size=50))

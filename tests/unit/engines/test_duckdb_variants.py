@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import failure, run
 
@@ -118,7 +119,7 @@ FUNCTIONS = (
 )
 
 
-@pytest.mark.parametrize("statement", TYPES)
+@each("statement", TYPES)
 def test_the_type_is_refused(statement: str) -> None:
     if statement.startswith("FROM query("):
         statement = statement.removeprefix("FROM query('").removesuffix("')")

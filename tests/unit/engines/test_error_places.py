@@ -3,6 +3,7 @@
 import asyncpg
 import pytest
 from asyncmy.errors import ProgrammingError
+from tests.cases import each
 
 from queryserver.engines.hiveserver2.errors import Purpose, domain_error
 from queryserver.engines.mysql.errors import statement_errors as mysql_errors
@@ -26,7 +27,7 @@ CUT = f"...{LONG[-28:]}"
 """Impala shows some 27 characters on each side of an error in a line of more than 60."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("readings", "statement", "text", "position"),
     [
         (LABELED, "SELCT 1", 'Parser Error: syntax error at or near "SELCT"\n\nLINE 1: SELCT 1\n        ^^^^^', (1, 1)),

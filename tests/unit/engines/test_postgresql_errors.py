@@ -5,6 +5,7 @@ import inspect
 import asyncpg
 import pytest
 from asyncpg import exceptions
+from tests.cases import each
 
 from queryserver.engines.postgresql.errors import connect_errors, statement_errors
 from queryserver.errors.statements import (
@@ -49,7 +50,7 @@ def test_the_driver_has_the_classes_that_the_walk_expects() -> None:
     assert len(DRIVER_CLASSES) > 200
 
 
-@pytest.mark.parametrize("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
+@each("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
 def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
     for translated in (told(kind("text")), told(kind("text"), started=False), told_on_connect(kind("text"))):
         assert translated.message.strip()

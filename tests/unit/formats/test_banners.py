@@ -5,12 +5,13 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import each
 
 from queryserver.administration.client_configuration import harmless
 
 
 @pytest.mark.platform(88)
-@pytest.mark.parametrize(
+@each(
     ("given_html", "kept"),
     [
         ("", ""),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidJson, InvalidParameter, PayloadTooLarge
@@ -65,8 +66,8 @@ def test_json_values(text: str, expected: dict[str, object], padding: int):
 
 
 @pytest.mark.platform(10)
-@pytest.mark.parametrize("padding", [0, 70_000])
-@pytest.mark.parametrize(
+@each("padding", [0, 70_000])
+@each(
     "body",
     [
         *(
@@ -148,6 +149,7 @@ def test_the_depth_limit_is_exact():
         parse_json_object(nested(4), max_depth=3)
 
 
+@pytest.mark.slow
 def test_the_number_of_values_has_a_limit():
     assert len(parse_json_object(b'{"a":[' + b"1," * (MAX_VALUES - 3) + b"1]}")["a"]) == MAX_VALUES - 2
     with pytest.raises(InvalidJson, match="values"):
@@ -286,6 +288,7 @@ HOSTILE: dict[str, Callable[[], object]] = {
 @pytest.mark.item(69)
 @pytest.mark.security("T6")
 @pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.slow
 def test_other_threads_run_while_a_hostile_body_is_read(name: str):
     ticks: list[float] = []
     done = threading.Event()

@@ -8,6 +8,7 @@ from uuid import UUID
 import orjson
 import pyarrow as pa
 import pytest
+from tests.cases import each
 
 from queryserver.formats import cells
 from queryserver.formats.cells import cell_values, render_page
@@ -36,7 +37,7 @@ def test_null_and_the_text_null_differ_in_raw_form():
 
 
 @pytest.mark.item(26)
-@pytest.mark.parametrize(
+@each(
     "kind",
     [
         *(pa.null(), pa.bool_(), pa.int8(), pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.decimal128(9, 2)),
@@ -115,7 +116,7 @@ def test_the_declared_type_decides_over_integers():
 
 
 @pytest.mark.item(28)
-@pytest.mark.parametrize(
+@each(
     ("array", "expected"),
     [
         (pa.array([date(2024, 1, 31), date(1, 1, 1)]), ["2024-01-31", "0001-01-01"]),
@@ -175,8 +176,8 @@ def test_infinite_days_and_instants():
     assert raw(ticks.view(pa.timestamp("us", "UTC"))) == ["infinity", "-infinity", "1970-01-01 00:00:00+00:00", None]
 
 
-@pytest.mark.parametrize("eras", [100, 1_000, 14_000, -100, -14_000])
-@pytest.mark.parametrize("day", [date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1)])
+@each("eras", [100, 1_000, 14_000, -100, -14_000])
+@each("day", [date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1)])
 def test_years_beyond_the_reach_of_arrow(day: date, eras: int):
     """The calendar repeats after 400 years, which have 146,097 days."""
     days = (day - date(1970, 1, 1)).days + eras * 146_097

@@ -77,6 +77,7 @@ def test_every_data_file_of_the_packages_has_a_label():
 
 
 @pytest.mark.importer(12)
+@pytest.mark.slow
 def test_separator_quote_and_header_of_98_percent_of_the_files_come_out():
     files = data_files()
     tables = [label for label in labels() if not label["skipped"]]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.formats.columns import ResultType as R
@@ -62,7 +63,7 @@ async def test_tsv_has_tabs_between_cells():
 INSTANT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "kind", "expected"),
     [
         (pa.array([-(2**63), 2**63 - 1, None]), R.BIGINT, ["-9223372036854775808", "9223372036854775807", ""]),

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.formats.cells import cell_values
@@ -78,7 +79,7 @@ BROKEN_TEXT = pa.Array.from_buffers(
 )
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "kind"),
     [
         *((pa.array([1500, 2_000_000, None, -1], pa.timestamp(unit)), R.TIMESTAMP) for unit in ("s", "ms", "us", "ns")),

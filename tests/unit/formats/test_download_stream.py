@@ -154,6 +154,7 @@ class Endless(StoredTables):
 
 @pytest.mark.item(34)
 @pytest.mark.parametrize("wanted", ALL)
+@pytest.mark.slow
 async def test_memory_does_not_grow_with_the_result(threads, wanted):
     peaks = []
     for times in (40, 160):

@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.formats.columns import ResultType as R
@@ -28,8 +29,8 @@ def parts(kind: R, *arrays: pa.Array) -> StoredTables:
 
 
 @pytest.mark.item(54)
-@pytest.mark.parametrize("wanted", FORMATS)
-@pytest.mark.parametrize(
+@each("wanted", FORMATS)
+@each(
     "array",
     [
         pa.array([1, None], pa.int8()),
@@ -98,8 +99,8 @@ async def test_integers_among_floats_are_floats_where_the_column_is_declared_so(
     assert (await read(parts(R.STRING, mixed), wanted))["c"].to_pylist() == ["5", "5.25", None]
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
-@pytest.mark.parametrize(
+@each("wanted", FORMATS)
+@each(
     ("kind", "arrays", "common", "expected"),
     [
         (R.BIGINT, [pa.array([1], pa.int8()), pa.array([2**40])], pa.int64(), [1, 2**40]),

@@ -203,6 +203,7 @@ async def test_the_same_result_gives_the_same_bytes():
     assert first == second
 
 
+@pytest.mark.slow
 def test_sheets_of_many_bytes_get_64_bit_sizes():
     columns = (column("c", R.STRING),)
     limits = XlsxLimits(columns, 1_000_000)

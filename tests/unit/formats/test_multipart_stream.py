@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import BodyTooSlow, InvalidParameter, MissingParameter, PayloadTooLarge
@@ -47,7 +48,7 @@ async def read(body: bytes, *, sizes: Iterable[int] = (65536,), **more: object) 
     return name, b"".join([piece async for piece in stream.content()])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 async def test_a_file_is_the_same_however_its_body_is_cut(seed: int) -> None:
     chance = random.Random(seed)
     # Much that looks like the beginning of a boundary.

@@ -1,6 +1,7 @@
 """Windows of text (Contract storage 5.3 point 3)."""
 
 import pytest
+from tests.cases import each
 
 from queryserver.formats.delimited.encodings import ENCODINGS, TextWindow, text_window
 from queryserver.formats.unpacking import Excerpt, Window
@@ -59,15 +60,15 @@ def test_every_encoding_of_the_list_is_tried():
 
 
 @pytest.mark.storage(42)
-@pytest.mark.parametrize("encoding", TEXTS)
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 1000])
+@each("encoding", TEXTS)
+@each("size", [1, 2, 3, 4, 5, 7, 16, 1000])
 def test_reading_on_at_the_end_gives_the_whole_text_once(encoding: str, size: int):
     assert read_through(TEXTS[encoding].encode(encoding), size, encoding) == TEXTS[encoding]
 
 
 @pytest.mark.storage(42)
-@pytest.mark.parametrize("encoding", TEXTS)
-@pytest.mark.parametrize("size", [7, 10])
+@each("encoding", TEXTS)
+@each("size", [7, 10])
 def test_a_window_from_anywhere_begins_with_a_whole_character(encoding: str, size: int):
     text = TEXTS[encoding]
     content = text.encode(encoding)

@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cases import each
 
 from queryserver.errors.files import (
     ChangedMeanwhile,
@@ -222,8 +223,8 @@ class TestStreams:
 
 class TestDetection:
     @pytest.mark.storage(44)
-    @pytest.mark.parametrize("name", ["a.gz", "a.bz2", "a.bzip2", "a.avro", "a.snappy", "a.sz", "a.txt", "a.parquet"])
-    @pytest.mark.parametrize("head", [b"id,name\n1,blue pen\n", b"", b"hello", b"x", b"# a title\n"])
+    @each("name", ["a.gz", "a.bz2", "a.bzip2", "a.avro", "a.snappy", "a.sz", "a.txt", "a.parquet"])
+    @each("head", [b"id,name\n1,blue pen\n", b"", b"hello", b"x", b"# a title\n"])
     def test_text_is_text_whatever_it_is_called(self, name: str, head: bytes):
         assert detect(name, head, len(head)) is Codec.NONE
 

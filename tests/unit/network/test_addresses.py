@@ -3,6 +3,7 @@
 from ipaddress import ip_network
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused
@@ -11,7 +12,7 @@ from queryserver.platform.settings.editor import ConnectorPolicySettings
 DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
 
 
-@pytest.mark.parametrize(
+@each(
     "host",
     [
         "169.254.169.254",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.api.schemas.requests.editor import (
@@ -138,8 +139,8 @@ class TestText:
         statement = f"SELECT '{text}'"
         assert execute(statement=statement).script == statement
 
-    @pytest.mark.parametrize("value", NO_TEXT)
-    @pytest.mark.parametrize("field", ["statement", "database", "operationId", "client_request_id"])
+    @each("value", NO_TEXT)
+    @each("field", ["statement", "database", "operationId", "client_request_id"])
     def test_another_json_type_is_invalid(self, field: str, value: Any):
         with pytest.raises(InvalidParameter, match=f"{field} must be text"):
             execute(**{field: value})

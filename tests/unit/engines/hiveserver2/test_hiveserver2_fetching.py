@@ -257,6 +257,7 @@ async def test_one_row_that_is_too_long_ends_the_statement() -> None:
         await read(fetcher(RowServer(values, most_bytes=3_000)))
 
 
+@pytest.mark.slow
 async def test_memory_holds_one_huge_batch_of_a_statement() -> None:
     server = RowServer([b"x" * (3 * BATCH_BYTES) for _ in range(4)])
     one = fetcher(server)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from tests.cases import each
 from tests.fakes.hiveserver2_messages import (
     SUCCESS,
     UNKNOWN_METHOD,
@@ -82,7 +83,7 @@ def test_texts_of_rows_stay_bytes():
     assert decode_reply(FETCH_RESULTS, raw, 1) == ROWS
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
+@each("cut", range(1, 40))
 def test_a_reply_that_ends_too_early_is_incomplete(cut):
     raw = answer()
     with pytest.raises(IncompleteMessage):

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.contract.loading_facts import TEXTS
 
 from queryserver.engines.phoenix.protocol import Message, numbered, parameter_rows
@@ -29,7 +30,7 @@ def parameter(value: object, kind: pa.DataType) -> bytes:
 
 
 @pytest.mark.importer(57)
-@pytest.mark.parametrize(
+@each(
     "text", [*TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"]
 )  # fmt: skip
 def test_texts_are_carried_as_they_are(text: str) -> None:

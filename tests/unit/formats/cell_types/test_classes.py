@@ -5,6 +5,7 @@ import re
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 
 from queryserver.formats.cell_types.classes import PATTERNS, CellFacts, classify, facts_of
 from queryserver.formats.scalar_cells import kernels
@@ -120,7 +121,7 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "cell"), [(kind, cell) for kind, cells in CELLS.items() for cell in cells], ids=ascii)
+@each(("kind", "cell"), [(kind, cell) for kind, cells in CELLS.items() for cell in cells], ids=ascii)
 def test_a_cell_has_the_class_of_the_table(kind: CellKind, cell: str) -> None:
     assert classify(cell) is kind
 

@@ -1,6 +1,7 @@
 """Header or not: H1-H15 and the rules that they are cases of (Contract importer 11)."""
 
 import pytest
+from tests.cases import each
 
 from queryserver.formats.cell_types.header import has_header
 from queryserver.formats.delimited.detection import detect
@@ -72,7 +73,7 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
     assert has_header([[cell] for cell in column]) is answer
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "answer"),
     [
         # only null cells; a typed cell, were it only one

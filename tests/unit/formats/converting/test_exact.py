@@ -5,6 +5,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 
 import pytest
+from tests.cases import each
 
 from queryserver.formats.column_conversion import Misfit, converter, is_null
 from queryserver.imports.model import BaseType, CellKind, ColumnType, QuotedText, TypedText
@@ -14,7 +15,7 @@ moment = datetime.fromisoformat
 
 
 @pytest.mark.importer(53)
-@pytest.mark.parametrize(
+@each(
     ("base", "cell", "value"),
     [
         (B.INT8, "-128", -128), (B.UINT8, "255", 255), (B.INT32, " 7 ", 7), (B.INT64, "9223372036854775807", 2**63 - 1),

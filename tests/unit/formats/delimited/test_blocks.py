@@ -97,6 +97,7 @@ def test_limits_hold_in_long_files():
 
 
 @pytest.mark.parametrize(("line", "pieces"), [(b"abc,def,12345,1.5\n", 40), (b'abc, "def" x,12,"1.5\n', 2)])
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(line, pieces):
     reader = BlockReader(Delimiters(), "utf-8", 4)
     piece = line * (256 * 1024 // len(line))

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import QueryServerError
@@ -178,11 +179,12 @@ def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
 
 
 @pytest.mark.importer(50, 61)
-@pytest.mark.parametrize(
+@each(
     "unit",
     ['"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n", "1,"],
 )
-@pytest.mark.parametrize("is_whole", [True, False])
+@each("is_whole", [True, False])
+@pytest.mark.slow
 def test_no_sample_keeps_detection_busy(unit, is_whole):
     sample = (unit * SAMPLE_BYTES)[:SAMPLE_BYTES].encode()
     started = time.process_time()

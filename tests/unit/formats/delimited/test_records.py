@@ -156,6 +156,7 @@ def test_a_record_that_does_not_end_is_refused_before_it_fills_the_memory():
 
 @pytest.mark.importer(33, 50)
 @pytest.mark.parametrize("record", ["\n", "\r", "###"])
+@pytest.mark.slow
 def test_what_a_quote_held_back_comes_in_parts(record):
     text = 'a,"b' + record + f"c{record}" * 1_000_000
     reader = RecordReader(Delimiters(record=record))

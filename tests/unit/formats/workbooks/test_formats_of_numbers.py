@@ -1,13 +1,14 @@
 """Formats of numbers that show dates, and the dates that numbers are (Contract importer 12.2)."""
 
 import pytest
+from tests.cases import each
 
 from queryserver.imports.model import CellKind
 from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, temporal_of_code, temporal_of_format
 
 
 @pytest.mark.importer(42)
-@pytest.mark.parametrize(
+@each(
     ("code", "temporal"),
     [
         ("yyyy-mm-dd", Temporal.DATE),

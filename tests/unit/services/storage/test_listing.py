@@ -35,6 +35,7 @@ def numbers(page: Page) -> list[int]:
 
 class TestStoreOrder:
     @pytest.mark.storage(31)
+    @pytest.mark.slow
     async def test_a_total_is_counted_up_to_its_limit_and_every_page_is_there(self) -> None:
         directory, listings = LongDirectory(100_001), Listings(ListingLimits())
         first = await page_of(directory, PageWanted(), listings)
@@ -174,6 +175,7 @@ class TestStoreOrder:
 
 class TestOtherOrders:
     @pytest.mark.storage(32)
+    @pytest.mark.slow
     async def test_the_first_page_of_200000_by_size_is_right(self) -> None:
         directory = LongDirectory(200_000)
         page = await page_of(directory, PageWanted(sort_by=SortKey.SIZE, descending=True))
@@ -224,6 +226,7 @@ class TestOtherOrders:
         assert (numbers(page), page.total) == ([3299, 3199], 35)
 
     @pytest.mark.security("S10")
+    @pytest.mark.slow
     async def test_a_user_sorts_four_large_directories_at_a_time(self) -> None:
         listings, wanted = Listings(ListingLimits()), PageWanted(sort_by=SortKey.SIZE)
         large = [page_of(LongDirectory(20_000), wanted, listings) for _ in range(6)]
@@ -240,6 +243,7 @@ class TestOtherOrders:
     [PageWanted(20, 10_000), PageWanted(10, 10_000, sort_by=SortKey.MTIME, descending=True)],
     ids=["in store order", "sorted"],
 )
+@pytest.mark.slow
 async def test_a_directory_of_200000_entries_is_listed_in_bounded_memory(wanted: PageWanted) -> None:
     directory = LongDirectory(200_000)
     gc.collect()

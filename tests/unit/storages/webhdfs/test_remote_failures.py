@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import NotSupported, PermissionDenied
 from queryserver.errors.files import (
@@ -25,8 +26,8 @@ def told(name: str, message: str | None, status: int = 403) -> bytes:
     ).encode()
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 500])
-@pytest.mark.parametrize(
+@each("status", [400, 403, 404, 500])
+@each(
     ("name", "message", "kind"),
     [
         ("FileNotFoundException", "File does not exist: /a", PathNotFound),
