@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from scripts.support_table import (
+from scripts.support_table import (  # noqa: E402 the project is no installed package
     Footnotes,
     Page,
     Proved,
@@ -25,8 +25,8 @@ from scripts.support_table import (
     rendered,
     suite_of,
 )
-from tests.contract.catalog_facts import CatalogFacts
-from tests.contract.test_signatures import (
+from tests.contract.catalog_facts import CatalogFacts  # noqa: E402 the project is no installed package
+from tests.contract.test_signatures import (  # noqa: E402 as above
     CATALOG_TESTS,
     ENGINE_TESTS,
     FAULT_TESTS,
@@ -34,16 +34,16 @@ from tests.contract.test_signatures import (
     SLOW_LOADING_TESTS,
 )
 
-from queryserver.connectors.building import (
+from queryserver.connectors.building import (  # noqa: E402 the project is no installed package
     BuildContext,
     build_engine,
 )
-from queryserver.connectors.model import Connector, ConnectorLimits
-from queryserver.engines.protocol import (
+from queryserver.connectors.model import Connector, ConnectorLimits  # noqa: E402 as above
+from queryserver.engines.protocol import (  # noqa: E402 the project is no installed package
     CatalogEngine,
     Engine,
 )
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.settings.tree import Settings  # noqa: E402 as above
 
 TARGET = PROJECT / "docs" / "engines.md"
 BEGIN, END = "<!-- support table: made by make docs -->", "<!-- end of the support table -->"
@@ -131,7 +131,7 @@ def table() -> str:
 def _cell(capability: str, engine: Engine, suites: list[Suite], facts: CatalogFacts | None, notes: Footnotes) -> str:
     about = [suite for suite in suites if suite.verdict(capability)]
     if not about:
-        return "–"
+        return "–"  # noqa: RUF001 a dash is what it is
     verdicts = {suite.verdict(capability) for suite in about}
     word = "yes" if "yes" in verdicts else "part" if "part" in verdicts else "no"
     said = _DECIDED[capability](engine, facts) if capability in _DECIDED and word == "yes" else word
@@ -187,12 +187,12 @@ def _progress(engine: Engine, _: CatalogFacts | None) -> str:
 
 
 def _described(_: Engine, facts: CatalogFacts | None) -> str:
-    return "yes" if facts and facts.tables else "–"
+    return "yes" if facts and facts.tables else "–"  # noqa: RUF001 a dash is what it is
 
 
 def _comments(_: Engine, facts: CatalogFacts | None) -> str:
     if facts is None or not (facts.tables or facts.comment_database):
-        return "–"
+        return "–"  # noqa: RUF001 a dash is what it is
     of_columns = any(column.comment for table in facts.tables for column in table.columns)
     return "yes" if facts.comment_database or of_columns or any(table.comment for table in facts.tables) else "no"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from scripts.support_table import Page
+from scripts.support_table import Page  # noqa: E402 the project is no installed package
 
-from queryserver.connectors import options as models
-from queryserver.connectors.urls import UrlOptions
+from queryserver.connectors import options as models  # noqa: E402 as above
+from queryserver.connectors.urls import UrlOptions  # noqa: E402 as above
 
 BEGIN, END = "<!-- options: made by make docs -->", "<!-- end of the options -->"
 

@@ -1,7 +1,7 @@
 """Draw the rooms of src/queryserver and their arrows into docs/architecture.md, as a Mermaid flowchart.
 
 An arrow says: modules of this room import modules of that one. Arrows that follow from others are left out, and so are
-imports of `model` modules, which every room may see. With `--check`, exit code 1 when the picture in the document is old.
+imports of `model` modules, which every room may see. With `--check`, exit code 1 when the document has an old picture.
 """
 
 import ast

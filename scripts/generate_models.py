@@ -1,4 +1,4 @@
-"""Make src/queryserver/schemas/generated.py from openapi/resources.yaml; with --check only compare.
+"""Make src/queryserver/api/schemas/generated.py from openapi/resources.yaml; with --check only compare.
 
 The models are what datamodel-code-generator gives, with three changes: a key outside `required` is left out of the
 answer while its value is None, so that no caller has to remember it; times stay text; and the words of an enumeration
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "openapi" / "resources.yaml"
-TARGET = ROOT / "src" / "queryserver" / "schemas" / "generated.py"
+TARGET = ROOT / "src" / "queryserver" / "api" / "schemas" / "generated.py"
 WIRE = "queryserver.api.schemas.wire"
 HEADER = "# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.\n"
 DOCSTRING = '"""The wire models: one class per resource of openapi/resources.yaml."""\n\n'

@@ -5,6 +5,6 @@ def __getattr__(name: str) -> str:
     """`__version__`, looked up when asked for: that takes 40 ms, half of what a worker for workbooks takes to start."""
     if name != "__version__":
         raise AttributeError(name)
-    from importlib.metadata import version
+    from importlib.metadata import version  # noqa: PLC0415 see above
 
     return version("queryserver")

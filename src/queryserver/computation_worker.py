@@ -29,15 +29,15 @@ def computation_of(task: Task) -> Compute:
     """What computes `task`: options and content in, JSON out. Raises domain errors when it is called."""
     match task:
         case Task.FORMAT:
-            from queryserver.statements.choosing import format_text
+            from queryserver.statements.choosing import format_text  # noqa: PLC0415
 
             return format_text
         case Task.CHOOSE_STATEMENT | Task.FIRST_TO_EXPLAIN:
-            from queryserver.statements import choosing
+            from queryserver.statements import choosing  # noqa: PLC0415
 
             return choosing.choose_statement if task is Task.CHOOSE_STATEMENT else choosing.first_to_explain
         case Task.DETECT_FILE | Task.DETECT_ENCODING | Task.PREVIEW | Task.HEADER:
-            from queryserver.imports import computed
+            from queryserver.imports import computed  # noqa: PLC0415
 
             return {
                 Task.DETECT_FILE: computed.detect_file,
@@ -97,5 +97,5 @@ def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[by
         return REFUSED, [type(error).__name__, error.code, error.message, error.details]
     except (MemoryError, RecursionError):
         return EXCEEDED, None
-    except Exception:
+    except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here
         return BROKEN, traceback.format_exc(limit=_TRACE_LINES)

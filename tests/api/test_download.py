@@ -115,7 +115,7 @@ class TestContent:
             "SELECT 12.50::DECIMAL(10,2) AS d, TIMESTAMP '2024-01-31 10:20:30.5' AS t, [1, 2] AS l, {'a': 1} AS s"
         )
         operation = await finished(ana, DUCKDB, statement)
-        expected = [[Decimal("12.50"), datetime(2024, 1, 31, 10, 20, 30, 500000), [1, 2], {"a": 1}]]
+        expected = [[Decimal("12.50"), datetime(2024, 1, 31, 10, 20, 30, 500000), [1, 2], {"a": 1}]]  # noqa: DTZ001 a value without zone
         for kind in ("parquet", "arrow", "feather"):
             assert rows_of(kind, await file_of(ana, operation, kind)) == expected
         lines = await file_of(ana, operation, "ndjson")

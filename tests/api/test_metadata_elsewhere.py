@@ -89,5 +89,5 @@ async def test_a_look_for_an_instance_that_is_gone_ends_in_time(small_api: ApiOp
         ana = await api.user()
         assert await ana.refused("editor/autocomplete", **DUCK) == (503, -4, "engine_timeout")
         async with asyncio.timeout(5):  # the answer does not wait for the clean-up
-            while await api.database.value("select count(*) from forwarded_looks"):
+            while await api.database.value("select count(*) from forwarded_looks"):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

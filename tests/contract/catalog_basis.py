@@ -91,7 +91,7 @@ class CatalogBasis:
 
     async def eventually_idle(self, engine: Engine) -> None:
         async with asyncio.timeout(STOP_S):
-            while await self.running_statements(engine):
+            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.05)
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:

@@ -111,7 +111,7 @@ class LoadingBasis:
     async def eventually_idle(self, engine: Engine) -> None:
         """The engine has stopped all work within `STOP_S`."""
         async with asyncio.timeout(STOP_S):
-            while await self.running_statements(engine):
+            while await self.running_statements(engine):  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.05)
 
     def column(self, name: str, kind: ColumnType, *, nullable: bool = True) -> LoadColumn:

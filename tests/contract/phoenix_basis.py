@@ -32,10 +32,10 @@ class PhoenixBasis:
     async def no_scans(self, *, within_s: float) -> None:
         """By then HBase has ended all scans, and the Query Server waits for none."""
         async with asyncio.timeout(within_s):
-            while await scans_of(self._port) or await statements_of(self._port):
+            while await scans_of(self._port) or await statements_of(self._port):  # noqa: ASYNC110 HBase sends no event
                 await asyncio.sleep(0.2)
 
     async def _idle(self, *, within_s: float) -> None:
         async with asyncio.timeout(within_s):
-            while await statements_of(self._port):
+            while await statements_of(self._port):  # noqa: ASYNC110 the engine sends no event
                 await asyncio.sleep(0.2)

@@ -47,10 +47,10 @@ VALUES = [
     (None, None, "", CellKind.NULL),
     (date(2024, 1, 15), "yyyy-mm-dd", "2024-01-15", CellKind.DATE),
     (date(1900, 1, 1), "yyyy-mm-dd", "1900-01-01", CellKind.DATE),
-    (datetime(2024, 1, 15, 10, 30), "yyyy-mm-dd hh:mm:ss", "2024-01-15 10:30:00", CellKind.TIMESTAMP),
+    (datetime(2024, 1, 15, 10, 30), "yyyy-mm-dd hh:mm:ss", "2024-01-15 10:30:00", CellKind.TIMESTAMP),  # noqa: DTZ001
     (45306.43751157407, "yyyy-mm-dd hh:mm:ss", "2024-01-15 10:30:01", CellKind.TIMESTAMP),
     (clock(8, 5), "hh:mm:ss", "08:05:00", CellKind.TIME),
-    (datetime(2024, 1, 15), "yyyy-mm-dd hh:mm:ss", "2024-01-15 00:00:00", CellKind.TIMESTAMP),
+    (datetime(2024, 1, 15), "yyyy-mm-dd hh:mm:ss", "2024-01-15 00:00:00", CellKind.TIMESTAMP),  # noqa: DTZ001
     (45306.437512763, "yyyy-mm-dd hh:mm:ss", "2024-01-15 10:30:01.103000", CellKind.TIMESTAMP),
     (-2, "yyyy-mm-dd", "-2", CellKind.INTEGER),
     (-0.5, "yyyy-mm-dd", "-0.5", CellKind.DOUBLE),
@@ -409,7 +409,7 @@ async def test_a_reader_that_leaves_takes_the_worker_with_it(workbooks, tmp_path
 async def test_a_cancelled_call_takes_the_worker_with_it(workbooks, tmp_path):
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml([CELL] * 100_000)}))
     call = asyncio.create_task(workbooks.first_rows(path, "A", limit=50))
-    while not workers():
+    while not workers():  # noqa: ASYNC110 nothing tells of a process that starts
         await asyncio.sleep(0.01)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -78,7 +78,7 @@ def nginx(servers: Sequence[int]) -> Generator[Proxy]:
             signal.SIGQUIT,
             options=as_server_user(),
         ) as process:
-            reload = lambda: process.send_signal(signal.SIGHUP)
+            reload = lambda: process.send_signal(signal.SIGHUP)  # noqa: E731 an argument
             yield Proxy("nginx", ports[1], ports[0], authority, settings, reload)
 
 
@@ -101,7 +101,7 @@ def haproxy(servers: Sequence[int]) -> Generator[Proxy]:
         )
         run([program, "-c", "-f", settings], directory)
         command = [program, "-db", "-f", settings]
-        ready = lambda: listens(ports[1])
+        ready = lambda: listens(ports[1])  # noqa: E731 an argument
         with serving(command, directory, ready, signal.SIGTERM, options=as_server_user()):
             yield Proxy("haproxy", ports[1], ports[0], authority, settings, lambda: pytest.fail("it reads is_ready"))
 

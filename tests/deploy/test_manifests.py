@@ -118,7 +118,7 @@ def test_the_pods_have_no_rights_that_they_do_not_need():
             "capabilities": {"drop": ["ALL"]},
         }
         mounts = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
-        assert {"/tmp", "/var/lib/queryserver"} <= mounts
+        assert {"/tmp", "/var/lib/queryserver"} <= mounts  # noqa: S108 what the image writes to
         assert "memory" in container["resources"]["limits"]
 
 

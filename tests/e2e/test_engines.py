@@ -17,7 +17,7 @@ from tests.engines.servers import HttpAddress, ServerAddress
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 ENDS_WITHIN_S = 120.0
-FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "http://", "127.0.0.1", "/tmp/")
+FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "http://", "127.0.0.1", "/tmp/")  # noqa: S108
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ async def test_a_kill_while_copying_leaves_nothing_at_the_target(place: Installa
     source, target = "file:///shared/tree", "file:///shared/copy"
     async with place.server(FILEBROWSER__LOCAL_ROOT=root) as victim:
         operation = await begin(victim, "copy", source, target)
-        while not any((shared / "copy").rglob("[0-9]*")):
+        while not any((shared / "copy").rglob("[0-9]*")):  # noqa: ASYNC110 another process
             await asyncio.sleep(0.01)
         await victim.process.kill9()
     assert 0 < len(files_below(shared / "copy")) < len(before)

@@ -93,7 +93,7 @@ async def test_a_kill_while_uploading(place: Installation) -> None:
         sent = asyncio.Event()
         client = asyncio.create_task(uploading(victim, sent))
         await asyncio.wait_for(sent.wait(), 30)
-        while sum(entry.stat().st_size for entry in temporary(shared)) < 1_000_000:
+        while sum(entry.stat().st_size for entry in temporary(shared)) < 1_000_000:  # noqa: ASYNC110 another process
             await asyncio.sleep(0.05)
         await victim.process.kill9()
         await client

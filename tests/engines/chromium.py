@@ -47,7 +47,7 @@ def chromium() -> Generator[str]:
         port_file = directory / "profile" / "DevToolsActivePort"
         environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(directory), "TMPDIR": str(directory)}
         options = {**as_server_user(), "env": environment, "process_group": 0}
-        ready = lambda: port_file.exists() and len(port_file.read_text().split()) == 2
+        ready = lambda: port_file.exists() and len(port_file.read_text().split()) == 2  # noqa: E731 a condition
         with serving(command, directory, ready, signal.SIGTERM, options=options):
             yield f"http://127.0.0.1:{port_file.read_text().split()[0]}"
 

@@ -36,5 +36,5 @@ def origin_of(directory: Path) -> Generator[str]:
 
 
 class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 the name of the standard library
         """Nothing: the test looks at what the page says."""

@@ -138,7 +138,7 @@ def _state(url: str) -> str:
 
 
 def _make_homes(cluster: HdfsCluster) -> None:
-    cluster.call("PUT", "/tmp", "MKDIRS", permission="1777")
+    cluster.call("PUT", "/tmp", "MKDIRS", permission="1777")  # noqa: S108 a directory of HDFS
     for user in USERS:
         cluster.call("PUT", f"/user/{user}", "MKDIRS", permission="755")
         cluster.call("PUT", f"/user/{user}", "SETOWNER", owner=user, group=user)

@@ -37,7 +37,7 @@ from queryserver.platform.settings.tree import Settings
 
 MIB = 1024 * 1024
 ANA, BEN = User(1, "ana"), User(2, "ben")
-Usage = namedtuple("Usage", "total free")
+Usage = namedtuple("Usage", "total free")  # noqa: PYI024 two numbers, as `shutil.disk_usage` gives them
 
 SETTINGS_OF_EVERYBODY = (
     "SET GLOBAL Calendar = 'buddhist'",

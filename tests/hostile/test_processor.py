@@ -72,7 +72,7 @@ def computing_of(api: Api) -> ProcessComputing:
 async def until(is_so: Callable[[], object]) -> None:
     """Returns once it is so: what happens in another process has no event."""
     async with asyncio.timeout(ENDS_WITHIN_S):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110 as above
             await asyncio.sleep(0.02)
 
 

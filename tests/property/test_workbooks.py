@@ -22,7 +22,7 @@ from queryserver.workbooks.compound_files import recognise_workbook
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
     lambda text: "_x" not in text and not text.startswith("=")
 )
-MOMENTS = st.datetimes(datetime(1900, 3, 1), datetime(9999, 12, 30)).map(lambda moment: moment.replace(microsecond=0))
+MOMENTS = st.datetimes(datetime(1900, 3, 1), datetime(9999, 12, 30)).map(lambda moment: moment.replace(microsecond=0))  # noqa: DTZ001
 VALUES = st.one_of(
     st.none(),
     TEXT,

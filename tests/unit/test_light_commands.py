@@ -10,9 +10,10 @@ HEAVY = {"duckdb", "fastapi", "pandas", "pyarrow", "sqlalchemy"}
 
 @pytest.mark.parametrize(
     "module",
-    ["queryserver.cli.commands", "queryserver.identity.build", "queryserver.identity.build"],
+    ["queryserver.cli.commands", "queryserver.identity.build"],
 )
 def test_commands_about_users_and_groups_load_nothing_of_a_server(module: str) -> None:
-    script = f"import sys, {module}, queryserver.platform.embedded.postgres, queryserver.platform.embedded.defaults; print(*sys.modules)"
+    embedded = "queryserver.platform.embedded.postgres, queryserver.platform.embedded.defaults"
+    script = f"import sys, {module}, {embedded}; print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert HEAVY.isdisjoint(ended.stdout.split())

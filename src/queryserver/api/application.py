@@ -81,13 +81,13 @@ def framed(
 
 
 async def _domain_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, QueryServerError)
+    assert isinstance(error, QueryServerError)  # noqa: S101 registered for it
     return respond(request, error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """Unknown paths and wrong methods: the credentials are looked at before the method (Contract platform 1.1)."""
-    assert isinstance(error, HTTPException)
+    assert isinstance(error, HTTPException)  # noqa: S101 registered for it
     # The root is a page for browsers only: for programs it is unknown by every method.
     if error.status_code != 405 or request.scope["path"] == "/":
         return failure(404, "not_found", "Not found.")

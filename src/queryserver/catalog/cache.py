@@ -250,7 +250,7 @@ class MetadataCache:
         period_s = max(self._max_age.total_seconds(), _MIN_SWEEP_S)
         while True:
             # Servers started together must not sweep in step.
-            await asyncio.sleep(period_s * random.uniform(0.8, 1.0))
+            await asyncio.sleep(period_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
             try:
                 await self._records.sweep(older_than=timedelta(seconds=period_s))
             except DatabaseUnavailable:

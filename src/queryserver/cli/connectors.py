@@ -86,9 +86,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
     """What became of one connector."""
-    from queryserver.api.schemas.requests.editor import parse
-    from queryserver.api.schemas.requests.platform import ConnectorRequest
-    from queryserver.api.v1.connector import given
+    from queryserver.api.schemas.requests.editor import parse  # noqa: PLC0415 as above
+    from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 as above
+    from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import
 
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
     try:
@@ -130,6 +130,6 @@ def _exported(shown: "ShownInstance") -> dict[str, Any]:
 
 
 def _administrate(config: Path | None, work: "Callable[[StoredConnectorServices], Awaitable[None]]") -> None:
-    from queryserver.connectors.build import open_connectors
+    from queryserver.connectors.build import open_connectors  # noqa: PLC0415 slow to import
 
     administrate(open_connectors, config, work)

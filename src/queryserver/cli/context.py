@@ -71,7 +71,7 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
 
     `subject` are the names that it is about, such as a user and a group.
     """
-    from queryserver.platform.audit import (
+    from queryserver.platform.audit import (  # noqa: PLC0415 as above
         AUDIT,
         AuditTrail,
     )
@@ -96,14 +96,14 @@ def print_json(value: object) -> None:
 
 def printable(text: str) -> str:
     """The text of a user for a terminal: of what does not print, lines and tabs stay and the rest is escaped."""
-    from queryserver.platform.log_lines import escaped
+    from queryserver.platform.log_lines import escaped  # noqa: PLC0415 as above
 
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, with_header: bool = True) -> None:
     """A listing: aligned columns on a terminal, else columns separated by tabs."""
-    from queryserver.platform.log_lines import escaped
+    from queryserver.platform.log_lines import escaped  # noqa: PLC0415 as above
 
     lines = [list(header)] if with_header else []
     lines += [[escaped(cell) for cell in row] for row in rows]
@@ -124,7 +124,7 @@ def read_password(*, from_stdin: bool) -> str:
 
 
 def _log_warnings_only(settings: Settings) -> None:
-    from queryserver.platform.logs import configure_logging
+    from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
     told = settings.desktop.logging
@@ -134,9 +134,9 @@ def _log_warnings_only(settings: Settings) -> None:
 
 
 def _with_running_database(settings: Settings) -> Settings:
-    from queryserver.platform.embedded.defaults import with_defaults
-    from queryserver.platform.embedded.postgres import running_defaults
-    from queryserver.platform.embedded.system import EmbeddedPostgresError
+    from queryserver.platform.embedded.defaults import with_defaults  # noqa: PLC0415 as above
+    from queryserver.platform.embedded.postgres import running_defaults  # noqa: PLC0415 as above
+    from queryserver.platform.embedded.system import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
 
     try:
         defaults = running_defaults(settings.desktop.data_dir)

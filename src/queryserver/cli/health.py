@@ -17,7 +17,7 @@ app = typer.Typer()
 
 _ALIVE, _READY = "/desktop/debug/is_alive", "/desktop/debug/is_ready"
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
-_ANY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_ANY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 only compared
 _BODY_BYTES = 4096
 _USED = ("http_host", "http_port", "url_prefix", "ssl_certificate", "ssl_private_key")
 

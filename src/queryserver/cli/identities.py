@@ -88,7 +88,7 @@ def _administrate(
     operation: str | None = None,
     *subject: str | None,
 ) -> None:
-    from queryserver.identity.build import open_identities
+    from queryserver.identity.build import open_identities  # noqa: PLC0415 slow to import
 
     administrate(open_identities, config, work, operation, *subject)
 
@@ -106,8 +106,8 @@ def _group() -> None:
 @authentication_app.command("explain")
 def explain(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Say which check takes or refuses the token on standard input. The token is never printed."""
-    from queryserver.identity.build import open_explainer
-    from queryserver.identity.explaining import Finding
+    from queryserver.identity.build import open_explainer  # noqa: PLC0415 as above
+    from queryserver.identity.explaining import Finding  # noqa: PLC0415 slow to import
 
     words = sys.stdin.read(_MOST_CHARACTERS).split()
     if len(words) == 2 and words[0].lower() == "bearer":

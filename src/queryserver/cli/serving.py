@@ -27,9 +27,9 @@ def serve(
 ) -> None:
     """Run the server."""
     let_arrow_use_the_common_heap()
-    from queryserver import main
-    from queryserver.platform.embedded.system import EmbeddedPostgresError, EmbeddedPostgresNotInstalled
-    from queryserver.platform.logs import configure_logging
+    from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
+    from queryserver.platform.embedded.system import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
+    from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     # By the environment, for workers are processes that read their settings themselves.
     _set("desktop__http_host", host)
@@ -58,9 +58,9 @@ def migrate(
     check: Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 when work is left.")] = False,
 ) -> None:
     """Create or upgrade the tables. Several at once are safe."""
-    from queryserver.identity.build import open_administration
-    from queryserver.platform import migrations
-    from queryserver.platform.database import required_dsn
+    from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
+    from queryserver.platform import migrations  # noqa: PLC0415 as above
+    from queryserver.platform.database import required_dsn  # noqa: PLC0415 as above
 
     settings = settings_of(config)
     dsn = required_dsn(settings)
@@ -81,7 +81,7 @@ def migrate(
 @app.command("is_db_alive")
 def is_db_alive(config: ConfigFile = None) -> None:
     """Exit 0 when the service database answers, else 1."""
-    from queryserver.platform.database import (
+    from queryserver.platform.database import (  # noqa: PLC0415 as above
         open_database,
         pool_limits,
         required_dsn,
@@ -104,9 +104,9 @@ def is_db_alive(config: ConfigFile = None) -> None:
 @app.command("openapi")
 def openapi() -> None:
     """Print the description of the API."""
-    import orjson
+    import orjson  # noqa: PLC0415 slow to import
 
-    from queryserver.api.application import create_application
+    from queryserver.api.application import create_application  # noqa: PLC0415 the table is read without the app
 
     typer.echo(orjson.dumps(create_application().openapi(), option=orjson.OPT_INDENT_2).decode())
 
@@ -114,7 +114,7 @@ def openapi() -> None:
 @app.command("version")
 def version() -> None:
     """Print the version."""
-    from queryserver import __version__
+    from queryserver import __version__  # noqa: PLC0415 one fact
 
     typer.echo(__version__)
 
@@ -152,7 +152,7 @@ def check(
     values: Annotated[bool, typer.Option("--values", help="Print all effective values with their origin too.")] = False,
 ) -> None:
     """Print all problems and warnings; exit 3 when there is a problem."""
-    from queryserver.administration.configuration_check import check_settings
+    from queryserver.administration.configuration_check import check_settings  # noqa: PLC0415 slow to import
 
     reading = read_settings(config, os.environ)
     found = [

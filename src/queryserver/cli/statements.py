@@ -110,7 +110,7 @@ def stop_statement(
 
 
 def _parsed(statement_id: str) -> Any:
-    from queryserver.statements.status import parse_operation_id
+    from queryserver.statements.status import parse_operation_id  # noqa: PLC0415 slow to import
 
     return parse_operation_id(statement_id)
 
@@ -155,6 +155,6 @@ def _seconds(length: timedelta) -> str:
 
 
 def _administrate(config: Path | None, work: "Callable[[StatementAdministration], Awaitable[None]]") -> None:
-    from queryserver.statements.build import open_statements
+    from queryserver.statements.build import open_statements  # noqa: PLC0415 slow to import
 
     administrate(open_statements, config, work)

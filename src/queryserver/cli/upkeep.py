@@ -90,7 +90,7 @@ def cleanup(
 @app.command("rotate-keys")
 def rotate_keys(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Encrypt all secrets anew with the present key, so that former ones may be forgotten."""
-    from queryserver.connectors.build import rotate_keys as rotate
+    from queryserver.connectors.build import rotate_keys as rotate  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
     rotation = run(lambda: rotate(settings))
@@ -110,7 +110,7 @@ def _fail_for(done: "Closed") -> None:
 
 async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] | None:
     """Keys of the connectors that a dialect, a key, an id or `all` means."""
-    from queryserver.connectors.repository import keys_named
+    from queryserver.connectors.repository import keys_named  # noqa: PLC0415 slow to import
 
     if name == "all":
         return None
@@ -129,12 +129,12 @@ async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] 
 
 def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, with_stores: bool = False) -> None:
     """`with_stores`: `clean_up` looks into the file stores and the upload area, too."""
-    from queryserver.files.build import (
+    from queryserver.files.build import (  # noqa: PLC0415 as above
         leftovers_of,
         open_stores,
     )
-    from queryserver.imports.build import open_upload_area
-    from queryserver.statements.build import open_records
+    from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
+    from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import
 
     async def opened() -> None:
         async with AsyncExitStack() as stack:

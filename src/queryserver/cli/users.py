@@ -143,7 +143,7 @@ def _line(account: Account) -> tuple[str, ...]:
 
 
 def _identity(config: Path | None, name: str, issuer: str, subject: str | None) -> ExternalIdentity:
-    from queryserver.identity.build import checked_identity
+    from queryserver.identity.build import checked_identity  # noqa: PLC0415 slow to import
 
     return checked_identity(settings_of(config), name, issuer, subject)
 
@@ -151,7 +151,7 @@ def _identity(config: Path | None, name: str, issuer: str, subject: str | None) 
 def _administrate(
     config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, *subject: str | None
 ) -> None:
-    from queryserver.identity.build import open_administration
+    from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
 
     administrate(open_administration, config, work, operation, *subject)
 
@@ -223,6 +223,6 @@ def list_grants(
 def _groups_administrate(
     config: Path | None, work: Callable[[Groups], Awaitable[None]], operation: str | None = None, *subject: str | None
 ) -> None:
-    from queryserver.identity.build import open_groups
+    from queryserver.identity.build import open_groups  # noqa: PLC0415 slow to import
 
     administrate(open_groups, config, work, operation, *subject)

@@ -401,7 +401,7 @@ def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
     known = engine.capabilities.places
     if known or connector.interface != "sqlalchemy":
         return known
-    from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine
+    from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine  # noqa: PLC0415 as in its builder
 
     host = engine.host if isinstance(engine, SqlalchemyEngine) else None
     return () if host is None else ((host, 0),)

@@ -36,11 +36,11 @@ class InstalledDrivers:
 
 
 def _is_installed(driver: str, rules: AddressRules) -> bool:
-    import sqlalchemy as sa
-    from sqlalchemy import dialects
-    from sqlalchemy.exc import ArgumentError
+    import sqlalchemy as sa  # noqa: PLC0415 most servers need it for nothing else
+    from sqlalchemy import dialects  # noqa: PLC0415 as above
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 as above
 
-    from queryserver.engines.sqlalchemy.engine import driver_of
+    from queryserver.engines.sqlalchemy.engine import driver_of  # noqa: PLC0415 as above
 
     found = {one.name for one in entry_points(group=_GROUP)}
     if driver.replace("+", ".") not in found and driver.partition("+")[0] not in {*found, *dialects.__all__}:

@@ -362,7 +362,7 @@ def _whole(value: object) -> int:
 def _text(value: object, *, has_lines: bool) -> str:
     if not isinstance(value, str):
         message = "Must be text."
-        raise ValueError(message)
+        raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
     if len(value) > _MOST_CHARACTERS:
         message = f"Must have at most {_MOST_CHARACTERS} characters."
         raise ValueError(message)

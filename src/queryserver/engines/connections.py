@@ -159,13 +159,13 @@ class _NamedContext(ssl.SSLContext):
         incoming: ssl.MemoryBIO,
         outgoing: ssl.MemoryBIO,
         server_side: bool = False,
-        server_hostname: str | bytes | None = None,
+        server_hostname: str | bytes | None = None,  # noqa: ARG002 an address
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         name = self.server_name
         return super().wrap_bio(incoming, outgoing, server_side=server_side, server_hostname=name, session=session)
 
-    def wrap_socket(self, sock: Any, *_: Any, server_hostname: Any = None, **options: Any) -> ssl.SSLSocket:
+    def wrap_socket(self, sock: Any, *_: Any, server_hostname: Any = None, **options: Any) -> ssl.SSLSocket:  # noqa: ARG002 as above
         return super().wrap_socket(sock, server_hostname=self.server_name, **options)
 
 

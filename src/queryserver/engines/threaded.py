@@ -282,7 +282,7 @@ class ThreadedSession:
             for batch in await self._read(operation):
                 yield batch
 
-    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:  # noqa: ARG002 nothing to tell
         """These engines tell none."""
         return ()
 

@@ -27,6 +27,6 @@ QueryServerError
 └─ DetectionFailed, SchemaMismatch, ConfigurationError
 """
 
-from queryserver.errors.base import *
-from queryserver.errors.files import *
-from queryserver.errors.statements import *
+from queryserver.errors.base import *  # noqa: F403 this package shows all names of its three chapters
+from queryserver.errors.files import *  # noqa: F403 this package shows all names of its three chapters
+from queryserver.errors.statements import *  # noqa: F403 this package shows all names of its three chapters

@@ -79,7 +79,7 @@ class InvalidToken(NotAuthenticated):
         self,
         message: str = "Token is invalid or expired",
         *,
-        token_type: str = "access",
+        token_type: str = "access",  # noqa: S107 a kind, no secret
         detail: str = "Given token not valid for any token type",
     ) -> None:
         super().__init__(message)

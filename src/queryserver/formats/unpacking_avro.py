@@ -37,7 +37,7 @@ _RAW_DEFLATE = -15
 _METADATA = parse_schema({"type": "map", "values": "bytes"})
 
 _FLOAT = struct.Struct("<f")
-_EPOCH = datetime(1970, 1, 1)
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 timestamps of imports have no zone
 _DIGITS_OF_A_FLOAT = range(6, 10)
 _MAX_DECIMAL_BYTES = 1024
 _MAX_SCALE = 1000

@@ -172,7 +172,11 @@ def open_directory_login(ldap: LdapSettings, usernames: UsernameRule) -> Generat
 
 def _directory(ldap: LdapSettings) -> Directory:
     try:
-        from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
+        from queryserver.identity.ldap.ldap3_directory import (  # noqa: PLC0415 an extra
+            DirectoryServer,
+            Ldap3Directory,
+            client_context,
+        )
     except ModuleNotFoundError as error:
         message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
         raise ConfigurationError([message]) from error

@@ -107,7 +107,7 @@ class KeySet:
         entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
         if not isinstance(entries, list):
             message = "has no list of keys"
-            raise ValueError(message)
+            raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
         return cls(tuple(_usable(cast("list[object]", entries)[:_MOST_KEYS])))
 
     def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:

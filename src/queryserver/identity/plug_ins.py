@@ -140,7 +140,7 @@ class PlugInThreads:
             given, error = await self._in_thread(function, arguments, share)
             # A decorated coroutine function looks like any other.
             return (await given if inspect.isawaitable(given) else given), error
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 raised by the caller
             return None, error
 
     async def _in_thread(
@@ -152,7 +152,7 @@ class PlugInThreads:
             # Not raised in the thread: a future takes no StopIteration, and SystemExit would end this server.
             try:
                 return context.run(function, *arguments), None
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 raised by the caller
                 return None, error
 
         with ExitStack() as taken:
@@ -244,7 +244,7 @@ class PluggedCaller:
     def __init__(self, name: str, instance: object, threads: PlugInThreads, arrivals: Arrivals) -> None:
         self._name = name
         self._issuer = plug_in_issuer(name)
-        self._authenticate = getattr(instance, "authenticate")
+        self._authenticate = getattr(instance, "authenticate")  # noqa: B009 nothing else is known of it
         self._challenge = getattr(instance, "authenticate_header", None)
         self._threads = threads
         self._arrivals = arrivals
@@ -280,7 +280,7 @@ class PluggedCaller:
             text = await self._threads.call(
                 self._challenge, request, limit_s=_CHALLENGE_LIMIT_S, share=self._challenges
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
             log.warning("challenge left out", authenticator=self._name, error=type(error).__name__)
             return None
         if text is None or (isinstance(text, str) and text.isascii() and text.isprintable()):
@@ -304,7 +304,7 @@ class PluggedLogin:
     def __init__(self, name: str, instance: object, threads: PlugInThreads, usernames: UsernameRule) -> None:
         self._name = name
         self._usernames = usernames
-        self._login = getattr(instance, "login")
+        self._login = getattr(instance, "login")  # noqa: B009 nothing else is known of it
         self._threads = threads
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:

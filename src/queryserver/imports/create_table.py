@@ -101,8 +101,8 @@ class TableCreations:
     async def create(self, user: User, asked: AskedTable) -> Created:
         """Check everything that can be checked now, and record the import.
 
-        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what reading
-        the file raises (see Previews and ImportSources); what recording raises (see Submissions).
+        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what
+        reading the file raises (see Previews and ImportSources); what recording raises (see Submissions).
         """
         connector = await self._connector(user, asked.connector)
         if asked.replace and connector.dialect not in REPLACING_DIALECTS:

@@ -238,8 +238,8 @@ class _Worker:
     """One process, and its pipes."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
+        assert process.stdin is not None  # noqa: S101 it was started with pipes
+        assert process.stdout is not None  # noqa: S101 it was started with pipes
         self.process = process
         self._requests = process.stdin
         self._answers = process.stdout

@@ -282,7 +282,7 @@ class CoalescingReader(Generic[K, V]):
             for future in _unsettled(asked.values()):
                 future.cancel()
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
             for future in _unsettled(asked.values()):
                 future.set_exception(error)
         else:

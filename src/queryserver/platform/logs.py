@@ -34,13 +34,13 @@ class SharedLogFile(RotatingFileHandler):
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=_private)
 
-    def shouldRollover(self, record: LogRecord) -> bool:
+    def shouldRollover(self, record: LogRecord) -> bool:  # noqa: N802 the name of the standard library
         """Whether the line would not fit any more. When another process put the file aside, the new one is opened."""
         if not self._is_current():
             self._reopen()
         return bool(super().shouldRollover(record))
 
-    def doRollover(self) -> None:
+    def doRollover(self) -> None:  # noqa: N802 the name of the standard library
         """Put the file aside, unless another process has just done so."""
         with open(f"{self.baseFilename}.lock", "a", opener=_private) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

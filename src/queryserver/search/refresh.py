@@ -127,7 +127,7 @@ class IndexRefresh:
         loop = asyncio.get_running_loop()
         swept = loop.time() - _SWEEP_EVERY.total_seconds()
         counted = loop.time() - _COUNT_EVERY_S
-        await asyncio.sleep(self._limits.first_after_s * random.uniform(0.5, 1.0))
+        await asyncio.sleep(self._limits.first_after_s * random.uniform(0.5, 1.0))  # noqa: S311 no secret
         while True:
             try:
                 if loop.time() - swept >= _SWEEP_EVERY.total_seconds():
@@ -142,7 +142,7 @@ class IndexRefresh:
             except Exception:  # the outer wall of a task: without it nothing would be refreshed any more
                 log.exception("metadata index not kept")
             wait_s = min(_LOOK_EVERY_S, self._limits.interval.total_seconds())
-            await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))
+            await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
 
     def _start_due(self) -> None:
         for connector in self._parts.connectors.visible(_NOBODY):

@@ -219,7 +219,7 @@ class _Failures:
 
 async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
     while True:
-        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))
+        await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
         try:
             await action()
         except (DatabaseUnavailable, StorageError) as error:

@@ -195,7 +195,10 @@ class Submissions:
         return await self._replay(user, _import_key(connector, new))
 
     async def submit_import(self, user: User, connector: Connector, new: NewImport) -> Recorded:
-        """Record an import and hand it to a runner. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
+        """Record an import and hand it to a runner.
+
+        Raises too_many_statements, quota_exceeded, idempotency_conflict.
+        """
         statement = await self._new_import(user, connector, new)
         recorded = await self._records.record(statement)
         if recorded.replayed:

@@ -33,8 +33,8 @@ _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind
 _EXACT = 2**53
 
 _DAY_MS = 86_400_000
-_EPOCH_1900 = datetime(1899, 12, 30)
-_EPOCH_1904 = datetime(1904, 1, 1)
+_EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no zone
+_EPOCH_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 as above
 _LEAP_DAY_1900 = 60
 """29 February 1900, which the first spreadsheets believed in. Serials before it lie one day later than they say."""
 
@@ -385,7 +385,7 @@ def _column_number(letters: bytes) -> int:
 
 def _root(package: Package, part: str) -> ET.Element:
     try:
-        return ET.fromstring(b"".join(package.pieces(part)))
+        return ET.fromstring(b"".join(package.pieces(part)))  # noqa: S314 `check_parts` has refused document types
     except (ET.ParseError, LookupError, ValueError) as error:
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
 

@@ -85,7 +85,7 @@ def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int
 
     Raises record_too_long for more than a frame may have.
     """
-    import pyarrow as pa
+    import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
     said = json.dumps(strange).encode()
     sink = pa.BufferOutputStream()
@@ -99,7 +99,7 @@ def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int
 
 def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Sequence[tuple[int, str]]]":
     """The rows of a frame and those that are strange. Raises ValueError for anything else."""
-    import pyarrow as pa
+    import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
     (size,) = _SAID.unpack_from(body)
     start = _SAID.size + size

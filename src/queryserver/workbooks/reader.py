@@ -299,7 +299,7 @@ async def _fed(
 
 
 async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None) -> None:
-    assert process.stdin is not None
+    assert process.stdin is not None  # noqa: S101 it was started with pipes
     is_whole = False
     try:
         process.stdin.write(question)
@@ -320,7 +320,7 @@ async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: As
 
 async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> AsyncGenerator[_Frame]:
     """Frames but for that of a failure, which is raised. What is waited for the worker counts, not for the caller."""
-    assert process.stdout is not None
+    assert process.stdout is not None  # noqa: S101 it was started with pipes
     left_s = float(time_s)
     loop = asyncio.get_running_loop()
     while True:

@@ -19,8 +19,8 @@ Rows = list[list[object]]
 
 ROWS: Rows = [
     ["n", "price", "ok", "day", "at", "clock", "text", "long"],
-    [1, 1.5, True, date(2024, 1, 15), datetime(2024, 1, 15, 10, 30), time(8, 5), "12", 2**53],
-    [2.0, -0.25, False, date(2024, 2, 29), datetime(2024, 2, 29, 23, 59, 59), time(23, 59, 59), "=x", 7],
+    [1, 1.5, True, date(2024, 1, 15), datetime(2024, 1, 15, 10, 30), time(8, 5), "12", 2**53],  # noqa: DTZ001 no zone
+    [2.0, -0.25, False, date(2024, 2, 29), datetime(2024, 2, 29, 23, 59, 59), time(23, 59, 59), "=x", 7],  # noqa: DTZ001
     [3, None, None, None, None, None, "é", -1],
 ]
 SHOWN = [

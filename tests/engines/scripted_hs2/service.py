@@ -76,7 +76,7 @@ class Service:
         for guid in list(peer.sessions):
             await self._end_session(guid)
 
-    async def _OpenSession(self, peer: Peer, request: Fields) -> Fields:
+    async def _OpenSession(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802 the interface's names
         session = Session(Context(self.warehouse), peer.user or request.get("username", ""))
         for name, value in request.get("configuration", {}).items():
             if name.lower() == "use:database":
@@ -92,21 +92,21 @@ class Service:
         return {"status": _FINE, "serverProtocolVersion": min(self.protocol, request["client_protocol"]),
                 "sessionHandle": handle, "configuration": configuration}  # fmt: skip
 
-    async def _CloseSession(self, peer: Peer, request: Fields) -> Fields:
+    async def _CloseSession(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         session = self._session(request)
         await self._end_session(session.guid)
         peer.sessions.discard(session.guid)
         return {"status": _FINE}
 
-    async def _GetInfo(self, peer: Peer, request: Fields) -> Fields:
+    async def _GetInfo(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         self._session(request)
         return {"status": _FINE, "infoValue": {"stringValue": "Impala"}}
 
-    async def _PingImpalaHS2Service(self, peer: Peer, request: Fields) -> Fields:
+    async def _PingImpalaHS2Service(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         self._session(request)
         return {"status": _FINE, "version": "impalad version 4.4.1-RELEASE", "webserver_address": "scripted:25000"}
 
-    async def _ExecuteStatement(self, peer: Peer, request: Fields) -> Fields:
+    async def _ExecuteStatement(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         session = self._session(request)
         cache = request.get("confOverlay", {}).get("impala.resultset.cache.size", "0")
         if not cache.lstrip("-").isdigit():
@@ -121,33 +121,33 @@ class Service:
         handle = {"operationId": identifier, "operationType": _EXECUTE, "hasResultSet": has_rows}
         return {"status": _FINE, "operationHandle": handle}
 
-    async def _GetOperationStatus(self, peer: Peer, request: Fields) -> Fields:
+    async def _GetOperationStatus(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         operation = self._operation(request)
         reply: dict[str, Value] = {"status": _FINE, "operationState": operation.state}
         if operation.state == ERROR:
             reply |= {"errorMessage": operation.error, "sqlState": "HY000"}
         return reply
 
-    async def _CancelOperation(self, peer: Peer, request: Fields) -> Fields:
+    async def _CancelOperation(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         self._operation(request).cancel()
         return {"status": _FINE}
 
-    async def _CloseOperation(self, peer: Peer, request: Fields) -> Fields:
+    async def _CloseOperation(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         await self._end_operation(self._operation(request))
         return {"status": _FINE}
 
-    async def _CloseImpalaOperation(self, peer: Peer, request: Fields) -> Fields:
+    async def _CloseImpalaOperation(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         operation = self._operation(request)
         await self._end_operation(operation)
         if operation.plan.modified_rows is None:
             return {"status": _FINE}
         return {"status": _FINE, "dml_result": {"rows_modified": {"": operation.plan.modified_rows}}}
 
-    async def _GetResultSetMetadata(self, peer: Peer, request: Fields) -> Fields:
+    async def _GetResultSetMetadata(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         columns = self._operation(request).plan.columns
         return {"status": _FINE} if columns is None else {"status": _FINE, "schema": schema(columns)}
 
-    async def _FetchResults(self, peer: Peer, request: Fields) -> Fields:
+    async def _FetchResults(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         if request.get("orientation", 0) not in {_FETCH_NEXT, _FETCH_FIRST}:
             return {"status": failed("Unsupported operation", "HYC00")}
         operation = self._operation(request)
@@ -162,7 +162,7 @@ class Service:
             raise
         return {"status": _FINE, "hasMoreRows": more, "results": row_set(columns, rows, 0)}
 
-    async def _GetLog(self, peer: Peer, request: Fields) -> Fields:
+    async def _GetLog(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         operation = self._operation(request)
         lines = list[str]()
         if operation.plan.is_query:
@@ -170,13 +170,13 @@ class Service:
             lines.append(f"Query {printed(operation.guid)} {50 * done}% Complete ({done} out of 2)\n")
         return {"status": _FINE, "log": "".join(lines) + operation.error}
 
-    async def _GetExecSummary(self, peer: Peer, request: Fields) -> Fields:
+    async def _GetExecSummary(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         self._session(request)
         operation = self._operation(request)
         state = 1 if operation.state == RUNNING else 2
         return {"status": _FINE, "summary": {"state": state, "progress": operation.progress(), "is_queued": False}}
 
-    async def _GetRuntimeProfile(self, peer: Peer, request: Fields) -> Fields:
+    async def _GetRuntimeProfile(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         self._session(request)
         operation = self._operation(request)
         text = f"Query (id={printed(operation.guid)}):\n  Summary:\n    Sql Statement: {operation.statement}\n"

@@ -87,5 +87,5 @@ async def test_errors_of_the_work_are_raised():
     async def fail() -> None:
         raise ValueError
 
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
         await while_connected(Client().request, fail())

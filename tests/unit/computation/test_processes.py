@@ -47,7 +47,7 @@ async def computing() -> AsyncIterator[ProcessComputing]:
 async def until(is_so: Callable[[], object]) -> None:
     """Returns once it is so: what happens in another process has no event."""
     async with asyncio.timeout(60):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110 as above
             await asyncio.sleep(0.02)
 
 

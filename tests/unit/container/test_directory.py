@@ -43,7 +43,7 @@ def test_a_good_configuration_sends_nothing_at_the_start() -> None:
 
 
 def test_servers_without_a_directory_do_without_its_package() -> None:
-    code = "import sys, queryserver.container; sys.exit('ldap3' in sys.modules)"
+    code = "import sys, queryserver.identity.build; sys.exit('ldap3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

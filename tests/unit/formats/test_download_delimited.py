@@ -85,7 +85,7 @@ INSTANT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
         (pa.array([time(10, 20, 30), time(1, 2, 3, 40)]), R.STRING, ["10:20:30", "01:02:03.000040"]),
         (pa.array([time(10, 20, 30)], pa.time32("s")), R.STRING, ["10:20:30"]),
         (
-            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),
+            pa.array([datetime(2024, 1, 31, 10, 20, 30), datetime(1, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001 as is
             R.TIMESTAMP,
             ["2024-01-31 10:20:30", "0001-01-01 00:00:00.000001", ""],
         ),

@@ -39,7 +39,7 @@ def parts(kind: R, *arrays: pa.Array) -> StoredTables:
         pa.array([True, None]),
         pa.array([Decimal("12.50"), None], pa.decimal128(10, 2)),
         pa.array([Decimal("12.50")], pa.decimal256(60, 2)),
-        pa.array([datetime(2024, 1, 31, 1, 2, 3, 4), None], pa.timestamp("us")),
+        pa.array([datetime(2024, 1, 31, 1, 2, 3, 4), None], pa.timestamp("us")),  # noqa: DTZ001 no zone is the point
         pa.array([1], pa.timestamp("ns", "UTC")),
         pa.array([date(2024, 1, 31), None]),
         pa.array([b"\0\xff", b"", None]),
@@ -60,7 +60,7 @@ async def test_types_and_values_are_kept(wanted, array):
 @pytest.mark.parametrize(
     ("array", "kind", "expected"),
     [
-        (pa.array([1], pa.timestamp("s")), pa.timestamp("us"), [datetime(1970, 1, 1, 0, 0, 1)]),
+        (pa.array([1], pa.timestamp("s")), pa.timestamp("us"), [datetime(1970, 1, 1, 0, 0, 1)]),  # noqa: DTZ001 as above
         (pa.array(["a", "b", None]).dictionary_encode(), pa.string(), ["a", "b", None]),
         (pa.array(["a"], pa.large_string()), pa.string(), ["a"]),
         (pa.array(["a"], pa.string_view()), pa.string(), ["a"]),

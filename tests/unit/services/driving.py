@@ -173,7 +173,7 @@ class _PausingSession(FakeSession):
 async def until(holds: Callable[[], bool], within_s: float = 10) -> None:
     """Return once it holds; fail after `within_s`."""
     async with asyncio.timeout(within_s):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 what is waited for is a fact, not an event
             await asyncio.sleep(0.01)
 
 

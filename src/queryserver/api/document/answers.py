@@ -12,7 +12,7 @@ _OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
 _BYTES = "application/octet-stream"
 _HEALTH = "/desktop/debug/"
 _IMPORTER = "/api/v1/importer/"
-_TOKEN = "/api/v1/token/"
+_TOKEN = "/api/v1/token/"  # noqa: S105 a path
 # Headers that the answers of a status have beside those of all.
 _HEADERS = {
     "206": ("Content-Range",),

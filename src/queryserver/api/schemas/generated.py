@@ -1,12 +1,9 @@
+# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.
 """The wire models: one class per resource of openapi/resources.yaml."""
 
 from typing import Annotated, Any, Literal
-
 from pydantic import ConfigDict, Field, RootModel
-
 from queryserver.api.schemas.wire import Omittable, Time, WireModel, one_of
-
-# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.
 
 
 class ErrorBody(WireModel):

@@ -60,7 +60,7 @@ async def new(call: Call, dialect: str, interface: str) -> Response:
 
 
 @router.operation("get_connector")
-async def get(call: Call, id: str) -> Response:
+async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own name
     """A connector with its settings; secrets are masked."""
     shown = await call.services.stored_connectors.instances.get(call.user, id)
     return answer(wire.ConnectorResponse(**dict(connector(shown)), status=0))

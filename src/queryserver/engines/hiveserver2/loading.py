@@ -158,7 +158,7 @@ class Hs2Loader(StatementLoader):
         await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions}) {self._dialect.create}")
         return types
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:  # noqa: ARG002 texts suit all
         return partial(_written, spark_constant if self._dialect is SPARK_LOADING else constant)
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:

@@ -40,7 +40,7 @@ class _RefusedLogin:
     def __init__(self, connection: object) -> None:
         pass
 
-    def authenticate(self, packet: object) -> None:
+    def authenticate(self, packet: object) -> None:  # noqa: ARG002 asyncmy calls it so
         raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
 
 
@@ -140,7 +140,7 @@ class Connection(DriverConnection):
                 self.has_ended = True
                 break
             # The driver has these in its buffer.
-            part += cursor._result._take_pending_rows(count - len(found) - 1)
+            part += cursor._result._take_pending_rows(count - len(found) - 1)  # noqa: SLF001 nothing public gives them
             found += part
             self._row_count += len(part)
             size += sum(map(len, filter(None, chain.from_iterable(part))))
@@ -164,7 +164,7 @@ class Connection(DriverConnection):
 
     async def _fill(self, need: int) -> None:
         driver: Any = super()
-        await driver._fill_buffer(need)
+        await driver._fill_buffer(need)  # noqa: SLF001 the stubs leave it out
 
     async def _check_size(self, need: int, limit: int) -> None:
         if need > limit and self._packet_bytes == 0 and self.fields:
@@ -322,7 +322,7 @@ class MysqlStatement:
     def was_interrupted(self, error: EngineError) -> bool:
         return number_of(error.__cause__) == INTERRUPTED
 
-    async def end(self, *, keep: bool) -> None:
+    async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row comes
         if not self.is_open:
             return
         self.is_open = False

@@ -125,7 +125,7 @@ class MysqlEngine:
         return self._capabilities
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
         """A session in the database of `options`; leaving it stops what still runs in it."""
         login = self._address.login(options)
         new_source = partial(self._statement, partial(self._interrupt, login))
@@ -142,7 +142,7 @@ class MysqlEngine:
             yield MysqlCatalog(session, mariadb=await is_mariadb(session))
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
         login = self._address.login(options)
         around = LoaderSurroundings(
             partial(self._interrupt, login), partial(self._sessions.call, login, within_s=DROP_S)

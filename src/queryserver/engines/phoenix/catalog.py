@@ -89,7 +89,7 @@ class PhoenixCatalog:
             statistics={} if kind == "v" else await self._statistics(schema, name),
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
         return ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
@@ -98,7 +98,7 @@ class PhoenixCatalog:
             await self._schema(database)
         return []
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
         return None
 
     async def sample_statement(

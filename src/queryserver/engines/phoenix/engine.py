@@ -53,7 +53,7 @@ class PhoenixEngine:
         return self._capabilities
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
         """A session in the schema of `options`; leaving it stops what still runs in it."""
         async with self._opened(options) as (session, _):
             yield session
@@ -64,13 +64,13 @@ class PhoenixEngine:
         return False
 
     @asynccontextmanager
-    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixCatalog]:
+    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixCatalog]:  # noqa: ARG002 as above
         """A look at the metadata, in a session of its own."""
         async with self._opened(options) as (session, connection):
             yield PhoenixCatalog(session, connection)
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixLoader]:
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixLoader]:  # noqa: ARG002 as above
         async with self._opened(options) as (session, connection):
             yield PhoenixLoader(
                 session, connection, self._executor, schema=connection.schema, read_only=self._read_only

@@ -341,8 +341,8 @@ _BYTE_STRING = 20
 # Numbers of the fields of `TypedValue` in which values lie.
 _BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _BYTES_VALUE, _DOUBLE_VALUE, _IS_NULL = 2, 3, 4, 5, 6, 7
 
-_GREGORIAN = datetime(1582, 10, 15)
-_EPOCH = datetime(1970, 1, 1)
+_GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java reads days before it in texts by the Julian calendar
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 timestamps of imports have no zone
 _MILLISECOND = timedelta(milliseconds=1)
 _MS_US = 1000
 _LARGEST = 2**63 - 1

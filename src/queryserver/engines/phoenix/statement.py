@@ -333,7 +333,7 @@ class PhoenixStatement:
         unknown = isinstance(error.__cause__, Missing | ServerError)
         return self._stop_sent and (unknown or isinstance(error, StatementRejected))
 
-    async def end(self, *, keep: bool) -> None:
+    async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row comes
         self.is_open = False
         self._ready = ()
         await self._release()

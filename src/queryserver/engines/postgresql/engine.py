@@ -295,7 +295,7 @@ async def _prepare(options: SessionOptions, role: str | None, connection: Connec
     if options.database is not None:
         schema = literal(options.database)
         tag = await connection.execute(
-            f"SELECT set_config('search_path', quote_ident({schema}), false)"
+            f"SELECT set_config('search_path', quote_ident({schema}), false)"  # noqa: S608 the name is quoted
             f" FROM pg_catalog.pg_namespace WHERE nspname = {schema}"
         )
         if tag != "SELECT 1":

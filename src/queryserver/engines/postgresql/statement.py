@@ -80,7 +80,7 @@ class Portal:
                 guard.end_chunk()
             if guard.was_cut:
                 # asyncpg takes a short chunk for the last one.
-                cursor._exhausted = False
+                cursor._exhausted = False  # noqa: SLF001 nothing public says so
             return rows
 
     async def end(self, *, commit: bool) -> None:

@@ -57,7 +57,7 @@ class SqlalchemyCatalog:
     async def table(self, database: str, table: str) -> TableDescription:
         return await self._ask(partial(_table, database, table))
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
         return ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
@@ -66,7 +66,7 @@ class SqlalchemyCatalog:
             await self.database(database)
         return []
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
         """None are known."""
         if database is not None:
             await self.database(database)
@@ -87,7 +87,7 @@ class SqlalchemyCatalog:
             return self._written(sa.select(value).order_by(nulls_last, order).limit(1))
         return self._written(sa.select(value).group_by(value).order_by(nulls_last, value).limit(SAMPLE_ROWS))
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
         raise NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:

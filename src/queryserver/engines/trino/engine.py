@@ -75,7 +75,7 @@ class TrinoEngine:
         options: SessionOptions,
         token: str,
         *,
-        rows_read: int,
+        rows_read: int,  # noqa: ARG002 the token says it more exactly
     ) -> AsyncGenerator[tuple[TrinoSession, OperationHandle]]:
         """Follow a statement of another process. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
         with _readable_token():

@@ -342,5 +342,5 @@ def _part(name: str) -> zipfile.ZipInfo:
     part = zipfile.ZipInfo(name, _MADE_AT)
     part.compress_type = zipfile.ZIP_DEFLATED
     # Public since Python 3.13, which keeps the former name.
-    part._compresslevel = _COMPRESSION_LEVEL  # type: ignore[attr-defined]
+    part._compresslevel = _COMPRESSION_LEVEL  # type: ignore[attr-defined]  # noqa: SLF001
     return part

@@ -224,7 +224,7 @@ def recorded_address(home: Path) -> Address | None:
 def _socket_directory(account: Account | None) -> Path:
     """A new private directory with a short path: a path in the state directory may be too long for a socket."""
     candidates = [Path("/run")] if account else []
-    for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):
+    for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
         if not parent.is_dir() or not os.access(parent, os.W_OK) or (account and not open_to_all(parent)):
             continue
         if len(os.fsencode(parent / f"{_SOCKET_PREFIX}12345678/.s.PGSQL.65535")) <= _SOCKET_PATH_BYTES:

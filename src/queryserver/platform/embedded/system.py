@@ -53,7 +53,7 @@ def spawn(
 
     `cwd` is entered before root's rights are given up: it may lie where the account could not walk to.
     """
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603 the programs are ours or of the wheel, and no shell splits the arguments
         command,
         cwd=cwd,
         env=environment,
@@ -78,7 +78,7 @@ class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
 def write_private(file: Path, text: str, *, account: Account | None = None) -> None:
     """Make a new file, 0600 and on disk when this returns; it belongs to `account` if one is given."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as stream:
+    with open(descriptor, "w", encoding="utf-8") as stream:  # noqa: PTH123 a descriptor has no path
         if account:
             os.fchown(descriptor, account.uid, account.gid)
         stream.write(text)

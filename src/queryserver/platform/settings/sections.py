@@ -431,7 +431,7 @@ def _object(value: Any) -> Mapping[str, Any]:
             raise ValueError(message) from None
     if not isinstance(value, Mapping):
         message = "must be a JSON object."
-        raise ValueError(message)
+        raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
     return value
 
 

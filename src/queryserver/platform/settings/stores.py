@@ -90,7 +90,7 @@ class HdfsClusterSettings(Section):
     """Group of superusers."""
     service_user: Text = "queryserver"
     """The login of this service, which acts for callers."""
-    temp_dir: Text = "/tmp"
+    temp_dir: Text = "/tmp"  # noqa: S108 a directory of HDFS
     """Of older settings files, without effect: unfinished files lie beside their place."""
     trash_interval: Count = 0
     """Minutes until the trash is emptied; 0: ask the server."""

@@ -88,7 +88,7 @@ class Settings(Section):
     def read_from(self, sources: Sources) -> Self:
         """These settings, knowing where they come from."""
         settings = self.model_copy()
-        settings._sources = sources
+        settings._sources = sources  # noqa: SLF001 a copy of this very object
         return settings
 
     def origin(self, key: str) -> Origin:

@@ -80,7 +80,7 @@ def test_values_under_the_mask_are_null_whatever_they_are():
     ("kind", "raw", "value"),
     [
         (TTypeId.DATE, b"2024-01-31", dt.date(2024, 1, 31)),
-        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),
+        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
         (TTypeId.STRING, "Zoë 🐘".encode(), "Zoë 🐘"),
         (TTypeId.STRING, b"a\xffb", "a\ufffdb"),
         (TTypeId.BINARY, b"\0\xff", b"\0\xff"),

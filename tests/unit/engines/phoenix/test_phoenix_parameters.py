@@ -15,7 +15,7 @@ from queryserver.engines.phoenix.statement import typed_value
 from queryserver.errors.statements import StatementRejected
 
 REP, STRING, STRING_VALUE, NUMBER_VALUE = 1, 21, 3, 4
-GREGORIAN = dt.datetime(1582, 10, 15)
+GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 timestamps of imports have no zone
 
 
 def parameters(*values: pa.Array) -> list[list[bytes]]:

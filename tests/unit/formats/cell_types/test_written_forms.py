@@ -43,7 +43,7 @@ UNCERTAIN = [
 ]
 
 
-def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:
+def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
     """Of a list, and of a column of many."""
     ways = [measured(cells, given), measured(pa.array(cells * 60, pa.string()), given)]
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}

@@ -236,7 +236,7 @@ class FlatStorage(Writing):
         uploads = FlatUploads(self._calls, self._tree, reader, account.block_bytes)
         super().__init__(self._tree, reader, uploads)
 
-    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
         """See the Protocol. Directly below the root it makes a container, where the settings allow it."""
         with azure_errors(path):
             if "/" not in path:

@@ -153,7 +153,7 @@ class _SasAuthorizer:
     def __init__(self, credential: SasToken) -> None:
         self._parameters = credential.token.strip().lstrip("?&")
 
-    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:  # noqa: ARG002
         query = url.query.decode()
         return url.copy_with(query=f"{query}&{self._parameters}".lstrip("&").encode())
 
@@ -180,7 +180,7 @@ class _TokenAuthorizer:
         self._token = ""
         self._renew_at = self._ends_at = -inf
 
-    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:  # noqa: ARG002
         async with self._asking:
             if self._clock() >= self._renew_at:
                 try:

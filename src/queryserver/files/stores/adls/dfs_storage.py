@@ -55,7 +55,7 @@ class HierarchicalUploads:
         body: AsyncIterator[bytes],
         *,
         overwrite: bool,
-        size_bytes: int | None,
+        size_bytes: int | None,  # noqa: ARG002 appends need none
     ) -> FileStatus:
         """See `Storage.write`."""
         await self._replaced(place, overwrite=overwrite)

@@ -30,7 +30,7 @@ class AdlsFileSystem:
         """Folders of both kinds are listed elsewhere than in order of their names."""
         return StorageTraits(container_levels=1)
 
-    def as_user(self, user: StorageUser) -> HierarchicalStorage | FlatStorage:
+    def as_user(self, user: StorageUser) -> HierarchicalStorage | FlatStorage:  # noqa: ARG002 shared credentials
         """The account decides by this service's login, the same for every user."""
         return self._storage
 

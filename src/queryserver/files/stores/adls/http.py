@@ -107,7 +107,7 @@ class AzureClient:
                 if not failure.is_passing:
                     raise
             # Only a pause: random so that many callers do not come back at once.
-            await asyncio.sleep(random.uniform(0.5, 1) * self._patience.first_retry_s * 2**tries)
+            await asyncio.sleep(random.uniform(0.5, 1) * self._patience.first_retry_s * 2**tries)  # noqa: S311
         return await attempt()
 
     async def _exchange(self, call: Call) -> Answer:

@@ -97,7 +97,7 @@ class UserStorage(LocalStorage):
             permissions = self._quotas.readable(permissions, is_directory=is_directory)
         await super().set_permissions(path, permissions)
 
-    async def trash_root(self, path: str) -> str:
+    async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
         """See the Protocol. Raises trash_not_supported for a user who cannot have a home here."""
         if not self._access.trash:
             raise trash_not_supported("Users of that name have no home in this store.")

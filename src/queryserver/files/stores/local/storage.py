@@ -121,7 +121,7 @@ class LocalStorage:
         await self._enter_to_change(path)
         await self._threads.until_done(Deletion(self._tree, path, recursive=recursive).step)
 
-    def can_rename(self, source: str, target: str) -> bool:
+    def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:

@@ -153,7 +153,7 @@ class Tree:
                 if kind is not EntryKind.DIRECTORY:
                     must_be_file(path, kind)
                 # fchmod(2) refuses such handles, and fchmodat(2) follows links.
-                os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)
+                os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename durably. Only a file replaces a file, only with `overwrite`, and in one step."""

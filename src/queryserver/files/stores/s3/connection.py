@@ -401,7 +401,7 @@ def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
 
 
 def _pause_s(attempt: int) -> float:
-    return _FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0)
+    return _FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0)  # noqa: S311 no secret
 
 
 MAX_KEY_BYTES = 1024

@@ -60,7 +60,7 @@ class S3Storage:
         upload = Upload(self._connection, self._objects, target, overwrite=overwrite, announced_bytes=size_bytes)
         return await upload.run(body)
 
-    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
         """See the Protocol. Raises PermissionDenied for a bucket, unless the settings allow new ones."""
         place = place_of(path)
         if not place.key:
@@ -195,7 +195,7 @@ class S3FileSystem:
     def traits(self) -> StorageTraits:
         return _TRAITS
 
-    def as_user(self, user: StorageUser) -> S3Storage:
+    def as_user(self, user: StorageUser) -> S3Storage:  # noqa: ARG002 one login serves all users
         return self._storage
 
     async def close(self) -> None:

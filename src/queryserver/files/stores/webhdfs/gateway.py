@@ -107,7 +107,7 @@ class NamedIdentity:
     async def parameters(self, user: str) -> Mapping[str, str]:
         return {"user.name": self._service_user, "doas": user}
 
-    def refused(self, user: str) -> bool:
+    def refused(self, user: str) -> bool:  # noqa: ARG002 the Protocol's
         return False
 
 
@@ -360,7 +360,7 @@ class Gateway:
                     except StorageUnavailable:
                         if not tries_left:
                             raise
-                        await asyncio.sleep(random.uniform(0.05, 0.4))
+                        await asyncio.sleep(random.uniform(0.05, 0.4))  # noqa: S311 no secret
         except TimeoutError as error:
             raise StorageUnavailable("The store does not answer in time.") from error
         raise AssertionError

@@ -134,7 +134,7 @@ class WebHdfsStorage:
             await self._tree.stat(path)
             raise StorageError("The store does not delete this.")
 
-    def can_rename(self, source: str, target: str) -> bool:
+    def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
         """See the Protocol: all of a cluster is near enough."""
         return True
 
