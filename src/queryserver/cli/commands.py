@@ -6,9 +6,6 @@ from typing import Annotated
 import typer
 
 from queryserver.cli import connectors, health, identities, serving, statements, upkeep, users
-from queryserver.cli import identities as authentication
-from queryserver.cli import serving as configuration
-from queryserver.cli import users as groups
 from queryserver.errors.base import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -28,11 +25,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for module in (serving, health, users, identities, groups, upkeep):
+for module in (serving, health, users, identities, upkeep):
     app.add_typer(module.app)
-app.add_typer(configuration.app, name="config")
+app.add_typer(serving.configuration_app, name="config")
 app.add_typer(connectors.app, name="connector")
-app.add_typer(authentication.app, name="auth")
+app.add_typer(identities.authentication_app, name="auth")
 app.add_typer(statements.app, name="statements")
 
 

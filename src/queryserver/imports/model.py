@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_COLUMNS = 2_000
 MAX_FIELD_CHARACTERS = 1024 * 1024
@@ -369,30 +370,33 @@ def declared_type(column: ColumnType, dialect: str) -> str:
     return name
 
 
-_ARROW: Mapping[BaseType, pa.DataType] = {
-    BaseType.INT8: pa.int8(),
-    BaseType.INT16: pa.int16(),
-    BaseType.INT32: pa.int32(),
-    BaseType.INT64: pa.int64(),
-    BaseType.UINT8: pa.uint8(),
-    BaseType.UINT16: pa.uint16(),
-    BaseType.UINT32: pa.uint32(),
-    BaseType.UINT64: pa.uint64(),
-    BaseType.FLOAT32: pa.float32(),
-    BaseType.FLOAT64: pa.float64(),
-    BaseType.BOOLEAN: pa.bool_(),
-    BaseType.DATE: pa.date32(),
-    BaseType.DATETIME: pa.timestamp("us"),
-    BaseType.TIME: pa.time64("us"),
-    BaseType.DURATION: pa.duration("us"),
-    BaseType.STRING: pa.string(),
-    BaseType.NULL: pa.string(),
-    BaseType.BINARY: pa.binary(),
+# Names that Arrow knows its types by.
+_ARROW: Mapping[BaseType, str] = {
+    BaseType.INT8: "int8",
+    BaseType.INT16: "int16",
+    BaseType.INT32: "int32",
+    BaseType.INT64: "int64",
+    BaseType.UINT8: "uint8",
+    BaseType.UINT16: "uint16",
+    BaseType.UINT32: "uint32",
+    BaseType.UINT64: "uint64",
+    BaseType.FLOAT32: "float",
+    BaseType.FLOAT64: "double",
+    BaseType.BOOLEAN: "bool",
+    BaseType.DATE: "date32",
+    BaseType.DATETIME: "timestamp[us]",
+    BaseType.TIME: "time64[us]",
+    BaseType.DURATION: "duration[us]",
+    BaseType.STRING: "string",
+    BaseType.NULL: "string",
+    BaseType.BINARY: "binary",
 }
 
 
-def arrow_type(column: ColumnType) -> pa.DataType:
+def arrow_type(column: ColumnType) -> "pa.DataType":
     """What the values of a column are on their way to an engine. Timestamps are UTC without a zone."""
+    import pyarrow as pa  # noqa: PLC0415 the processes that read workbooks and Avro do without Arrow
+
     if column.base is BaseType.DECIMAL:
         return pa.decimal128(column.precision or 38, column.scale or 0)
-    return _ARROW[column.base]
+    return pa.type_for_alias(_ARROW[column.base])

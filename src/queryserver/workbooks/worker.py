@@ -17,8 +17,21 @@ from queryserver.imports.model import SAMPLE_TEXT_BYTES, FileType, TypedText
 from queryserver.workbooks.calamine import OpenWorkbook
 from queryserver.workbooks.cells import checked_rows, columns_in_use
 from queryserver.workbooks.compound_files import recognise_workbook
-from queryserver.workbooks.frames import END, FAILED, LINES, NAMES, frame, portions, raw_frame, rows_frame
-from queryserver.workbooks.reader import MEMORY_BYTES, RECORDS_TIME_S, SHOWN_MEMORY_BYTES, TIME_S, limit_this_process
+from queryserver.workbooks.frames import (
+    END,
+    FAILED,
+    LINES,
+    MEMORY_BYTES,
+    NAMES,
+    RECORDS_TIME_S,
+    SHOWN_MEMORY_BYTES,
+    TIME_S,
+    frame,
+    limit_this_process,
+    portions,
+    raw_frame,
+    rows_frame,
+)
 
 
 class Question(TypedDict):

@@ -1,11 +1,11 @@
 """The schema of the service database. Comments behind a column say what its values are.
 
-Revision: 0001, after nothing
+Revision: 0018, after nothing
 """
 
 from alembic import op
 
-revision = "0001"
+revision = "0018"
 down_revision = None
 branch_labels = None
 depends_on = None
