@@ -33,7 +33,8 @@ from queryserver.api.connections.protocol import guard_connections
 from queryserver.api.frame import AccessLog, CorsPolicy, RequestMetrics
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
-from queryserver.platform.embedded.defaults import prepare, with_defaults
+from queryserver.platform.embedded.postgres import with_defaults
+from queryserver.platform.embedded.sample import prepare
 from queryserver.platform.logs import configure_logging
 from queryserver.platform.machine_limits import raise_file_limit
 from queryserver.platform.migrations import migrate, require_newest

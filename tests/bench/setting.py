@@ -13,7 +13,8 @@ import psutil
 from tests.bench.client import Client
 from tests.e2e.harness import PROGRAM, ServerProcess, running_server
 
-from queryserver.platform.embedded.defaults import prepare, sample_interpreters
+from queryserver.platform.embedded.postgres import sample_interpreters
+from queryserver.platform.embedded.sample import prepare
 
 PASSWORD = "bench-" + os.urandom(8).hex()
 USERS = 8

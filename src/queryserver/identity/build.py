@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from queryserver.connectors.building import BuildContext
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.callers import BearerAuthenticator, Callers
 from queryserver.identity.explaining import Explainer, ExplainParts
@@ -34,6 +33,7 @@ from queryserver.identity.throttling import (
 from queryserver.identity.token_repository import CallerRepository, TokenRepository
 from queryserver.identity.tokens import AccountNotes, JwtCodec, TokenLives, Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
+from queryserver.platform.addresses import address_rules
 from queryserver.platform.audit import AUDIT, BY_SERVER, AuditTrail
 from queryserver.platform.database import Database, open_database, pool_limits, required_dsn
 from queryserver.platform.deployment import FactRepository, Sealer
@@ -101,7 +101,7 @@ async def open_external_tokens(
     jwt = auth.jwt
     if jwt.key_server_ca:
         await asyncio.to_thread(_require_authorities, jwt.key_server_ca)
-    rules = BuildContext.of(settings).addresses
+    rules = address_rules(settings)
     servers = KeyServers(jwt.key_server_url, rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
     keys = KeyCache(servers, CacheTimes(jwt.cache_s, jwt.refetch_floor_s, jwt.max_stale_s), metrics=metrics)
     wanted = ExternalRules(jwt.issuer, jwt.audience, jwt.username_header, jwt.leeway_s)

@@ -17,11 +17,11 @@ from queryserver.connectors.urls import UrlOptions
 from queryserver.engines.connections import client_tls
 from queryserver.engines.hiveserver2.variants import Mechanism
 from queryserver.engines.mysql.engine import MysqlEngine
-from queryserver.engines.phoenix import engine as phoenix
+from queryserver.engines.phoenix import connection as phoenix
 from queryserver.engines.postgresql.engine import PostgresqlEngine
 from queryserver.engines.protocol import Engine, SessionOptions
 from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine
-from queryserver.engines.trino import engine as trino
+from queryserver.engines.trino import protocol as trino
 from queryserver.engines.trino.engine import TrinoEngine
 from queryserver.errors.base import ConfigurationError
 from queryserver.errors.statements import EngineUnavailable

@@ -5,8 +5,8 @@ import pytest
 from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
-from queryserver.platform.embedded.postgres import EmbeddedPostgres, ensure_databases
-from queryserver.platform.embedded.sample import sample_tables
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.embedded.sample import ensure_databases, sample_tables
 from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_ROLE
 
 REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientPrivilegeError)
