@@ -27,6 +27,8 @@ from queryserver.embedded.postgres import EmbeddedPostgres
 from queryserver.embedded.postmaster import Postmaster, recorded_address
 from queryserver.embedded.processes import processes_of
 
+pytestmark = pytest.mark.slow
+
 HOLDER = Path(__file__).with_name("holder.py")
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up rights")
 
