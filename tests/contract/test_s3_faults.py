@@ -43,7 +43,7 @@ async def peer():
 @pytest.fixture(scope="module")
 async def storage(peer):
     keys = S3Keys("AKIA0", "secret")
-    file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, keys=keys, timeout_s=5))
+    file_system = S3FileSystem(S3Options(endpoint=peer.url, path_style=True, keys=keys, timeout_s=30))
     yield file_system.as_user(USER)
     await file_system.close()
 

@@ -98,7 +98,7 @@ class Node:
         return response.content
 
     async def until(
-        self, operation: str, holds: Callable[[dict[str, Any]], bool], *, user: str = "ana", within_s: float = 15
+        self, operation: str, holds: Callable[[dict[str, Any]], bool], *, user: str = "ana", within_s: float = 60
     ) -> dict[str, Any]:
         """The first query_status of which it holds."""
         give_up = time.monotonic() + within_s
@@ -202,7 +202,7 @@ async def at_work(admin_dsn: str, marker: str) -> int:
     )
 
 
-async def eventually(holds: Callable[[], Any], *, within_s: float = 15) -> None:
+async def eventually(holds: Callable[[], Any], *, within_s: float = 60) -> None:
     """Return once the awaited answer is true."""
     give_up = time.monotonic() + within_s
     while not await holds():

@@ -38,6 +38,8 @@ from queryserver.platform.embedded.system import (
     spawn,
 )
 
+pytestmark = pytest.mark.slow
+
 HOLDER = Path(__file__).with_name("holder.py")
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up rights")
 
