@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from queryserver.errors.base import QueryServerError
-from queryserver.platform.computing import (
+from queryserver.platform.computing_protocol import (
     BROKEN,
     EXCEEDED,
     HEAD,

@@ -50,7 +50,8 @@ from queryserver.imports.build import (
 )
 from queryserver.imports.orphans import ImportJanitor
 from queryserver.platform.audit import AUDIT, AuditTrail
-from queryserver.platform.computing import Computing, computing_of
+from queryserver.platform.computing import computing_of
+from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Notices, listening
 from queryserver.platform.deployment import RequestCounts
 from queryserver.platform.metrics import Metrics

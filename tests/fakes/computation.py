@@ -8,7 +8,7 @@ import orjson
 
 from queryserver.computation_worker import computation_of
 from queryserver.errors.base import QueryServerError
-from queryserver.platform.computing import Task
+from queryserver.platform.computing_protocol import Task
 
 
 @dataclass

@@ -24,7 +24,8 @@ from queryserver.files.places import Place
 from queryserver.files.viewing import Shown, Viewing
 from queryserver.formats.unpacking import Codec
 from queryserver.platform import computing as processes
-from queryserver.platform.computing import ComputationLimits, ProcessComputing, Task
+from queryserver.platform.computing import ComputationLimits, ProcessComputing
+from queryserver.platform.computing_protocol import Task
 from queryserver.platform.threads import open_threads
 from queryserver.sql import tokens as sql
 from queryserver.sql.splitter import Steering

@@ -13,7 +13,7 @@ from queryserver.catalog.repository import ForwardedLooks, MetadataCacheRecords
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.engines import Connectors
 from queryserver.identity.users import UserDirectory
-from queryserver.platform.computing import Computing
+from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings

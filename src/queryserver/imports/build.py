@@ -21,7 +21,7 @@ from queryserver.imports.repository import DatabaseImportUploads, ImportLeftover
 from queryserver.imports.running import ImportParts, Imports
 from queryserver.imports.sources import ImportSources
 from queryserver.imports.uploads import ImportUploads, UploadAreaKeeping, UploadLimits, UploadUsage
-from queryserver.platform.computing import Computing
+from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database
 from queryserver.platform.machine_limits import DiskFloor, disk_floor
 from queryserver.platform.settings.stores import ImporterSettings

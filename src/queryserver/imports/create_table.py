@@ -41,7 +41,7 @@ from queryserver.imports.plans import AskedColumn, FileReading, ImportPlan, hist
 from queryserver.imports.preview import Previews, first_bytes, of_a_file
 from queryserver.imports.samples import ReadingOptions
 from queryserver.imports.sources import ImportFile, ImportSources
-from queryserver.platform.computing import Computing, Task
+from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.statements.credentials import CredentialBook
 from queryserver.statements.rows import Recorded
 from queryserver.statements.submission import NewImport, Submissions

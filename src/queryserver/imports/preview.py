@@ -17,7 +17,7 @@ from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, analys
 from queryserver.imports.model import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
 from queryserver.imports.samples import ReadingOptions
 from queryserver.imports.sources import ImportFile
-from queryserver.platform.computing import Computing, Task
+from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.lru import LruCache
 from queryserver.platform.shares import FairPlaces
 from queryserver.platform.threads import FairThreads

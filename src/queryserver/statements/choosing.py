@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from queryserver.errors.base import MissingParameter, PayloadTooLarge, TooComplex
-from queryserver.platform.computing import Computing, Task
+from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.sql.splitter import Choice, Position, PreviousStatement, Script, Steering, choose
 from queryserver.sql.statement_kinds import explainable
 from queryserver.sql.tokens import SCANNED_CHARACTERS, formatted

@@ -10,7 +10,8 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.platform import computing as processes
-from queryserver.platform.computing import ComputationLimits, ProcessComputing, Task
+from queryserver.platform.computing import ComputationLimits, ProcessComputing
+from queryserver.platform.computing_protocol import Task
 from queryserver.sql.splitter import PreviousStatement, Steering
 from queryserver.statements import choosing
 from queryserver.statements.choosing import Choosing
