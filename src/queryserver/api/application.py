@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from queryserver import __version__
 from queryserver.api import debug, description
-from queryserver.api.auth import AddressShares, SharedByAddress, SharedByUser, authenticated
+from queryserver.api.auth import AddressShares, SharedByAddress, UserShares, authenticated
 from queryserver.api.calls import OperationRoute, Routes, operations
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.frame import AccessLog, Cors, CorsPolicy, Frame, RequestMetrics, answers_head
@@ -74,10 +74,10 @@ def framed(
     access_log: AccessLog | None = None,
 ) -> ASGIApp:
     """The application as served. Without `cors` no answer has a header of it; `shares` bounds calls of one address."""
-    inner: ASGIApp = SharedByUser(app, calls_per_user)
-    inner = SharedByAddress(inner, shares) if shares and shares.trusted else inner
+    inner: ASGIApp = SharedByAddress(app, shares) if shares and shares.trusted else app
     inner = Cors(inner, cors) if cors else inner
-    return Frame(inner, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts, access_log=access_log)
+    users = UserShares(calls_per_user)
+    return Frame(inner, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts, access_log=access_log, users=users)
 
 
 async def _domain_error(request: Request, error: Exception) -> Response:

@@ -2,7 +2,8 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import cast
 from urllib.parse import quote
@@ -198,22 +199,18 @@ class UserShare:
             self._places.give_back(self._user_id)
 
 
-class SharedByUser:
-    """An ASGI layer around calls: of one user at most `most` are answered at once in this process."""
+class UserShares:
+    """Of one user at most `most` calls are answered at once in this process."""
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app = app
+    def __init__(self, most: int) -> None:
         self._places = FairPlaces(sys.maxsize, per_user=most, max_waiting=_MAX_WAITING, wait_s=_WAIT_S)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call; its user is known once it is authenticated."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        share = UserShare(self._places)
+    @contextmanager
+    def around(self, scope: Scope) -> Generator[None]:
+        """Around one call: it takes a place once its user is known, and leaves it at the end."""
+        share = scope[_SHARE] = UserShare(self._places)
         try:
-            scope[_SHARE] = share
-            await self._app(scope, receive, send)
+            yield
         finally:
             share.leave()
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver.api.answers import HEADERS_ONLY
-from queryserver.api.auth import AS_IT_CAME, CALLER, PRINTABLE, Caller, client_address
+from queryserver.api.auth import AS_IT_CAME, CALLER, PRINTABLE, Caller, UserShares, client_address
 from queryserver.api.bodies import (
     BODY_SHARES,
     HEADER,
@@ -168,10 +168,12 @@ class Frame:
         prefix: str = "",
         allowed_hosts: Sequence[str] = ("*",),
         access_log: AccessLog | None = None,
+        users: UserShares,
     ) -> None:
         self._app = app
         self._access_log = access_log
         self._metrics = metrics
+        self._users = users
         self._prefix = prefix.rstrip("/")
         self._bodies = BodyShares()
         self._unknown_fields = UnknownFieldsLog()
@@ -193,7 +195,8 @@ class Frame:
         # Each call runs in a context of its own: what is bound here ends with it.
         structlog.contextvars.bind_contextvars(request_id=request_id)
         try:
-            await self._serve(call, receive, answer)
+            with self._users.around(call):
+                await self._serve(call, receive, answer)
         except ClientDisconnect:
             log.debug("client left before the call was answered")
         except asyncio.CancelledError:  # by the end of a stop, which waits for no call any longer

@@ -1,13 +1,12 @@
 """Calls under way by their user, around an application that is a script."""
 
 import asyncio
-from typing import Any
 
 import pytest
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
-from queryserver.api.auth import SharedByUser, enter_share
+from queryserver.api.auth import UserShares, enter_share
 from queryserver.errors.base import TooManyRequests
 
 ANA, EVE = 1, 2
@@ -19,10 +18,9 @@ class Application:
     def __init__(self, most: int) -> None:
         self.under_way = list[int]()
         self.go = asyncio.Event()
-        self.shared = SharedByUser(self._answer, most)
+        self.shared = UserShares(most)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del receive, send
+    async def _answer(self, scope: Scope) -> None:
         request = Request(scope)
         for _ in range(2):  # a call may be authenticated more than once
             await enter_share(request, scope["user"])
@@ -41,11 +39,9 @@ class Application:
         return tasks
 
     async def _call(self, user: int) -> None:
-        await self.shared({"type": "http", "user": user}, _nothing, _nothing)
-
-
-async def _nothing(*_: Any) -> Any:
-    raise AssertionError
+        scope: Scope = {"type": "http", "user": user}
+        with self.shared.around(scope):
+            await self._answer(scope)
 
 
 async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
