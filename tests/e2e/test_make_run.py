@@ -120,8 +120,8 @@ async def test_without_the_extra_the_embedded_postgresql_is_refused_with_the_way
     without_it = """
 import sys
 from queryserver.cli.commands import main
-from queryserver.platform.embedded.defaults import binaries
-binaries.find_spec = lambda name: None
+from queryserver.platform.embedded import cluster
+cluster.find_spec = lambda name: None
 sys.argv = ["queryserver", "serve", "--embedded"]
 main()
 """
