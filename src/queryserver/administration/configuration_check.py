@@ -15,7 +15,7 @@ from queryserver.administration.looks import (
     look_at_results,
 )
 from queryserver.connectors.build import configured_connectors
-from queryserver.connectors.building import BuildContext, build_engine, database_login
+from queryserver.connectors.building import BuildContext, build_engine
 from queryserver.connectors.drivers import proxied_drivers
 from queryserver.connectors.model import Connector
 from queryserver.connectors.sqlalchemy import postgresql_url
@@ -26,6 +26,7 @@ from queryserver.identity.build import BACKENDS, BUILT_IN
 from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost
 from queryserver.platform.machine_limits import affordable_connections
+from queryserver.platform.own_addresses import database_login
 from queryserver.platform.settings.report import shown_value
 from queryserver.platform.settings.rules import Finding, contradictions, exposure, warnings
 from queryserver.platform.settings.tree import Settings

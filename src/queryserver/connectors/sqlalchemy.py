@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
 
-from queryserver.connectors.building import BUILDERS, BuildContext, database_servers
+from queryserver.connectors.building import BUILDERS, BuildContext
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.connectors.options import OptionsRefused, Problem
 from queryserver.connectors.urls import (
@@ -24,6 +24,7 @@ from queryserver.connectors.urls import (
 from queryserver.engines.connections import client_tls
 from queryserver.engines.protocol import Engine
 from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
+from queryserver.platform.own_addresses import database_servers
 
 
 def build(connector: Connector, context: BuildContext) -> Engine:

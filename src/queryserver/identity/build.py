@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from queryserver.connectors.building import BuildContext
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.callers import BearerAuthenticator, Callers
 from queryserver.identity.explaining import Explainer, ExplainParts
@@ -39,6 +38,7 @@ from queryserver.platform.database import Database, open_database, pool_limits, 
 from queryserver.platform.deployment import FactRepository, Sealer
 from queryserver.platform.metrics import UNMEASURED, AccountMetrics
 from queryserver.platform.migrations import require_newest
+from queryserver.platform.own_addresses import address_rules
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
 
@@ -101,7 +101,7 @@ async def open_external_tokens(
     jwt = auth.jwt
     if jwt.key_server_ca:
         await asyncio.to_thread(_require_authorities, jwt.key_server_ca)
-    rules = BuildContext.of(settings).addresses
+    rules = address_rules(settings)
     servers = KeyServers(jwt.key_server_url, rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
     keys = KeyCache(servers, CacheTimes(jwt.cache_s, jwt.refetch_floor_s, jwt.max_stale_s), metrics=metrics)
     wanted = ExternalRules(jwt.issuer, jwt.audience, jwt.username_header, jwt.leeway_s)

@@ -5,9 +5,10 @@ from ipaddress import ip_network
 import pytest
 import sqlalchemy as sa
 
-from queryserver.connectors.building import BuildContext, database_name
+from queryserver.connectors.building import BuildContext
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress
 from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.own_addresses import database_name
 from queryserver.platform.settings.tree import Settings
 
 
