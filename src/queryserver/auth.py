@@ -1,4 +1,6 @@
-"""What authenticators and login back ends of users import (docs/authentication.md, Contract platform 4.1)."""
+"""What authenticators and login back ends of users import (docs/authentication.md, Contract platform 4.2)."""
 
-from queryserver.errors.base import AuthenticationFailed as AuthenticationFailed
-from queryserver.identity.model import AuthenticatedUser as AuthenticatedUser
+from queryserver.errors.base import AuthenticationFailed
+from queryserver.identity.model import AuthenticatedUser
+
+__all__ = ["AuthenticatedUser", "AuthenticationFailed"]
