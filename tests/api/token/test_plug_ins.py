@@ -336,7 +336,7 @@ async def test_the_documented_login_works(opener: Opener, documented: str, monke
 def test_the_public_names_are_cheap() -> None:
     heavy = ("fastapi", "asyncpg", "jose", "cryptography", "pydantic", "httpx")
     program = (
-        "import sys; from queryserver.identity.plug_ins import AuthenticatedUser, AuthenticationFailed;"
+        "import sys; from queryserver.auth import AuthenticatedUser, AuthenticationFailed;"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
