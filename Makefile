@@ -31,11 +31,11 @@ run: $(RUNTIME) ## Serve on embedded defaults at 127.0.0.1:8888 (PORT=..., QUERY
 ##@ Test
 
 .PHONY: test
-test: $(DEV) ## Run the tests but the slow ones, two at a time (ARGS="tests/unit -k splitter")
+test: $(DEV) ## Run all tests but the slow ones and those on real engines, two at a time (ARGS="tests/unit -k splitter")
 	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
 
 .PHONY: test-slow
-test-slow: $(DEV) ## Run the slow ones: many processes, kill -9, hostile users, much data, fuzzing
+test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, hostile users, much data, fuzzing
 	$(BIN)/pytest -n 2 -m slow $(ARGS)
 
 .PHONY: test-engines
@@ -84,6 +84,7 @@ in-sync: $(DEV) ## Compare the generated files with their sources
 	$(BIN)/python scripts/document_engines.py --check
 	$(BIN)/python scripts/document_options.py --check
 	$(BIN)/python scripts/document_storage.py --check
+	$(BIN)/python scripts/draw_rooms.py --check
 
 ##@ Generate
 
@@ -96,11 +97,12 @@ openapi: $(DEV) ## Write openapi/openapi.json from the routes
 	$(BIN)/python scripts/export_openapi.py
 
 .PHONY: docs
-docs: models openapi ## Refresh everything that is generated from the specification, the settings, the engine suites
+docs: models openapi ## Refresh everything that is generated: models, API description, tables and picture in docs/
 	$(BIN)/python scripts/document_settings.py
 	$(BIN)/python scripts/document_engines.py
 	$(BIN)/python scripts/document_options.py
 	$(BIN)/python scripts/document_storage.py
+	$(BIN)/python scripts/draw_rooms.py
 
 .PHONY: lock
 lock: $(DEV) ## Bring the lock files up to pyproject.toml (ARGS=--upgrade for newer packages, --wheels to check)

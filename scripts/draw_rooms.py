@@ -1,12 +1,14 @@
 """Draw the rooms of src/queryserver and their arrows into docs/architecture.md, as a Mermaid flowchart.
 
-An arrow says: modules of this room import modules of that one. Arrows that follow from others are left out, and so are
-imports of `model` modules, which every room may see. With `--check`, exit code 1 when the document has an old picture.
+An arrow means: modules of this room import modules of that one. Arrows that follow from others are left out, and so are
+imports of `model` modules, which every room may import. Exit code 1 when rooms import each other in a circle, and with
+`--check` when the document has an old picture.
 """
 
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,33 +46,31 @@ def arrows() -> dict[str, set[str]]:
 
 
 def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """The same graph without the arrows that follow from others."""
+    """The same graph without the arrows that follow from others. Raises CycleError."""
     reach: dict[str, set[str]] = {}
-
-    def reachable(room: str) -> set[str]:
-        if room not in reach:
-            reach[room] = set()
-            for below in graph.get(room, set()):
-                reach[room] |= {below} | reachable(below)
-        return reach[room]
-
+    for room in TopologicalSorter(graph).static_order():
+        reach[room] = graph[room].union(*(reach[below] for below in graph[room]))
     return {
-        room: {to for to in targets if not any(to in reachable(other) for other in targets - {to})}
+        room: {to for to in targets if not any(to in reach[other] for other in targets)}
         for room, targets in graph.items()
     }
 
 
 def picture() -> str:
-    """The flowchart, between the marks of the document."""
+    """The flowchart, between the marks of the document. Raises CycleError."""
     lines = [f"    {room} --> {to}" for room, targets in sorted(reduced(arrows()).items()) for to in sorted(targets)]
     return BEGIN + "```mermaid\nflowchart TD\n" + "\n".join(lines) + "\n```\n" + END
 
 
 def main() -> int:
-    """Exit code 1: `--check` found an old picture."""
+    """Exit code 1: a circle, or `--check` found an old picture."""
     text = DOCUMENT.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    new = before + picture() + rest.partition(END)[2]
+    try:
+        new = before + picture() + rest.partition(END)[2]
+    except CycleError as error:
+        print("rooms import each other in a circle:", " <- ".join(error.args[1]))
+        return 1
     if "--check" in sys.argv[1:]:
         if new != text:
             print("docs/architecture.md: the picture of the rooms is old; run `make docs`")

@@ -251,7 +251,7 @@ create table statements (
     limit_source text, -- `default`, `caller` or `maximum`: where `row_limit` comes from
     error_line integer, -- line of the statement, from 1; null: not known
     error_column integer, -- column of that line, from 1; null: not known
-    -- First words of the statement, folded: what `db.documents` finds. lower() of the collation "C" changes ASCII only.
+    -- First words of the statement, folded: what the search in the history reads. lower() of the collation "C" changes ASCII only.
     search_name text not null generated always as (
         left(regexp_replace(btrim(left(lower(statement collate "C"), 400), E' \t\r\n'), '[ \t\r\n]+', ' ', 'g'), 100)
     ) stored,

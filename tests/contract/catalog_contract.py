@@ -1,4 +1,4 @@
-"""The rules that every engine's metadata keeps (interfaces/catalog.py, Contract editor 10), as one suite.
+"""The rules that every engine's metadata keeps (engines/protocol.py, Contract editor 10), as one suite.
 
 A test class per engine inherits `CatalogContract`, declares its `catalog_facts` and gives the fixtures `engine` and
 `unreachable_engine`. What the engine lacks is said in the facts.

@@ -1,4 +1,4 @@
-"""The rules that every engine adapter keeps (interfaces/engine.py), as one suite.
+"""The rules that every engine adapter keeps (engines/protocol.py), as one suite.
 
 A test class per adapter inherits `EngineContract`, declares its `facts` and gives the fixtures `engine` and
 `unreachable_engine`. What an adapter cannot do is said in `known_failures`, test name to mark: `notimpl`, `notyet` or

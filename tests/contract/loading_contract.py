@@ -1,4 +1,4 @@
-"""The rules that every loader keeps (interfaces/loading.py, Contract importer 13.4, 13.5), as one suite.
+"""The rules that every loader keeps (engines/protocol.py, Contract importer 13.4, 13.5), as one suite.
 
 A test class per adapter inherits `LoadingContract`, declares its `loading_facts` and gives the fixture `engine`.
 """

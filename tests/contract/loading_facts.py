@@ -71,7 +71,7 @@ class LoadingFacts:
     """What the suite must know of an engine. In statements `{t}` stands for the quoted name of a table."""
 
     dialect: str
-    """As `domain.import_types` knows it."""
+    """The name in `imports.model`."""
     quoted: Callable[[str], str]
     """A name as the engine's SQL has it."""
     select_sql: str = "SELECT * FROM {t}"

@@ -1,4 +1,4 @@
-"""The rules that every store keeps (interfaces/storage.py), as one suite.
+"""The rules that every store keeps (files/protocol.py), as one suite.
 
 A test class per adapter inherits `StorageContract` and the suites of its powers (storage_powers.py), declares its
 `facts` and gives the fixture `file_system`. What an adapter cannot do is said in `known_failures`, test name to mark:

@@ -56,7 +56,7 @@ class Entry:
 
 
 class MemoryLeases:
-    """`interfaces.statements.StatementLeases`. `before` holds actions done once before the named call."""
+    """`statements.rows.StatementLeases`. `before` holds actions done once before the named call."""
 
     def __init__(self) -> None:
         self.entries: dict[UUID, Entry] = {}
@@ -226,7 +226,7 @@ class MemoryLeases:
 
 
 class MemorySessions:
-    """`interfaces.sessions.SessionRecords`, for one owner or several."""
+    """`statements.session_repository.SessionRecords`, for one owner or several."""
 
     def __init__(self) -> None:
         self.open_records: dict[int, SessionRecord] = {}
@@ -315,7 +315,7 @@ class MemorySessions:
 
 
 class MemoryUsers:
-    """`interfaces.users.UserDirectory`: everybody is active but the disabled."""
+    """`identity.users.UserDirectory`: everybody is active but the disabled."""
 
     def __init__(self) -> None:
         self.disabled: set[int] = set()
@@ -325,7 +325,7 @@ class MemoryUsers:
 
 
 class PlainSealer:
-    """`interfaces.sealing.Sealer` that hides nothing."""
+    """`platform.deployment.Sealer` that hides nothing."""
 
     def seal(self, secret: bytes) -> bytes:
         return secret

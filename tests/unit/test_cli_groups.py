@@ -1,4 +1,4 @@
-"""Groups by the command line (Contract platform 12); what they do is tested in tests/unit/db/test_groups.py."""
+"""Groups by the command line (Contract platform 12); their rules are tested in tests/unit/identity."""
 
 import json
 from pathlib import Path

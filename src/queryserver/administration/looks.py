@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from queryserver.connectors.building import BuildContext
 from queryserver.errors.files import StorageError
 from queryserver.files.stores.local.file_system import PrivateStorage
 from queryserver.identity.external_keys import KeyServers, NoKeys
+from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database, open_database, pool_limits, required_dsn
 from queryserver.platform.deployment import Deployment, look_at
 from queryserver.platform.migrations import require_newest
@@ -98,7 +98,7 @@ async def look_at_key_servers(settings: Settings) -> Iterable[Finding]:
 
 async def _gives_keys(settings: Settings, url: str) -> bool:
     jwt = settings.desktop.auth.jwt
-    rules = BuildContext.of(settings).addresses
+    rules = address_rules(settings)
     server = KeyServers([url], rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
     try:
         return bool((await server.fetch()).keys)

@@ -173,7 +173,7 @@ def require_database_folder(connector: Connector, context: BuildContext) -> None
 
 
 class BuilderChecks:
-    """See `interfaces.connectors.ConnectorChecks`: the very builders that make engines check settings."""
+    """See `connectors.repository.ConnectorChecks`: the very builders that make engines check settings."""
 
     def __init__(self, settings: Settings, context: BuildContext) -> None:
         self._settings = settings

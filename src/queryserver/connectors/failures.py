@@ -165,7 +165,7 @@ class RestQuestion:
 
 
 class RestAttempt:
-    """See `interfaces.connection_trials.Attempt`."""
+    """See `connectors.tests.Attempt`."""
 
     def __init__(self, rules: AddressRules, question: "RestQuestion") -> None:
         self._exchanges = Exchanges(rules)
@@ -187,7 +187,7 @@ class RestAttempt:
 
 
 class RestLogin:
-    """See `interfaces.connection_trials.LoggedIn`."""
+    """See `connectors.tests.LoggedIn`."""
 
     def __init__(self, answer: Answered, question: "RestQuestion") -> None:
         self._answer = answer

@@ -346,7 +346,7 @@ _LONGEST_VERSION = 200
 
 
 class EngineAttempt:
-    """See `interfaces.connection_trials.Attempt`; owns the engine."""
+    """See `connectors.tests.Attempt`; owns the engine."""
 
     def __init__(self, engine: Engine, dialect: str, *, passes_tokens: bool) -> None:
         self._engine = engine
@@ -368,7 +368,7 @@ class EngineAttempt:
 
 
 class EngineLogin:
-    """See `interfaces.connection_trials.LoggedIn`."""
+    """See `connectors.tests.LoggedIn`."""
 
     def __init__(self, session: EngineSession, dialect: str) -> None:
         self._session = session

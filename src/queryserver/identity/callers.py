@@ -73,7 +73,7 @@ def _alive(claims: TokenClaims, owner: TokenOwner | None) -> User:
 
 
 class Callers:
-    """See `interfaces.auth.Authenticator`: the first entry that knows the caller wins."""
+    """See `identity.protocols.Authenticator`: the first entry that knows the caller wins."""
 
     def __init__(self, sources: Sequence[CallerSource]) -> None:
         self._sources = sources
@@ -110,7 +110,7 @@ def _refusal(request: AuthRequest) -> NotAuthenticated:
 
 
 class BearerAuthenticator:
-    """See `interfaces.auth.CallerSource`. Each call reads the database: the end of a token is seen at once."""
+    """See `identity.protocols.CallerSource`. Each call reads the database: the end of a token is seen at once."""
 
     def __init__(self, codec: TokenCodec, records: TokenRepository) -> None:
         self._codec = codec

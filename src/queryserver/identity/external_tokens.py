@@ -70,7 +70,7 @@ class _Good:
 
 
 class ExternalTokens:
-    """See `interfaces.auth.ExternalTokenReader`."""
+    """See `identity.protocols.ExternalTokenReader`."""
 
     def __init__(
         self,
@@ -328,7 +328,7 @@ def _log_refused(reason: str) -> None:
 
 
 class ExternalCaller:
-    """See `interfaces.auth.CallerSource`."""
+    """See `identity.protocols.CallerSource`."""
 
     def __init__(self, bearers: ExternalBearers) -> None:
         self._bearers = bearers

@@ -139,7 +139,7 @@ _NONCE_BYTES = 12
 
 
 class AesSealer:
-    """See `interfaces.sealing.Sealer`. Former keys of the ring still open what they sealed."""
+    """See `platform.deployment.Sealer`. Former keys of the ring still open what they sealed."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._present = bytes.fromhex(keyring.present.id)

@@ -16,7 +16,7 @@ from queryserver.identity.repository import AccountRepository
 
 
 class LocalLogin:
-    """See `interfaces.auth.LoginBackend`. A refusal takes the same work whatever its reason (Rule T15)."""
+    """See `identity.protocols.LoginBackend`. A refusal takes the same work whatever its reason (Rule T15)."""
 
     def __init__(self, records: AccountRepository, passwords: Passwords, rule: UsernameRule) -> None:
         self._records = records
@@ -50,7 +50,7 @@ _LIMIT_S = 10
 
 
 class Argon2Passwords:
-    """See `interfaces.auth.Passwords`. At most two run at once; more than 500 waiting are refused."""
+    """See `identity.protocols.Passwords`. At most two run at once; more than 500 waiting are refused."""
 
     def __init__(self, threads: ThreadPoolExecutor, hasher: PasswordHasher = _PARAMETERS) -> None:
         self._threads = threads

@@ -239,7 +239,7 @@ _CHALLENGES_AT_ONCE = 2
 
 
 class PluggedCaller:
-    """See `interfaces.auth.CallerSource`: calls `authenticate` of a class of others, sync or async."""
+    """See `identity.protocols.CallerSource`: calls `authenticate` of a class of others, sync or async."""
 
     def __init__(self, name: str, instance: object, threads: PlugInThreads, arrivals: Arrivals) -> None:
         self._name = name
@@ -299,7 +299,7 @@ class PluggedCaller:
 
 
 class PluggedLogin:
-    """See `interfaces.auth.LoginBackend`: calls the method `login` of a class of others, sync or async."""
+    """See `identity.protocols.LoginBackend`: calls the method `login` of a class of others, sync or async."""
 
     def __init__(self, name: str, instance: object, threads: PlugInThreads, usernames: UsernameRule) -> None:
         self._name = name

@@ -264,7 +264,7 @@ _OPTIONS = {
 
 
 class JwtCodec:
-    """See `interfaces.auth.TokenCodec`."""
+    """See `identity.protocols.TokenCodec`."""
 
     def __init__(self, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
         self._keyring = keyring

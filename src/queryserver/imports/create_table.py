@@ -224,7 +224,7 @@ class ImportReport:
 
 
 class ImportSession:
-    """`interfaces.engine.EngineSession` for one import. Use `opened`: what is not finished at the end is stopped."""
+    """`engines.protocol.EngineSession` for one import. Use `opened`: what is not finished at the end is stopped."""
 
     def __init__(self, work: Callable[[ImportReport], Awaitable[Imported]]) -> None:
         self._work = work

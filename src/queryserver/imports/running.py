@@ -294,7 +294,7 @@ class ImportParts:
 
 @dataclass(frozen=True, slots=True)
 class StatementLedger:
-    """`interfaces.loading.LoadLedger` of one import."""
+    """`engines.protocol.LoadLedger` of one import."""
 
     leftovers: ImportLeftovers
     statement_id: UUID

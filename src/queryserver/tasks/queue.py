@@ -22,7 +22,7 @@ _WAITING = "waiting"
 
 
 class InlineQueue:
-    """`interfaces.tasks.StatementQueue` for a runner in this process, with a word to the others where they run it."""
+    """`statements.queue.StatementQueue` for a runner in this process, with a word to the others where they run it."""
 
     def __init__(self, runner: Runner, notices: Notices) -> None:
         self._runner = runner

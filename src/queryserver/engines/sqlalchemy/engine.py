@@ -56,7 +56,7 @@ _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
 
 _PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
 """By the driver: those of libraries in C, which are told the port. Of themselves they take PGPORT or MYSQL_TCP_PORT of
-this server, and connect unheard (network/guarding.py)."""
+this server, and connect unheard (platform/outbound.py)."""
 
 _USUAL_DRIVERS = {
     "cockroachdb": "psycopg2",

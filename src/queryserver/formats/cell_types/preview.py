@@ -86,7 +86,7 @@ class Analysis:
 
 
 class ParsedBlock(Protocol):
-    """What of `formats.delimited.blocks.Block` is looked at."""
+    """What of `formats.delimited.records.Block` is looked at."""
 
     @property
     def first_record(self) -> int:

@@ -221,7 +221,7 @@ LIMIT_S = 10.0
 
 
 class LdapLogin:
-    """See `interfaces.auth.LoginBackend`. At most eight logins run at once; more than 200 waiting are refused."""
+    """See `identity.protocols.LoginBackend`. At most eight logins run at once; more than 200 waiting are refused."""
 
     def __init__(self, directory: Directory, judge: Judge, threads: ThreadPoolExecutor, *, limit_s: float) -> None:
         self._directory = directory

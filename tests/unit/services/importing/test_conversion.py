@@ -1,4 +1,4 @@
-"""A file as portions, with something made in advance (services/importing/conversion.py)."""
+"""A file as portions, with something made in advance (imports/running.py)."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -1,4 +1,4 @@
-"""An import as the runner follows it (services/importing/import_session.py)."""
+"""An import as the runner follows it (imports/create_table.py)."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Imports from file to table, with the rows kept on disk in between or read twice (services/importing/imports.py)."""
+"""Imports from file to table, with the rows kept on disk in between or read twice (imports/running.py)."""
 
 import asyncio
 import io

@@ -1,0 +1,6 @@
+"""What authenticators and login back ends of users import (docs/authentication.md, Contract platform 4.2)."""
+
+from queryserver.errors.base import AuthenticationFailed
+from queryserver.identity.model import AuthenticatedUser
+
+__all__ = ["AuthenticatedUser", "AuthenticationFailed"]
