@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 

@@ -17,11 +17,11 @@ from queryserver.engines.hiveserver2.errors import LoginRefused, connect_errors
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.transports import (
     READ_BYTES,
+    AnswerT,
     BareTransport,
     Expected,
     FramedTransport,
     Overlong,
-    ReplyT,
     Transport,
     read_past,
 )
@@ -64,7 +64,7 @@ class HttpTransport:
     def is_closed(self) -> bool:
         return self._closed
 
-    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
+    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
         async with self._client.stream("POST", self._url, content=call) as response:
             if response.status_code in _REFUSED:
                 raise LoginRefused
@@ -81,7 +81,7 @@ class HttpTransport:
             await self._client.aclose()
 
 
-async def _body(response: httpx.Response, expected: Expected[ReplyT]) -> bytes:
+async def _body(response: httpx.Response, expected: Expected[AnswerT]) -> bytes:
     """The whole body. Raises Overlong, CellFound, MalformedMessage."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise MalformedMessage("the answer is packed, which was not accepted")

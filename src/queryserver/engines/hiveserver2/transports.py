@@ -145,8 +145,8 @@ class Skimmer:
             raise CellFound(column=self._path[3], row=self._path[6])
 
 
-ReplyT = TypeVar("ReplyT")
-ReplyT_co = TypeVar("ReplyT_co", covariant=True)
+AnswerT = TypeVar("AnswerT")
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 READ_BYTES = 4 * 1024 * 1024
 """How much a stream reads ahead."""
@@ -171,14 +171,14 @@ class Overlong(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Expected(Generic[ReplyT_co]):
+class Expected(Generic[AnswerT_co]):
     """What a transport does with an answer.
 
     `decode` raises IncompleteMessage for an answer that ends too early. `most_bytes` is the limit of what is kept; a
     longer answer goes through a Skimmer with `largest_cell`.
     """
 
-    decode: Callable[[bytes], ReplyT_co]
+    decode: Callable[[bytes], AnswerT_co]
     most_bytes: int
     largest_cell: int | None = None
 
@@ -194,7 +194,7 @@ class Transport(Protocol):
         """Whether either side has ended it."""
         ...
 
-    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
+    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
         """Send a call and decode its answer. Raises Overlong, CellFound, and what streams raise."""
         ...
 
@@ -231,7 +231,7 @@ class StreamTransport:
 class FramedTransport(StreamTransport):
     """Each message has its length before it."""
 
-    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
+    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
         self._writer.write(_TRANSPORTS_LENGTH.pack(len(call)) + call)
         await self._writer.drain()
         (length,) = _TRANSPORTS_LENGTH.unpack(await self._reader.readexactly(_TRANSPORTS_LENGTH.size))
@@ -252,7 +252,7 @@ class BareTransport(StreamTransport):
     that grows with the cost of a try, so that all tries together cost a fraction of the time of the transfer.
     """
 
-    async def exchange(self, call: bytes, expected: Expected[ReplyT]) -> ReplyT:
+    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
         self._writer.write(call)
         await self._writer.drain()
         buffer = bytearray(await self._more())

@@ -25,7 +25,7 @@ _HEADER = struct.Struct("!cI")
 _FIELD = struct.Struct("!IhIhih")
 _COUNT = struct.Struct("!h")
 _ROW_DESCRIPTION = b"T"
-_ERROR = b"E"
+_ERROR: Final = b"E"
 _LAST_OF_INTEREST = (_ROW_DESCRIPTION, b"n", _ERROR, b"Z")
 """RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
 NO_MODIFIER = -1
