@@ -34,15 +34,9 @@ from tests.contract.test_signatures import (  # noqa: E402 as above
     SLOW_LOADING_TESTS,
 )
 
-from queryserver.connectors.building import (  # noqa: E402 the project is no installed package
-    BuildContext,
-    build_engine,
-)
+from queryserver.connectors.engine_builders import BuildContext, build_engine  # noqa: E402 the project is no installed package
 from queryserver.connectors.model import Connector, ConnectorLimits  # noqa: E402 as above
-from queryserver.engines.protocol import (  # noqa: E402 the project is no installed package
-    CatalogEngine,
-    Engine,
-)
+from queryserver.engines.protocol import CatalogEngine, Engine  # noqa: E402 the project is no installed package
 from queryserver.platform.settings.tree import Settings  # noqa: E402 as above
 
 TARGET = PROJECT / "docs" / "engines.md"

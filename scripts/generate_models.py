@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "openapi" / "resources.yaml"
 TARGET = ROOT / "src" / "queryserver" / "api" / "schemas" / "generated.py"
-WIRE = "queryserver.api.schemas.wire"
+WIRE = "queryserver.api.schemas.fields"
 HEADER = "# Generated from openapi/resources.yaml by scripts/generate_models.py (make models); never edited.\n"
 DOCSTRING = '"""The wire models: one class per resource of openapi/resources.yaml."""\n\n'
 OPTIONS = (

@@ -26,17 +26,16 @@ from uvicorn import Config
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from queryserver.api.application import create_application, framed
+from queryserver.api.application import AccessLog, CorsPolicy, RequestMetrics, create_application, framed
 from queryserver.api.auth import AddressShares
 from queryserver.api.connections.guard import ConnectionCounts, limits_of
 from queryserver.api.connections.protocol import guard_connections
-from queryserver.api.frame import AccessLog, CorsPolicy, RequestMetrics
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
 from queryserver.platform.embedded.postgres import with_defaults
 from queryserver.platform.embedded.sample import prepare
+from queryserver.platform.limits import raise_file_limit
 from queryserver.platform.logs import configure_logging
-from queryserver.platform.machine_limits import raise_file_limit
 from queryserver.platform.migrations import migrate, require_newest
 from queryserver.platform.prometheus import shared_counts
 from queryserver.platform.settings.desktop import DesktopSettings

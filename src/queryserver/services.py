@@ -8,11 +8,11 @@ from queryserver.administration.build import ConfigurationServices
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import MetadataServices
 from queryserver.connectors.build import StoredConnectorServices
+from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engines import Connectors
-from queryserver.connectors.tests import ConnectionTests
 from queryserver.files.build import StorageServices
 from queryserver.identity.build import AccountServices
-from queryserver.identity.request_limits import RequestLimits, Streams
+from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportServices
 from queryserver.platform.metrics import Metrics, MetricsText

@@ -28,7 +28,7 @@ from queryserver.connectors.build import (
     read_stored,
     stored_connector_services,
 )
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
@@ -37,9 +37,8 @@ from queryserver.engines.protocol import Engine
 from queryserver.files.build import BUILDERS, Builder, StorageGround, StorageServices, open_storage
 from queryserver.files.model import Scheme
 from queryserver.identity.build import AccountServices, open_accounts
-from queryserver.identity.request_limits import RequestLimits, Streams
-from queryserver.identity.user_lists import UserListRepository
-from queryserver.identity.users import Users
+from queryserver.identity.callers import RequestLimits, Streams
+from queryserver.identity.users import UserListRepository, Users
 from queryserver.imports.build import (
     ImportFiles,
     ImportGround,
@@ -48,16 +47,16 @@ from queryserver.imports.build import (
     imports_of,
     open_import_files,
 )
-from queryserver.imports.orphans import ImportJanitor
-from queryserver.platform.audit import AUDIT, AuditTrail
+from queryserver.imports.repository import ImportJanitor
 from queryserver.platform.computing import computing_of
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Notices, listening
 from queryserver.platform.deployment import RequestCounts
+from queryserver.platform.limits import ByteBudget
+from queryserver.platform.logs import AUDIT, AuditTrail
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.shares import ByteBudget
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import Threads, open_threads
 from queryserver.search.build import SearchGround, index_feed, search_services
@@ -65,19 +64,17 @@ from queryserver.search.feeding import IndexFeed
 from queryserver.services import Services
 from queryserver.statements.build import Kept, open_records, statement_administration, statement_ends
 from queryserver.statements.choosing import Choosing, Formatting
-from queryserver.statements.credentials import CredentialBook
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.execution import ExecutionSettings
 from queryserver.statements.leases import Leases
 from queryserver.statements.model import TextLimits
 from queryserver.statements.paging import Reading
 from queryserver.statements.queue import StateSignals
-from queryserver.statements.runner import Runner, RunnerLimits
-from queryserver.statements.session_repository import close_results_of_sessions
+from queryserver.statements.runner import InlineQueue, Runner, RunnerLimits
+from queryserver.statements.session_repository import CredentialBook, close_results_of_sessions
 from queryserver.statements.sessions import SessionLimits, Sessions
 from queryserver.statements.status import Access, Ending, Following, History
 from queryserver.statements.submission import SubmissionLimits, Submissions
-from queryserver.tasks.queue import InlineQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loading import FakeLoadingEngine
 
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.files.build import BUILDERS, Builder

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 from tests.api.conftest import ApiOpener
 
-from queryserver.platform.log_lines import FIELDS
-from queryserver.platform.logs import ACCESS_LOGGER
+from queryserver.platform.logs import ACCESS_LOGGER, FIELDS
 
 
 @pytest.fixture

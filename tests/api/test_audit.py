@@ -11,7 +11,7 @@ from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, accounts
 from tests.fixtures.logs import told_of_audit_events
 
-from queryserver.platform.log_lines import FIELDS, LineFormatter, Redactor
+from queryserver.platform.logs import FIELDS, LineFormatter, Redactor
 
 Event = dict[str, object]
 

@@ -17,7 +17,7 @@ from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
 
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
 
 FORMATS = ("csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson")
 PLAIN = {"Accept-Encoding": "identity"}

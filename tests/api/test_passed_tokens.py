@@ -23,8 +23,8 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.identity.model import ExternalToken, User
 from queryserver.identity.protocols import Authenticator, AuthRequest
 from queryserver.main import create_app
-from queryserver.platform.audit import AUDIT_LOGGER
 from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.logs import AUDIT_LOGGER
 from queryserver.platform.settings.tree import Settings
 from queryserver.wiring import open_services
 

@@ -5,7 +5,7 @@ import structlog.testing
 from tests.api.driving import Caller
 
 from queryserver.statements import retention
-from queryserver.statements.retention_repository import alone_in_cleaning
+from queryserver.statements.retention import alone_in_cleaning
 
 
 async def aged(ana: Caller, operation: str, age: str) -> None:

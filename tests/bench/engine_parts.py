@@ -17,7 +17,7 @@ from tests.engines.servers import ServerAddress
 from tests.engines.sparksql import spark_server
 from tests.engines.trino import trino_server
 
-from queryserver.engines.hiveserver2.connecting import connect
+from queryserver.engines.hiveserver2.connection import connect
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.protocol.messages import EXECUTE_STATEMENT, FETCH_RESULTS, OPEN_SESSION
 from queryserver.engines.hiveserver2.protocol.structs import (

@@ -17,8 +17,14 @@ from tests.api.driving import Api, Caller, open_api
 from tests.bench.setting import Measured
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine
 
-from queryserver.engines.metadata import DatabaseDescription, TableColumn, TableDescription, TableSummary
-from queryserver.engines.protocol import Catalog, SessionOptions
+from queryserver.engines.protocol import (
+    Catalog,
+    DatabaseDescription,
+    SessionOptions,
+    TableColumn,
+    TableDescription,
+    TableSummary,
+)
 from queryserver.identity.model import User
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.migrations import migrate

@@ -10,7 +10,7 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import Engine, SessionOptions
 from queryserver.errors.statements import EngineError

@@ -11,8 +11,15 @@ from tests.contract.catalog_facts import CatalogFacts
 from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
 from tests.contract.engine_driving import run
 
-from queryserver.engines.metadata import TableDescription
-from queryserver.engines.protocol import Catalog, CatalogEngine, Engine, EngineSession, OperationHandle, OperationStatus
+from queryserver.engines.protocol import (
+    Catalog,
+    CatalogEngine,
+    Engine,
+    EngineSession,
+    OperationHandle,
+    OperationStatus,
+    TableDescription,
+)
 from queryserver.formats.columns import Column
 
 FEW_ROWS = (("1", "'a'"), ("2", "'bb'"), ("3", "NULL"), ("4", "'bb'"))

@@ -16,8 +16,7 @@ from tests.contract.catalog_sampling import CatalogSampling
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.refusals import raises_code
 
-from queryserver.engines.metadata import ColumnStatistics, SampleKind, TableKind
-from queryserver.engines.protocol import Catalog, CatalogEngine, Engine
+from queryserver.engines.protocol import Catalog, CatalogEngine, ColumnStatistics, Engine, SampleKind, TableKind
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineUnavailable, TableNotFound
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from queryserver.engines.catalog_queries import Folding, identifier
-from queryserver.engines.metadata import ForeignKey, TableColumn, TableKind
-from queryserver.engines.protocol import Catalog, EngineSession
+from queryserver.engines.protocol import Catalog, EngineSession, ForeignKey, TableColumn, TableKind
 
 ODD_NAMES = (
     "o'brien",

@@ -6,8 +6,7 @@ from tests.contract.catalog_facts import ODD_NAMES
 from tests.refusals import raises_code
 
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.metadata import SampleKind
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, SampleKind
 from queryserver.errors.statements import TableNotFound
 
 _MADE_AND_ASKED = {

@@ -4,8 +4,7 @@ import pytest
 from tests.contract.catalog_basis import CatalogBasis
 from tests.contract.catalog_facts import NestedFact
 
-from queryserver.engines.metadata import SAMPLE_ROWS, SampleKind
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import SAMPLE_ROWS, Catalog, Engine, SampleKind
 from queryserver.errors.base import NotSupported
 
 _ROWS = (("1", "'b'"), ("2", "'a'"), ("3", "NULL"), ("10", "'b'"), ("9", "'c'"))

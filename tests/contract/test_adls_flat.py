@@ -19,7 +19,7 @@ from queryserver.files.stores.adls.blob import BlobCalls, is_folder
 from queryserver.files.stores.adls.credentials import AzureAccount, SasToken, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 from queryserver.files.stores.adls.http import AzureClient
-from queryserver.files.stores.adls.places import AzurePlace
+from queryserver.files.stores.adls.shared import AzurePlace
 
 pytestmark = pytest.mark.engine("azurite")
 

@@ -15,7 +15,7 @@ from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, TypeFact
 from tests.contract.test_sqlite_engine import FACTS as SQLITE_FACTS
 
-from queryserver.connectors.building import BuildContext
+from queryserver.connectors.engine_builders import BuildContext
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import Engine
 from queryserver.errors.base import ConfigurationError

@@ -11,8 +11,7 @@ from tests.contract.test_duckdb_engine import held_by_another_process
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.metadata import ForeignKey, SampleKind, TableColumn
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, ForeignKey, SampleKind, TableColumn
 
 _PLAIN = {"nullable": True, "autoincrement": False, "primary_key": False}
 _DEEP = 'STRUCT(k VARCHAR, "a b" INTEGER[])[]'

@@ -13,8 +13,7 @@ from queryserver.engines.hiveserver2.catalog import quoted
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import HIVE, Hs2Address, Member
-from queryserver.engines.metadata import ForeignKey, SampleKind, TableColumn, TableKind
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, ForeignKey, SampleKind, TableColumn, TableKind
 
 _COLUMNS = "(id int COMMENT 'the id', name string DEFAULT 'x', PRIMARY KEY (id) DISABLE NOVALIDATE)"
 _KEY = "CONSTRAINT {table}_fk FOREIGN KEY (owner) REFERENCES {db}.owners (id) DISABLE NOVALIDATE"

@@ -15,8 +15,7 @@ from tests.contract.engine_driving import ended, operation, run
 from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
-from queryserver.engines.hiveserver2.connecting import connect
-from queryserver.engines.hiveserver2.connection import Connection, Wire
+from queryserver.engines.hiveserver2.connection import Connection, Wire, connect
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.errors import WireLost
 from queryserver.engines.hiveserver2.protocol.messages import CLOSE_SESSION

@@ -8,8 +8,7 @@ from tests.contract.test_impala_engine import ScriptedImpala
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.hiveserver2.catalog import quoted
 from queryserver.engines.hiveserver2.catalog_variants import ImpalaCatalog
-from queryserver.engines.metadata import SampleKind, TableColumn, TableDescription, TableKind
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, SampleKind, TableColumn, TableDescription, TableKind
 from queryserver.errors.base import NotSupported
 
 FACTS = CatalogFacts(

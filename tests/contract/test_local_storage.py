@@ -12,7 +12,7 @@ from tests.unit.storages.local.descriptors import open_below
 
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import StorageTraits
-from queryserver.files.stores.local.file_system import LocalFileSystem, PrivateStorage
+from queryserver.files.stores.local.storage import LocalFileSystem, PrivateStorage
 
 
 class LocalContract(StorageContract, RenamingContract, TrashContract, SummaryContract, ModesContract):

@@ -10,11 +10,10 @@ from tests.engines.servers import ServerAddress
 from tests.refusals import raises_code
 
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.metadata import ForeignKey, TableColumn
 from queryserver.engines.mysql.catalog import MysqlCatalog
 from queryserver.engines.mysql.catalog_sql import quoted
 from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, ForeignKey, TableColumn
 
 _PLAIN = {"nullable": True, "autoincrement": False, "primary_key": False}
 

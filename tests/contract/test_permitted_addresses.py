@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tests.fakes import http_driver
 
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.connection_tests import EngineAttempt
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.failures import RestAttempt, RestQuestion
 from queryserver.connectors.model import Connector, ConnectorLimits
-from queryserver.connectors.tests import EngineAttempt
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User

@@ -10,10 +10,9 @@ from tests.contract.phoenix_basis import PhoenixBasis
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.metadata import TableColumn, TableKind
 from queryserver.engines.phoenix.connection import PhoenixAddress
 from queryserver.engines.phoenix.engine import PhoenixEngine
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, TableColumn, TableKind
 
 TABLES = (
     DescribedTable(

@@ -9,10 +9,9 @@ from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 from tests.fixtures.database import execute
 
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.metadata import ForeignKey, SampleKind, TableColumn, TableKind
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
 from queryserver.engines.postgresql.engine import PostgresqlEngine
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, ForeignKey, SampleKind, TableColumn, TableKind
 from queryserver.errors.statements import EngineForbidden, StatementDenied
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 

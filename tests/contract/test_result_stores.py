@@ -15,7 +15,7 @@ from tests.fakes.storage_faults import FaultyStorage
 
 from queryserver.errors.files import PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.model import FileStatus
-from queryserver.files.stores.local.file_system import PrivateStorage
+from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.results.segments import SegmentStore
 
 

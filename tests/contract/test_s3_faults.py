@@ -19,7 +19,7 @@ from queryserver.errors.files import (
 )
 from queryserver.files.stores.s3.connection import S3Keys, S3Options
 from queryserver.files.stores.s3.storage import S3FileSystem
-from queryserver.platform.log_lines import Redactor
+from queryserver.platform.logs import Redactor
 
 EMPTY_LIST = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 MISSING = Reply(404)

@@ -25,13 +25,12 @@ from queryserver.errors.files import (
     StorageUnavailable,
     upload_aborted,
 )
-from queryserver.files.model import Scheme
-from queryserver.files.orphans import Leftovers
-from queryserver.files.paths import ExtensionRules, PathReader
+from queryserver.files.model import ExtensionRules, PathReader, Scheme
 from queryserver.files.places import StorageAudit, Stores
 from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.s3.connection import S3Keys
 from queryserver.files.stores.s3.storage import S3FileSystem, S3Storage
+from queryserver.files.upload_repository import Leftovers
 from queryserver.files.uploading import ArrivingFile, UploadRules, Uploads
 from queryserver.identity.model import User
 

@@ -14,8 +14,7 @@ from queryserver.engines.hiveserver2.catalog import quoted
 from queryserver.engines.hiveserver2.catalog_variants import SparkCatalog
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import SPARKSQL, Hs2Address, Member
-from queryserver.engines.metadata import SampleKind, TableColumn, TableKind
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, SampleKind, TableColumn, TableKind
 
 _KEPT = "(id int COMMENT 'the id', name string DEFAULT 'x', dt string COMMENT 'day')"
 

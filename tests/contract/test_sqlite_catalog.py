@@ -8,8 +8,7 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 
 from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.metadata import ColumnStatistics, ForeignKey, TableColumn
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, ColumnStatistics, Engine, ForeignKey, TableColumn
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.engine import SqliteEngine
 

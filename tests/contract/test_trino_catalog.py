@@ -11,8 +11,7 @@ from tests.contract.trino_basis import TrinoBasis, address_of
 from tests.engines.servers import HttpAddress, free_port
 
 from queryserver.engines.catalog_queries import Folding, qualified
-from queryserver.engines.metadata import SampleKind, TableColumn, TableDescription, TableKind
-from queryserver.engines.protocol import Catalog, Engine
+from queryserver.engines.protocol import Catalog, Engine, SampleKind, TableColumn, TableDescription, TableKind
 from queryserver.engines.trino.catalog import TrinoCatalog, join_database, split_database
 from queryserver.engines.trino.engine import TrinoEngine
 from queryserver.engines.trino.protocol import TrinoAddress

@@ -11,8 +11,7 @@ from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CollectorRegistry
 
 from queryserver.api.answers import stream
-from queryserver.api.application import framed
-from queryserver.api.frame import RequestMetrics
+from queryserver.api.application import RequestMetrics, framed
 
 pytestmark = pytest.mark.platform(4)
 

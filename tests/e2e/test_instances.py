@@ -21,7 +21,7 @@ from tests.e2e.installation import (
 from tests.fixtures.database import execute
 from tests.timing import at_best, soon
 
-from queryserver.identity.passwords import Argon2Passwords
+from queryserver.identity.logins import Argon2Passwords
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.harness import ServerProcess, free_port, running_server, started
 
 from queryserver.platform.embedded.cluster import Binaries, Cluster
-from queryserver.platform.embedded.postmaster import recorded_address
+from queryserver.platform.embedded.postgres import recorded_address
 from queryserver.platform.embedded.system import kept_secrets, processes_of
 
 pytestmark = pytest.mark.slow

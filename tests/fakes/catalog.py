@@ -8,17 +8,19 @@ from dataclasses import replace
 
 from tests.fakes.engine import FakeEngine
 
-from queryserver.engines.metadata import (
+from queryserver.engines.protocol import (
+    Catalog,
     ColumnStatistics,
     DatabaseDescription,
+    EngineCapabilities,
     FunctionDescription,
     SampleKind,
+    SessionOptions,
     TableColumn,
     TableDescription,
     TableKind,
     TableSummary,
 )
-from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineError, TableNotFound, database_not_found
 from queryserver.identity.model import User

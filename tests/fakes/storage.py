@@ -10,8 +10,16 @@ from tests.fakes.storage_tree import Entry, MemoryTree
 
 from queryserver.errors.base import InvalidParameter, PermissionDenied
 from queryserver.errors.files import ChangedMeanwhile, PathExists, PathNotFound, StorageError, VerificationFailed
-from queryserver.files.model import ClusterFacts, ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
-from queryserver.files.paths import RESERVED_PREFIX, names_of
+from queryserver.files.model import (
+    RESERVED_PREFIX,
+    ClusterFacts,
+    ContentSummary,
+    EntryKind,
+    FileStatus,
+    Scheme,
+    StorageUser,
+    names_of,
+)
 from queryserver.files.protocol import PIECE_BYTES, Batch, PartPlan, StorageTraits, StoredPart
 
 NOBODY = StorageUser("nobody")

@@ -16,8 +16,7 @@ from queryserver.errors.files import (
     SymlinkNotFollowed,
     TargetInsideSource,
 )
-from queryserver.files.model import EntryKind, FileStatus
-from queryserver.files.paths import RESERVED_PREFIX, names_of
+from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, names_of
 from queryserver.files.protocol import StoredPart
 
 

@@ -24,13 +24,11 @@ from tests.api.storage.conftest import storage_settings
 from queryserver.errors.files import InsufficientStorage, StoreQuotaExceeded
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import PartPlan
-from queryserver.files.stores.local.file_system import LocalFileSystem
-from queryserver.files.stores.local.quotas import UserQuotas
-from queryserver.files.stores.local.system_calls import AccessMap
-from queryserver.files.stores.local.tree import Tree
+from queryserver.files.stores.local.storage import LocalFileSystem, UserQuotas
+from queryserver.files.stores.local.tree import AccessMap, Tree
 from queryserver.imports.create_table import Imported, ImportReport, ImportSession
 from queryserver.imports.running import KeptRows
-from queryserver.platform.machine_limits import DiskFloor
+from queryserver.platform.limits import DiskFloor
 from queryserver.sql.splitter import statement_hash
 
 _NO_DATABASE = "postgresql://api_tests:planted-secret@127.0.0.1:1/none"

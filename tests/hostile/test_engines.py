@@ -20,7 +20,7 @@ from tests.contract.postgresql_basis import address_of
 from tests.fixtures.database import execute
 
 from queryserver.connectors import sqlalchemy as sqlalchemy_interface
-from queryserver.connectors.building import BuildContext
+from queryserver.connectors.engine_builders import BuildContext
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
@@ -32,7 +32,7 @@ from queryserver.identity.model import User
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import ensure_databases, sample_tables
 from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
-from queryserver.platform.machine_limits import DiskFloor
+from queryserver.platform.limits import DiskFloor
 from queryserver.platform.settings.tree import Settings
 
 MIB = 1024 * 1024

@@ -21,7 +21,7 @@ from tests.contract.postgresql_basis import address_of
 from tests.fakes.downloads import StoredTables, column
 from tests.refusals import raises_code
 
-from queryserver.engines.postgresql import message_guard
+from queryserver.engines.postgresql import connection as message_guard
 from queryserver.engines.postgresql.engine import PostgresqlEngine
 from queryserver.engines.protocol import EngineSession
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable
@@ -29,8 +29,8 @@ from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLar
 from queryserver.formats.columns import ResultType
 from queryserver.formats.download.encoder import DownloadFormat, FileForm
 from queryserver.formats.download.stream import download
-from queryserver.formats.unpacking_parquet import parquet_lines
-from queryserver.platform.audit import AuditEvent, AuditTrail
+from queryserver.formats.unpacking_records import parquet_lines
+from queryserver.platform.logs import AuditEvent, AuditTrail
 from queryserver.statements.downloads import Downloads
 
 MIB = 1024 * 1024

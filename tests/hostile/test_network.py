@@ -16,7 +16,7 @@ from tests.api.driving import Api, open_api
 from tests.fixtures.database import execute
 
 from queryserver.administration.configuration_check import check_settings
-from queryserver.connectors.building import BuildContext
+from queryserver.connectors.engine_builders import BuildContext
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
 from queryserver.platform.embedded.cluster import SERVICE_ROLE

@@ -28,9 +28,8 @@ from queryserver.platform.computing import ComputationLimits, ProcessComputing
 from queryserver.platform.computing_protocol import Task
 from queryserver.platform.threads import open_threads
 from queryserver.sql import tokens as sql
-from queryserver.sql.splitter import Steering
+from queryserver.sql.splitter import Steering, changes_data, changes_objects
 from queryserver.sql.splitter_scan import HEAD_CHARACTERS, expects_result_set
-from queryserver.sql.statement_kinds import changes_data, changes_objects
 from queryserver.sql.tokens import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, formatted
 from queryserver.statements.choosing import Choosing, Formatting
 from queryserver.workbooks.reader import ProcessWorkbooks

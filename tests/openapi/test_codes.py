@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queryserver.api.application import create_application
-from queryserver.api.document.texts import error_codes, statuses_by_code, texts
+from queryserver.api.openapi_answers import error_codes, statuses_by_code, texts
 from queryserver.connectors.options import OptionsRefused
 from queryserver.errors.base import ConfigurationError
 

@@ -12,8 +12,7 @@ from jsonschema import Draft202012Validator
 from scripts.check_operations import SERVED, read_operations, shape
 
 from queryserver.api.application import create_application
-from queryserver.api.document.schemas import FORM, JSON, PARTS
-from queryserver.api.document.texts import texts
+from queryserver.api.openapi_answers import FORM, JSON, PARTS, texts
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.importer import parse_import
 from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given

@@ -9,18 +9,17 @@ from tests.cases import each
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
 from queryserver.api.calls import operations
-from queryserver.api.document.schemas import FORM, JSON, references
-from queryserver.api.document.texts import texts
 from queryserver.api.errors import BODY_STATUS
+from queryserver.api.openapi_answers import FORM, JSON, references, texts
 from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category
-from queryserver.engines.metadata import TableKind
+from queryserver.engines.protocol import TableKind
 from queryserver.files.model import EntryKind, OperationState, Scheme
-from queryserver.formats.cell_types.preview import Oddity
+from queryserver.formats.cell_types.header import Oddity
 from queryserver.formats.columns import LimitSource, ResultType, Truncation, TruncationReason
 from queryserver.formats.unpacking import Codec
 from queryserver.imports.model import FileType
-from queryserver.platform.settings.rules import Level
+from queryserver.platform.settings.tree import Level
 from queryserver.statements.model import StatementState
 
 SCHEMAS: Mapping[str, Any] = COMPONENTS["schemas"]

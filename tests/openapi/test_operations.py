@@ -20,8 +20,8 @@ from tests.cases import each
 
 from queryserver.api.application import create_application
 from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.generated import ErrorBody, StatusResponse
-from queryserver.api.schemas.snippets import Fields
 
 OPERATIONS = read_operations()
 SCHEMAS = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))["components"]["schemas"]

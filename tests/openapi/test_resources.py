@@ -12,12 +12,13 @@ from scripts.check_operations import RESOURCES, SERVED, read_operations
 from scripts.generate_models import TARGET, generate
 from tests.cases import each
 
-from queryserver.api import document
-from queryserver.api.schemas import generated, requests, snippets
+from queryserver import api
+from queryserver.api.schemas import fields as snippets
+from queryserver.api.schemas import generated, requests
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
-SAMPLES_FILE = Path(document.__file__).parent / "samples.yaml"
+SAMPLES_FILE = Path(api.__file__).parent / "texts" / "samples.yaml"
 SAMPLES: dict[str, str] = yaml.safe_load(SAMPLES_FILE.read_text(encoding="utf-8"))
 
 # Spec 2, table by table: the fields that the specification names; `status` by its common rule.

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from queryserver.api.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest, PayloadTooLarge
-from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.platform.text import StepwiseParser, parse_json
 
 JSON = st.recursive(

@@ -14,12 +14,13 @@ from queryserver.formats.cell_types.classes import (
     facts_of_array,
     facts_of_cells,
 )
-from queryserver.formats.cell_types.header import has_header, header_names
-from queryserver.formats.cell_types.preview import (
+from queryserver.formats.cell_types.header import (
     FIRST_RECORDS,
     WidthUncertain,
     analyse_blocks,
     analyse_records,
+    has_header,
+    header_names,
     sample_width,
 )
 from queryserver.formats.delimited.records import BlockReader, RecordReader

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queryserver.files.listing import FirstEntries, SortKey
 from queryserver.files.model import EntryKind, FileStatus
-from queryserver.files.sorting import FirstEntries, SortKey
 
 _TIMES = st.one_of(
     st.none(),

@@ -10,8 +10,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 
 from queryserver.sql.splitter import split
-from queryserver.sql.splitter_rules import lexis_of
-from queryserver.sql.splitter_scan import scan
+from queryserver.sql.splitter_scan import lexis_of, scan
 
 SQLGLOT = {
     "hive": "hive",

@@ -14,7 +14,7 @@ from tests.property.storage_model import OPERATIONS, Comparison, compare
 from queryserver.errors.files import PathExists
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.protocol import FileSystem, StorageTraits
-from queryserver.files.stores.local.file_system import LocalFileSystem
+from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.files.stores.s3.connection import S3Keys, S3Options
 from queryserver.files.stores.s3.storage import S3FileSystem
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress

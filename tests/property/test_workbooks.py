@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
 
 from queryserver.errors.base import InvalidRequest
-from queryserver.workbooks.calamine import OpenWorkbook
 from queryserver.workbooks.cells import checked_rows, columns_in_use
-from queryserver.workbooks.compound_files import recognise_workbook
+from queryserver.workbooks.packages import recognise_workbook
+from queryserver.workbooks.reader import OpenWorkbook
 
 # What spreadsheets can hold: openpyxl refuses control characters, and does not read escapes.
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(

@@ -9,9 +9,15 @@ import pytest
 import structlog
 from tests.timing import processor_s
 
-from queryserver.platform.audit import AuditEvent, AuditLog
-from queryserver.platform.log_lines import MOST_CHARACTERS, Redactor
-from queryserver.platform.logs import SharedLogFile, configure_logging, stop_logging
+from queryserver.platform.logs import (
+    MOST_CHARACTERS,
+    AuditEvent,
+    AuditLog,
+    Redactor,
+    SharedLogFile,
+    configure_logging,
+    stop_logging,
+)
 from queryserver.platform.settings.desktop import LoggingSettings
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"

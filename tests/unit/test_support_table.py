@@ -6,7 +6,7 @@ from scripts.document_engines import CAPABILITIES, COLUMNS, table
 from scripts.support_table import Page, Suite
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 
-from queryserver.connectors.building import BUILDERS
+from queryserver.connectors.engine_builders import BUILDERS
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from queryserver.platform.deployment import ServiceFactsReader
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.prometheus import MetricsPage, PageParts, PrometheusMetrics
 from queryserver.platform.settings.desktop import MetricsSettings
-from queryserver.platform.settings.rules import Finding
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.settings.tree import Finding, Settings
 from queryserver.statements.overview import HistoryFacts
 
 

@@ -6,29 +6,121 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
+from urllib.parse import urlsplit
 
-from queryserver.administration.looks import (
-    KEY_SERVERS,
-    look_at_broker,
-    look_at_database,
-    look_at_key_servers,
-    look_at_results,
-)
+import redis.asyncio
+from redis.exceptions import RedisError
+
 from queryserver.connectors.build import configured_connectors
-from queryserver.connectors.building import BuildContext, build_engine
-from queryserver.connectors.drivers import proxied_drivers
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.model import Connector
-from queryserver.connectors.sqlalchemy import postgresql_url
+from queryserver.connectors.sqlalchemy import postgresql_url, proxied_drivers
 from queryserver.connectors.urls import DriverUrl
 from queryserver.errors.base import ConfigurationError, QueryServerError
+from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
+from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.identity.build import BACKENDS, BUILT_IN
+from queryserver.identity.external_keys import KeyServers, NoKeys
 from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
-from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, database_login
-from queryserver.platform.machine_limits import affordable_connections
-from queryserver.platform.settings.report import shown_value
-from queryserver.platform.settings.rules import Finding, contradictions, exposure, warnings
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
+from queryserver.platform.database import Database, open_database, pool_limits, required_dsn
+from queryserver.platform.deployment import Deployment, look_at
+from queryserver.platform.limits import affordable_connections
+from queryserver.platform.migrations import require_newest
+from queryserver.platform.settings.loading import shown_value
+from queryserver.platform.settings.sections import LocalResults
+from queryserver.platform.settings.tree import Finding, Settings, contradictions, exposure, warnings
+from queryserver.results.segments import SegmentStore
+from queryserver.statements.build import results_location
+from queryserver.statements.retention import MANY_DOCUMENTS
+
+_RESULTS = "desktop.task_server.result_file_storage"
+_BROKER = "desktop.task_server.broker_url"
+_BROKER_S = 5.0
+KEY_SERVERS = "desktop.auth.jwt.key_server_url"
+
+
+async def look_at_database(settings: Settings) -> Sequence[Finding]:
+    """Raises DatabaseUnavailable, SchemaMismatch."""
+    dsn = required_dsn(settings)
+    await require_newest(dsn)
+    async with open_database(dsn, pool_limits(settings)) as database:
+        return await look_into_database(settings, database)
+
+
+async def look_into_database(settings: Settings, database: Database) -> Sequence[Finding]:
+    """What an open database of the newest schema tells. Raises DatabaseUnavailable."""
+    return list(_of_deployment(settings, await look_at(database, count_up_to=MANY_DOCUMENTS + 1)))
+
+
+def _of_deployment(settings: Settings, deployment: Deployment) -> Iterator[Finding]:
+    if settings.metadata.index.enabled and not deployment.has_trigrams:
+        # The contract wants it told (platform 8.4); ADR 37 is why nobody need act on it.
+        text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
+        yield Finding.warning("metadata.index.enabled", text)
+    kept = settings.desktop.task_server.result_file_storage
+    if deployment.hosts > 1 and (kept is None or isinstance(kept, LocalResults)):
+        text = f"keeps results in a directory, and {deployment.hosts} hosts use the database: all must share it."
+        yield Finding.warning(_RESULTS, text)
+    if deployment.history_entries > MANY_DOCUMENTS:
+        text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
+        yield Finding.warning("editor.history_retention_days", text)
+    for name in settings.notebook.interpreters_shown_on_wheel:
+        if name.isdecimal() and int(name) not in deployment.connectors:
+            yield Finding.warning(
+                "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
+            )
+
+
+async def look_at_results(settings: Settings) -> Iterable[Finding]:
+    """Writes, reads and removes a small file. Raises ConfigurationError."""
+    try:
+        async with PrivateStorage(results_location(settings)) as storage, SegmentStore(storage) as results:
+            await results.ping()
+    except StorageError as error:
+        return [Finding.error(_RESULTS, error.message)]
+    except OSError as error:
+        return [Finding.error(_RESULTS, f"cannot be used: {error.strerror or type(error).__name__}.")]
+    return []
+
+
+async def look_at_broker(settings: Settings) -> Iterable[Finding]:
+    """Whether Redis answers."""
+    client = redis.asyncio.from_url(
+        settings.desktop.task_server.broker_url.get_secret_value(),
+        socket_connect_timeout=_BROKER_S,
+        socket_timeout=_BROKER_S,
+    )
+    try:
+        await client.ping()
+    except (RedisError, OSError, ValueError):
+        return [Finding.error(_BROKER, "does not answer, or refuses the login.")]
+    finally:
+        await client.aclose()
+    return []
+
+
+async def look_at_key_servers(settings: Settings) -> Iterable[Finding]:
+    """Which of them give keys. One that does not is an error only when no other does."""
+    urls = settings.desktop.auth.jwt.key_server_url
+    gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
+    silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
+    found = Finding.error if len(silent) == len(urls) else Finding.warning
+    return [found(KEY_SERVERS, f"{urlsplit(url).hostname} gives no keys.") for url in silent]
+
+
+async def _gives_keys(settings: Settings, url: str) -> bool:
+    jwt = settings.desktop.auth.jwt
+    rules = address_rules(settings)
+    server = KeyServers([url], rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
+    try:
+        return bool((await server.fetch()).keys)
+    except NoKeys:
+        return False
+    finally:
+        await server.aclose()
+
 
 _WITHIN_S = 28.0
 

@@ -17,8 +17,8 @@ from queryserver.api.connections.guard import counted_address
 from queryserver.api.errors import respond
 from queryserver.errors.base import TooManyConnections, TooManyRequests
 from queryserver.identity.model import User
+from queryserver.platform.limits import FairPlaces
 from queryserver.platform.settings.sections import Network, contains, parsed_address
-from queryserver.platform.shares import FairPlaces
 from queryserver.services import Services
 
 log = structlog.get_logger(__name__)

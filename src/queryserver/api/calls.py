@@ -25,8 +25,8 @@ from queryserver.api.auth import authenticated, client_address, services_of
 from queryserver.api.bodies import Body, query_fields, read_body, reads
 from queryserver.api.errors import respond
 from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.requests.editor import parse
-from queryserver.api.schemas.snippets import Fields
 from queryserver.errors.base import QueryServerError, admin_required
 from queryserver.identity.model import User
 from queryserver.services import Services

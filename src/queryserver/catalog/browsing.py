@@ -7,11 +7,10 @@ from typing import Any, Generic, TypeVar
 
 from queryserver.catalog import cache as questions
 from queryserver.catalog.cache import DescribedColumn, Question, TableList
-from queryserver.catalog.forwarding import Elsewhere
-from queryserver.catalog.lookups import LookUps
+from queryserver.catalog.lookups import Elsewhere, LookUps
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.engines.metadata import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
+from queryserver.engines.protocol import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import function_not_found
 from queryserver.identity.model import User

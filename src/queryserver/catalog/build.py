@@ -5,23 +5,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from queryserver.catalog.browsing import Analyses, Metadata
-from queryserver.catalog.cache import MetadataCache
+from queryserver.catalog.cache import ForwardedLooks, MetadataCache, MetadataCacheRecords
 from queryserver.catalog.explaining import Explanations
-from queryserver.catalog.forwarding import Elsewhere, ElsewhereParts
-from queryserver.catalog.lookups import Heard, LookUpParts, LookUps
-from queryserver.catalog.repository import ForwardedLooks, MetadataCacheRecords
+from queryserver.catalog.lookups import Elsewhere, ElsewhereParts, Heard, LookUpParts, LookUps
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.engines import Connectors
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices
+from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.platform.shares import ByteBudget
 from queryserver.statements.choosing import Choosing
-from queryserver.statements.credentials import CredentialBook
 from queryserver.statements.runner import Runner
-from queryserver.statements.session_repository import SessionRecords
+from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.submission import Submissions
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from queryserver.catalog.forwarding import Elsewhere
-from queryserver.catalog.lookups import LookUps
+from queryserver.catalog.lookups import Elsewhere, LookUps
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.engines import operations as direct
 from queryserver.engines.protocol import EngineCapabilities, EngineSession
+from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge
 from queryserver.errors.statements import SessionLost, StatementRejected, session_not_found
 from queryserver.formats.cells import cell_values
@@ -21,7 +20,7 @@ from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.sql.positions import Position, behind, position_of, without_prefix
 from queryserver.statements.choosing import Choosing
-from queryserver.statements.held_sessions import HeldSessions
+from queryserver.statements.engine_sessions import HeldSessions
 from queryserver.statements.session_repository import SessionRecords
 
 _MAX_LINES = 10_000
@@ -125,7 +124,7 @@ class Explanations:
         try:
             async with self._session(user, connector, database, session_id) as session:
                 is_open = True
-                answer = await direct.run(session, statement, max_rows=_MAX_LINES)
+                answer = await run(session, statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
             # Before that the engine was sent other texts than the statement.
             place = refusal.place if is_open else None
@@ -154,7 +153,7 @@ class Explanations:
             yield session
 
 
-def _plan(answer: direct.Answer, capabilities: EngineCapabilities) -> str:
+def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:
     """The lines of the plan: one text column, or all columns side by side."""
     wanted = capabilities.explain_column
     shown = [place for place, column in enumerate(answer.columns) if wanted is None or column.name == wanted]

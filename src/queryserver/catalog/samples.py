@@ -10,19 +10,18 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from queryserver.catalog import cache as questions
-from queryserver.catalog.forwarding import Elsewhere
-from queryserver.catalog.lookups import LookUps
+from queryserver.catalog.cache import column_of, nested_type
+from queryserver.catalog.lookups import Elsewhere, LookUps
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.engines import operations as direct
-from queryserver.engines.metadata import SAMPLE_ROWS, SampleKind
+from queryserver.engines.protocol import SAMPLE_ROWS, SampleKind
+from queryserver.engines.sessions import run
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import EngineForbidden, PageRowTooLarge, StatementDenied
 from queryserver.formats.cells import RenderedRows, memory_of, render_page
 from queryserver.formats.columns import CellForm, Column, ResultType
 from queryserver.identity.model import User
-from queryserver.platform.shares import ByteBudget
+from queryserver.platform.limits import ByteBudget
 from queryserver.statements.rows import Recorded
 from queryserver.statements.submission import Submission, Submissions
 
@@ -132,8 +131,8 @@ class Samples:
         async with self._lookups.catalog(user, source) as catalog:
             table = await catalog.table(database, name)
             if column is not None:
-                found = questions.column_of(table, column)
-                questions.nested_type(found, nested)
+                found = column_of(table, column)
+                nested_type(found, nested)
                 column = found.name
             if table.kind.is_view and not source.limits.sample_views:
                 return b""
@@ -142,7 +141,7 @@ class Samples:
     async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> Sample:
         try:
             async with self._lookups.session(user, source) as session:
-                answer = await direct.run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
+                answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
         except StatementDenied as error:
             # Whoever samples names an object, not a statement.
             raise EngineForbidden(error.message) from error

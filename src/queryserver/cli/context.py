@@ -71,10 +71,7 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
 
     `subject` are the names that it is about, such as a user and a group.
     """
-    from queryserver.platform.audit import (  # noqa: PLC0415 as above
-        AUDIT,
-        AuditTrail,
-    )
+    from queryserver.platform.logs import AUDIT, AuditTrail  # noqa: PLC0415 as above
 
     names = " ".join(name for name in subject if name)
     with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
@@ -96,14 +93,14 @@ def print_json(value: object) -> None:
 
 def printable(text: str) -> str:
     """The text of a user for a terminal: of what does not print, lines and tabs stay and the rest is escaped."""
-    from queryserver.platform.log_lines import escaped  # noqa: PLC0415 as above
+    from queryserver.platform.logs import escaped  # noqa: PLC0415 as above
 
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, with_header: bool = True) -> None:
     """A listing: aligned columns on a terminal, else columns separated by tabs."""
-    from queryserver.platform.log_lines import escaped  # noqa: PLC0415 as above
+    from queryserver.platform.logs import escaped  # noqa: PLC0415 as above
 
     lines = [list(header)] if with_header else []
     lines += [[escaped(cell) for cell in row] for row in rows]

@@ -9,10 +9,16 @@ import typer
 
 from queryserver.cli.context import ConfigFile, run, settings_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
-from queryserver.platform.settings.loading import CONFIG_FILE, DEFAULT_FILES, PREFIX, load_settings, read_settings
-from queryserver.platform.settings.report import as_toml, sample_file
-from queryserver.platform.settings.rules import Finding, Level
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.settings.loading import (
+    CONFIG_FILE,
+    DEFAULT_FILES,
+    PREFIX,
+    as_toml,
+    load_settings,
+    read_settings,
+    sample_file,
+)
+from queryserver.platform.settings.tree import Finding, Level, Settings
 
 app = typer.Typer()
 

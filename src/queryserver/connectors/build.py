@@ -10,11 +10,17 @@ from types import MappingProxyType
 
 import structlog
 
-from queryserver.connectors.building import BuildContext, build_engine, section_defaults
-from queryserver.connectors.drivers import InstalledDrivers
-from queryserver.connectors.examples import ConnectorExamples, Example
+from queryserver.connectors.connection_tests import ConnectionTests, EngineAttempt, Trial
+from queryserver.connectors.engine_builders import BuildContext, build_engine, section_defaults
 from queryserver.connectors.failures import RestAttempt, RestQuestion, basic
-from queryserver.connectors.instances import ConnectorAudit, ConnectorInstances, Draft, GivenConnector
+from queryserver.connectors.instances import (
+    ConnectorAudit,
+    ConnectorExamples,
+    ConnectorInstances,
+    Draft,
+    Example,
+    GivenConnector,
+)
 from queryserver.connectors.model import Connector, ConnectorInstance, ConnectorLimits, SettingValue, connector_right
 from queryserver.connectors.options import (
     AtlasOptions,
@@ -25,7 +31,7 @@ from queryserver.connectors.options import (
     read_options,
 )
 from queryserver.connectors.repository import ConnectorRepository
-from queryserver.connectors.tests import ConnectionTests, EngineAttempt, Trial
+from queryserver.connectors.sqlalchemy import InstalledDrivers
 from queryserver.connectors.types import ConnectorType, Runs, catalogue_of
 from queryserver.connectors.urls import driver_of
 from queryserver.engines.connections import MEMORY, require_folder
@@ -35,9 +41,9 @@ from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import ConnectorRefused, DriverNotInstalled
 from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, load_keyring, require_known_key
 from queryserver.platform.addresses import HttpServer, TcpReach
-from queryserver.platform.audit import AUDIT
 from queryserver.platform.database import Database, open_database, pool_limits, required_dsn
 from queryserver.platform.deployment import FactRepository, Resealing
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.editor import InterpreterSettings
 from queryserver.platform.settings.tree import Settings

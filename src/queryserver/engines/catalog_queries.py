@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from queryserver.engines.loading import ended
-from queryserver.engines.metadata import SAMPLE_ROWS, SampleKind, TableSummary
-from queryserver.engines.protocol import EngineSession, OperationHandle
+from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, OperationHandle, SampleKind, TableSummary
 from queryserver.errors.statements import (
     EngineForbidden,
     EngineUnavailable,

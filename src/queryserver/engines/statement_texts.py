@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from queryserver.errors.places import ErrorExcerpt, ErrorPlace, LineColumn, Rest, Unit
-from queryserver.formats.cell_sizes import parts
+from queryserver.errors.statements import ErrorExcerpt, ErrorPlace, LineColumn, Rest, Unit
+from queryserver.formats.columns import parts
 
 _MOST_CHARACTERS = 64 * 1024
 """Of a text that are read: some repeat statements of megabytes."""

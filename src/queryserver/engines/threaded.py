@@ -16,7 +16,7 @@ import pyarrow as pa
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import Column
-from queryserver.platform.shares import FairPlaces
+from queryserver.platform.limits import FairPlaces
 
 Answered = TypeVar("Answered")
 

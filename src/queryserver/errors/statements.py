@@ -1,7 +1,9 @@
 """Failures of statements, sessions, data sources and their objects, connectors and the metadata search."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Self, TypeAlias
 
 from queryserver.errors.base import (
     Conflict,
@@ -15,7 +17,61 @@ from queryserver.errors.base import (
     ServiceUnavailable,
     configured,
 )
-from queryserver.errors.places import ErrorPlace
+
+
+class Unit(Enum):
+    """What an engine counts its columns in."""
+
+    CHARACTER = auto()
+    UTF16 = auto()
+    SCREEN = auto()
+    """Columns of a terminal: wide characters count two, control characters none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Character:
+    """The number of a character, from 0."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Octet:
+    """The number of a byte of the UTF-8 text, from 0."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineColumn:
+    """A line from 1, ended by a line feed, and a column from 1, as far as it is known."""
+
+    line: int
+    column: int | None = None
+    unit: Unit = Unit.CHARACTER
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorExcerpt:
+    """A line from 1, the part of it that is shown with `...` for what is left out, and a mark below it, from 0."""
+
+    line: int
+    shown: str
+    mark: int
+    unit: Unit = Unit.CHARACTER
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The text from the error on, which may be cut, and a line from 1."""
+
+    line: int
+    text: str
+
+
+ErrorPlace: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
+"""As an engine says it."""
+
 
 _SHOWN = 100  # characters of a name that a client gave
 

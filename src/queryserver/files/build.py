@@ -13,26 +13,23 @@ from uuid import uuid4
 from queryserver.files.changing import Attributes, Creations
 from queryserver.files.downloading import FileDownloads
 from queryserver.files.listing import ListingLimits, Listings
-from queryserver.files.model import Scheme
+from queryserver.files.model import ExtensionRules, PathReader, Scheme
 from queryserver.files.moving import Moving, Targets, final_body
 from queryserver.files.operations import Operations, OperationTimes
-from queryserver.files.orphans import Leftovers
-from queryserver.files.part_uploads import KEEP, PartUploading, PartUploadTools
-from queryserver.files.part_writing import Joining, PartWriting
-from queryserver.files.paths import ExtensionRules, PathReader
+from queryserver.files.part_uploads import KEEP, Joining, PartUploading, PartUploadTools, PartWriting
 from queryserver.files.places import FileSystems, StorageAudit, Stores
 from queryserver.files.protocol import FileSystem
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfers import TransferParts, Transfers
 from queryserver.files.trash import Deletions, Trash
-from queryserver.files.upload_repository import PartUploads, UnfinishedWrites
+from queryserver.files.upload_repository import Leftovers, PartUploads, UnfinishedWrites
 from queryserver.files.uploading import UploadRules, Uploads, UploadSpace
 from queryserver.files.viewing import Viewing
+from queryserver.identity.callers import Streams
 from queryserver.identity.repository import AccountRepository
-from queryserver.identity.request_limits import Streams
-from queryserver.platform.audit import AUDIT
 from queryserver.platform.database import Database
-from queryserver.platform.machine_limits import disk_floor
+from queryserver.platform.limits import disk_floor
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.workbooks.reader import AvroReader, ProcessWorkbooks
@@ -134,7 +131,7 @@ _MODULES: Mapping[Scheme, str] = MappingProxyType(
         Scheme.S3A: "s3.storage",
         Scheme.ABFS: "adls.file_system",
         Scheme.OFS: "ozone",
-        Scheme.FILE: "local.file_system",
+        Scheme.FILE: "local.storage",
     }
 )
 """The modules below `files.stores` whose `build` makes the store of a scheme."""

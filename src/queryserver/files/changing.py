@@ -13,9 +13,7 @@ from queryserver.errors.files import (
     SymlinkNotFollowed,
     too_many_entries,
 )
-from queryserver.files.model import ContentSummary, EntryKind, FileStatus, StoragePath
-from queryserver.files.orphans import Leftovers
-from queryserver.files.paths import ExtensionRules, new_name
+from queryserver.files.model import ContentSummary, EntryKind, ExtensionRules, FileStatus, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import (
     PIECE_BYTES,
@@ -25,6 +23,7 @@ from queryserver.files.protocol import (
     Storage,
     SummarizedStorage,
 )
+from queryserver.files.upload_repository import Leftovers
 
 
 class Creations:

@@ -15,8 +15,8 @@ from queryserver.errors.base import QueryServerError, download_disabled
 from queryserver.errors.files import NotAFile, RangeNotSatisfiable, StorageError, SymlinkNotFollowed
 from queryserver.files.model import EntryKind, FileStatus, StoragePath
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
+from queryserver.identity.callers import Streams
 from queryserver.identity.model import DOWNLOAD, User
-from queryserver.identity.request_limits import Streams
 
 _UNIT = "bytes="
 _RANGE = re.compile(r"([0-9]*)-([0-9]*)")

@@ -15,14 +15,23 @@ from queryserver.errors.files import (
     same_path,
 )
 from queryserver.files.changing import refuse_no_directory
-from queryserver.files.model import ClaimedTransfer, EntryKind, FileStatus, Scheme, StoragePath, Transfer, TransferKind
+from queryserver.files.model import (
+    ClaimedTransfer,
+    EntryKind,
+    ExtensionRules,
+    FileStatus,
+    Scheme,
+    StoragePath,
+    Transfer,
+    TransferKind,
+    new_name,
+)
 from queryserver.files.operations import Body, Progress
-from queryserver.files.orphans import Leftovers
-from queryserver.files.paths import ExtensionRules, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import RenamingStorage
 from queryserver.files.transfer_steps import Moved
 from queryserver.files.transfers import Transfers
+from queryserver.files.upload_repository import Leftovers
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,408 @@
 """Files that arrive in parts, in any order and at any instance (Contract storage 9.2)."""
 
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from typing import TypeVar
 from uuid import UUID, uuid4
 
-from queryserver.errors.base import InvalidParameter, QueryServerError, TooManyRequests
-from queryserver.errors.files import OperationInProgress, PathExists, PathNotFound, part_conflict
-from queryserver.files.model import StoragePath
-from queryserver.files.orphans import Leftovers
-from queryserver.files.part_writing import GivenPart, Joining, PartWriting, plan_of, size_of_part
-from queryserver.files.paths import new_name
+from queryserver.errors.base import DatabaseUnavailable, InvalidParameter, QueryServerError, TooManyRequests
+from queryserver.errors.files import (
+    OperationInProgress,
+    PathExists,
+    PathNotFound,
+    StorageError,
+    UploadNotFound,
+    VerificationFailed,
+    part_conflict,
+    upload_incomplete,
+)
+from queryserver.files.model import FileStatus, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
-from queryserver.files.protocol import PartPlan
-from queryserver.files.upload_repository import LEASE, NewUpload, PartUpload, PartUploads, UploadTerms, attempts
-from queryserver.files.uploading import OBJECT_STORES, UploadRules
+from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart
+from queryserver.files.upload_repository import (
+    LEASE,
+    ArrivedPart,
+    Leftovers,
+    NewUpload,
+    PartUpload,
+    PartUploads,
+    UploadTerms,
+    attempts,
+    renewed,
+)
+from queryserver.files.uploading import OBJECT_STORES, CheckedContent, UploadRules
+
+MAX_PARTS = 10_000
+MAX_PART_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPart:
+    """One part as its client announces it."""
+
+    client_uuid: UUID
+    directory: StoragePath
+    file_name: str
+    index: int
+    offset: int
+    total_bytes: int
+    parts: int
+    """0: the whole file is in this part, and completes the upload."""
+    part_bytes: int | None = None
+    overwrite: bool = False
+    sha256: bytes | None = None
+    """What the digest of the part must be."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the upload is completed at once."""
+        return self.parts == 0
+
+
+def plan_of(given: GivenPart, path: str) -> PartPlan:
+    """How the file is cut. Raises InvalidParameter: numbers that contradict each other, or above their limits."""
+    parts = max(given.parts, 1)
+    if given.index >= parts:
+        raise InvalidParameter("qqpartindex must be below qqtotalparts.")
+    if parts > MAX_PARTS:
+        raise InvalidParameter(f"An upload has at most {MAX_PARTS} parts.")
+    part_bytes = _part_bytes(given, parts)
+    if parts > 1 and not (parts - 1) * part_bytes < given.total_bytes <= parts * part_bytes:
+        raise InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
+    if given.offset != given.index * part_bytes:
+        raise InvalidParameter("qqpartbyteoffset must be qqpartindex times the chunk size.")
+    if not given.is_whole and part_bytes > MAX_PART_BYTES:
+        raise InvalidParameter(f"A part has at most {MAX_PART_BYTES} bytes.")
+    return PartPlan(path, given.total_bytes, part_bytes, parts)
+
+
+def _part_bytes(given: GivenPart, parts: int) -> int:
+    """The size of every part but the last. Clients may tell the last one's own size with it."""
+    if parts == 1:
+        return given.total_bytes
+    if given.part_bytes is None:
+        raise InvalidParameter("qqchunksize is required.")
+    if given.index == parts - 1 and given.part_bytes == given.total_bytes - given.offset:
+        return given.offset // given.index
+    return given.part_bytes
+
+
+def size_of_part(plan: PartPlan, index: int) -> int:
+    """How many bytes the part has."""
+    return min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
+
+
+def missing_parts(upload: PartUpload) -> Sequence[int]:
+    """Indexes of the parts that have not arrived."""
+    return [index for index in range(upload.terms.plan.parts) if index not in upload.arrived]
+
+
+def received(upload: PartUpload) -> list[list[int]]:
+    """The ranges of bytes that arrived, ends exclusive, in order, neighbours joined."""
+    plan = upload.terms.plan
+    ranges: list[list[int]] = []
+    for index in sorted(upload.arrived):
+        start = index * plan.part_bytes
+        end = start + size_of_part(plan, index)
+        if ranges and ranges[-1][1] == start:
+            ranges[-1][1] = end
+        elif end > start:
+            ranges.append([start, end])
+    return ranges
+
+
+def contiguous(upload: PartUpload) -> int:
+    """How many bytes from the start on arrived without a gap."""
+    ranges = received(upload)
+    return ranges[0][1] if ranges and ranges[0][0] == 0 else 0
+
+
+_CLAIM_WAIT_S = 30.0
+_ANOTHER_FILE = "The SHA-256 of the joined file is not the one that was announced."
+
+
+class Joining:
+    """Uploads in parts as a whole: looking at them, working on them alone, joining them."""
+
+    def __init__(self, stores: Stores, records: PartUploads, leftovers: Leftovers, threads: Executor) -> None:
+        self._stores = stores
+        self._records = records
+        self._leftovers = leftovers
+        self._threads = threads
+
+    async def own(self, caller: Caller, client_uuid: UUID) -> PartUpload:
+        """An upload of the caller. Raises UploadNotFound, storage_access_denied."""
+        upload = await self._records.read(caller.user.id, client_uuid)
+        if upload is None:
+            raise UploadNotFound("There is no such upload.")
+        self._stores.place(caller, upload.terms.target)
+        return upload
+
+    @asynccontextmanager
+    async def alone(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
+        """The upload, and the claim that keeps all others away from it while inside. Raises OperationInProgress."""
+        claimant = uuid4()
+        async for _ in attempts(_CLAIM_WAIT_S):
+            upload = await self.own(caller, client_uuid)
+            if await self._records.claim(upload.id, claimant, lease=LEASE):
+                break
+        else:
+            raise OperationInProgress("Another call works on this upload.")
+        try:
+            claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE))
+            async with claim, self._leftovers.alive(upload.id):
+                # What is known from before the claim may have changed with the last claim's work.
+                yield await self.own(caller, client_uuid), claimant
+        finally:
+            with suppress(DatabaseUnavailable):
+                await self._records.release(upload.id, claimant)
+
+    async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
+        """Join the parts; once it is done, the same answer again.
+
+        Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file), as
+        `Storage.join_parts`, OperationInProgress.
+        """
+        _require_all(await self.own(caller, client_uuid))
+        async with self.alone(caller, client_uuid) as (upload, claimant):
+            if upload.result is not None:
+                return upload
+            _require_all(upload)
+            _require_digest(upload, sha256)
+            storage = self._stores.place(caller, upload.terms.target).storage
+            entry = await self._joined(storage, upload, sha256)
+            await self.keep(upload, claimant, entry)
+        return await self.own(caller, client_uuid)
+
+    async def keep(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
+        """Keep what an upload became. Raises part_conflict when the claim on it was lost.
+
+        Tries again while the database is out of reach: the parts are gone, and nobody else knows of the file.
+        """
+        if not await self._finished(upload.id, claimant, entry):
+            raise part_conflict("Another call took over this upload.")
+        await self._leftovers.end(upload.id)
+
+    async def _finished(self, upload_id: UUID, claimant: UUID, entry: FileStatus) -> bool:
+        async for _ in attempts(_CLAIM_WAIT_S):
+            with suppress(DatabaseUnavailable):
+                return await self._records.finished(upload_id, claimant, entry)
+        raise DatabaseUnavailable
+
+    async def give_up(self, upload: PartUpload, error: QueryServerError) -> None:
+        """Forget an upload that was to be done at once and failed: its client begins anew."""
+        with suppress(DatabaseUnavailable):
+            await self._records.forget(upload.id)
+        if not isinstance(error, StorageError):
+            await self._leftovers.end(upload.id)
+
+    async def _joined(self, storage: Storage, upload: PartUpload, sha256: bytes | None) -> FileStatus:
+        terms, plan = upload.terms, upload.terms.plan
+        if upload.staging is None:
+            return await storage.write(plan.path, _nothing(), overwrite=terms.overwrite, size_bytes=0)
+        parts = [upload.arrived[index].stored for index in range(plan.parts)]
+        is_known = sha256 is None or plan.parts == 1
+        if not is_known and isinstance(storage, ReadableParts):
+            async with aclosing(storage.read_parts(plan, upload.staging, parts)) as pieces:
+                if await self._digest(pieces) != sha256:
+                    await storage.discard_parts(plan, upload.staging)
+                    await self._records.forget(upload.id)
+                    raise VerificationFailed(_ANOTHER_FILE)
+            is_known = True
+        replaces = not is_known and await _exists(storage, plan.path)
+        entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
+        if not is_known:
+            await self._check_joined(storage, upload, entry, sha256, replaces=replaces)
+        return entry
+
+    async def _check_joined(
+        self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
+    ) -> None:
+        """For a store that shows nothing of its parts before it has joined them (S3)."""
+        async with aclosing(storage.read(entry.path, version=entry)) as pieces:
+            if await self._digest(pieces) == sha256:
+                return
+        await self._records.forget(upload.id)
+        if replaces:
+            # The former content is gone: to delete this one, too, would leave nothing at all.
+            raise VerificationFailed("The parts arrived as sent, but make another file than announced.")
+        await storage.delete(upload.terms.plan.path, recursive=False)
+        raise VerificationFailed(_ANOTHER_FILE)
+
+    async def _digest(self, pieces: AsyncIterator[bytes]) -> bytes:
+        digest = hashlib.sha256()
+        loop = asyncio.get_running_loop()
+        async for piece in pieces:
+            await loop.run_in_executor(self._threads, digest.update, piece)
+        return digest.digest()
+
+
+def _require_all(upload: PartUpload) -> None:
+    missing = missing_parts(upload)
+    if upload.result is None and missing:
+        raise upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
+
+
+def _require_digest(upload: PartUpload, sha256: bytes | None) -> None:
+    """A file of one part is known before it is joined."""
+    if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
+        raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
+
+
+async def _exists(storage: Storage, path: str) -> bool:
+    try:
+        await storage.stat(path)
+    except PathNotFound:
+        return False
+    return True
+
+
+async def _nothing() -> AsyncGenerator[bytes]:
+    for piece in ():
+        yield piece
+
+
+# The same part twice at a time comes of a client that gave up waiting: its first call ends soon.
+_PART_WRITING_CLAIM_WAIT_S = 10.0
+
+Written = TypeVar("Written")
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """One part that this call alone writes."""
+
+    place: Place
+    upload: PartUpload
+    given: GivenPart
+    claimant: UUID
+
+
+class PartWriting:
+    """Writes parts, each once."""
+
+    def __init__(self, records: PartUploads, joining: Joining, threads: Executor, *, keep: timedelta) -> None:
+        self._records = records
+        self._joining = joining
+        self._threads = threads
+        self._keep = keep
+
+    async def receive(
+        self, caller: Caller, place: Place, upload: PartUpload, given: GivenPart, content: AsyncGenerator[bytes]
+    ) -> None:
+        """Store a part, or compare it with the one that arrived before.
+
+        Raises InvalidParameter (another size), part_conflict (other bytes), VerificationFailed, OperationInProgress,
+        UploadNotFound (discarded meanwhile), as the store, and what `content` raises.
+        """
+        checked = CheckedContent(content, self._threads, sha256=given.sha256)
+        size = size_of_part(upload.terms.plan, given.index)
+        writing = _Writing(place, upload, given, uuid4())
+        async with aclosing(_exactly(size, checked)) as pieces:
+            if not await self._claimed(caller, writing):
+                await self._compare(caller, given, checked, pieces)
+            elif given.is_whole and upload.staging is None:
+                await self._write_whole(caller, writing, checked, pieces)
+            else:
+                stored = await self._written(writing, partial(_write_part, writing, pieces))
+                await self._keep_part(caller, writing, ArrivedPart(stored, checked.sha256))
+
+    async def _claimed(self, caller: Caller, writing: _Writing) -> bool:
+        """Whether the part is to be written; False: it has arrived."""
+        upload, index = writing.upload, writing.given.index
+        async for _ in attempts(_PART_WRITING_CLAIM_WAIT_S):
+            if index in upload.arrived or upload.result is not None:
+                return False
+            if await self._records.claim_part(upload.id, index, writing.claimant, lease=LEASE):
+                return True
+            upload = await self._joining.own(caller, upload.client_uuid)
+        raise OperationInProgress(f"Part {index} is arriving over another connection.")
+
+    async def _compare(
+        self, caller: Caller, given: GivenPart, checked: CheckedContent, pieces: AsyncGenerator[bytes]
+    ) -> None:
+        async for _ in pieces:
+            pass
+        upload = await self._joining.own(caller, given.client_uuid)
+        arrived = upload.arrived.get(given.index)
+        if arrived is not None and arrived.sha256 != checked.sha256:
+            raise part_conflict(f"Part {given.index} arrived before with other bytes.")
+
+    async def _write_whole(
+        self, caller: Caller, writing: _Writing, checked: CheckedContent, pieces: AsyncGenerator[bytes]
+    ) -> None:
+        """A part that is the whole file needs no staging."""
+        upload, plan = writing.upload, writing.upload.terms.plan
+        write = partial(
+            writing.place.storage.write,
+            plan.path,
+            pieces,
+            overwrite=upload.terms.overwrite,
+            size_bytes=plan.size_bytes,
+        )
+        async with self._joining.alone(caller, upload.client_uuid) as (_, claimant):
+            try:
+                entry = await self._written(writing, write)
+            except QueryServerError as error:
+                await self._joining.give_up(upload, error)
+                raise
+            await self._joining.keep(upload, claimant, entry)
+        stored = StoredPart(writing.given.index, checked.size_bytes, "")
+        await self._keep_part(caller, writing, ArrivedPart(stored, checked.sha256))
+
+    async def _written(self, writing: _Writing, write: Callable[[], Awaitable[Written]]) -> Written:
+        """What `write` gives; when it fails, another call may write the part."""
+        upload, index, claimant = writing.upload, writing.given.index, writing.claimant
+        try:
+            async with renewed(partial(self._records.claim_part, upload.id, index, claimant, lease=LEASE)):
+                return await write()
+        except BaseException:  # a cancel too: the part must not stay claimed
+            with suppress(DatabaseUnavailable):
+                await self._records.release_part(upload.id, index, claimant)
+            raise
+
+    async def _keep_part(self, caller: Caller, writing: _Writing, part: ArrivedPart) -> None:
+        upload = writing.upload
+        if await self._records.arrived(upload.id, writing.claimant, part, keep=self._keep):
+            return
+        try:
+            await self._joining.own(caller, upload.client_uuid)
+        except UploadNotFound:
+            # It was discarded while this part was on its way, so the part came too late to be discarded with it.
+            if upload.staging is not None:
+                await writing.place.storage.discard_parts(upload.terms.plan, upload.staging)
+            raise
+        raise part_conflict(f"Another call took part {part.stored.index} over.")
+
+
+async def _write_part(writing: _Writing, pieces: AsyncGenerator[bytes]) -> StoredPart:
+    plan, index = writing.upload.terms.plan, writing.given.index
+    if writing.upload.staging is not None:
+        return await writing.place.storage.write_part(plan, writing.upload.staging, index, pieces)
+    # An empty file has no staging place.
+    async for _ in pieces:
+        pass
+    return StoredPart(index, 0, "")
+
+
+async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[bytes]:
+    """The pieces. Raises InvalidParameter, before they end, when they are more or fewer bytes."""
+    async with aclosing(checked.pieces()) as pieces:
+        async for piece in pieces:
+            if checked.size_bytes > size_bytes:
+                break
+            yield piece
+        else:
+            if checked.size_bytes == size_bytes:
+                return
+    raise InvalidParameter(f"The part has not the {size_bytes} bytes that its numbers say.")
+
 
 MAX_OPEN_UPLOADS = 20
 KEEP = timedelta(hours=24)

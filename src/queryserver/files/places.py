@@ -24,13 +24,12 @@ from queryserver.errors.files import (
     UnknownScheme,
     storage_access_denied,
 )
-from queryserver.files.model import ClusterFacts, Scheme, StoragePath, StorageUser, Transfer
-from queryserver.files.paths import PathReader
+from queryserver.files.model import ClusterFacts, PathReader, Scheme, StoragePath, StorageUser, Transfer
 from queryserver.files.protocol import ClusterFileSystem, FileSystem, Storage, TrashStorage
 from queryserver.identity.model import User, UsernameRule
 from queryserver.identity.repository import AccountRepository
-from queryserver.platform.audit import Audit, AuditEvent
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
+from queryserver.platform.logs import Audit, AuditEvent
 
 IMPERSONATE = "security.impersonate"
 

@@ -6,7 +6,7 @@ told without a call (Contract storage 11).
 
 Paths are relative to the store's root, with `/` between names, and empty for the root. In an object store the first
 name is the bucket or container, in Ozone the service. Every adapter checks each path with `names_of` of
-`files/paths.py`.
+`files/model.py`.
 
 Every call may raise InvalidPath, PermissionDenied (the store refuses this user), PathNotFound, NotADirectory (a part of
 the path is a file), StorageUnavailable, StorageError. Each wait has a time-out that ends in StorageUnavailable.

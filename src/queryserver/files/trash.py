@@ -16,8 +16,7 @@ from queryserver.errors.files import (
     root_not_allowed,
     trash_not_supported,
 )
-from queryserver.files.model import Scheme, StoragePath
-from queryserver.files.paths import MAX_NAME_BYTES
+from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
 

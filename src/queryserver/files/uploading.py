@@ -18,13 +18,12 @@ from queryserver.errors.files import (
     upload_disabled,
 )
 from queryserver.files.changing import refuse_no_directory
-from queryserver.files.model import FileStatus, Scheme, StoragePath
-from queryserver.files.orphans import Leftovers
-from queryserver.files.paths import ExtensionRules, new_name
+from queryserver.files.model import ExtensionRules, FileStatus, Scheme, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores, may_use
 from queryserver.files.protocol import CheckedWrites, QuotaStorage, Storage
+from queryserver.files.upload_repository import Leftovers
 from queryserver.identity.model import User
-from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
+from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
 OBJECT_STORES = frozenset({Scheme.S3A})
 """A directory of these stores is there as soon as a file in it is."""

@@ -28,7 +28,7 @@ from queryserver.formats.unpacking import (
     head_bytes,
     unpacker,
 )
-from queryserver.formats.unpacking_parquet import parquet_lines
+from queryserver.formats.unpacking_records import parquet_lines
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import AvroReader
 

@@ -18,8 +18,7 @@ import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.cell_sizes import union_places
-from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType
+from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType, union_places
 from queryserver.formats.scalar_cells import (
     EXACT_IN_A_DOUBLE,
     Integers,

@@ -10,33 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.callers import BearerAuthenticator, Callers
+from queryserver.identity.callers import BearerAuthenticator, CallerRepository, Callers, Standing, TokenRepository
 from queryserver.identity.explaining import Explainer, ExplainParts
 from queryserver.identity.external_keys import CacheTimes, KeyCache, KeyServers
 from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalCaller, ExternalRules, ExternalTokens
 from queryserver.identity.keys import AesSealer, load_keyring, require_known_key
 from queryserver.identity.ldap.login import Directory, Judge, LdapLogin
-from queryserver.identity.logins import LoginParts, Logins, LoginSource
+from queryserver.identity.logins import Argon2Passwords, LocalLogin, LoginParts, Logins, LoginSource
 from queryserver.identity.model import LDAP, ExternalIdentity, UsernameRule, jwt_issuer, plug_in_issuer
-from queryserver.identity.passwords import Argon2Passwords, LocalLogin
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
 from queryserver.identity.protocols import Authenticator, CallerSource, Passwords, TokenCodec
 from queryserver.identity.provisioning import Arrivals
 from queryserver.identity.repository import AccountRepository, GroupRepository, IdentityRepository, PreferenceRepository
-from queryserver.identity.request_limits import Standing
 from queryserver.identity.throttling import (
     LoginFailureRepository,
     LoginNetworkRepository,
     LoginThrottle,
     ThrottleLimits,
 )
-from queryserver.identity.token_repository import CallerRepository, TokenRepository
 from queryserver.identity.tokens import AccountNotes, JwtCodec, TokenLives, Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
 from queryserver.platform.addresses import address_rules
-from queryserver.platform.audit import AUDIT, BY_SERVER, AuditTrail
 from queryserver.platform.database import Database, open_database, pool_limits, required_dsn
 from queryserver.platform.deployment import FactRepository, Sealer
+from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
 from queryserver.platform.metrics import UNMEASURED, AccountMetrics
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
@@ -172,11 +169,7 @@ def open_directory_login(ldap: LdapSettings, usernames: UsernameRule) -> Generat
 
 def _directory(ldap: LdapSettings) -> Directory:
     try:
-        from queryserver.identity.ldap.ldap3_directory import (  # noqa: PLC0415 an extra
-            DirectoryServer,
-            Ldap3Directory,
-            client_context,
-        )
+        from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context  # noqa: PLC0415 an extra
     except ModuleNotFoundError as error:
         message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
         raise ConfigurationError([message]) from error

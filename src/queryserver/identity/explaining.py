@@ -5,13 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queryserver.errors.base import IdentityRefused, InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
-from queryserver.identity.callers import key_of
+from queryserver.identity.callers import TokenRepository, key_of
 from queryserver.identity.external_keys import algorithm_of, header_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import CHECKS, ExternalBearers, ExternalTokens, TokenRefused
 from queryserver.identity.keys import Keyring
 from queryserver.identity.protocols import TokenClaims, TokenType
-from queryserver.identity.token_repository import TokenRepository
 from queryserver.identity.tokens import ALGORITHM as OWN
 from queryserver.identity.tokens import JwtCodec
 

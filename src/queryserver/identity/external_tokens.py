@@ -22,13 +22,12 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.callers import bearer_of
+from queryserver.identity.callers import TokenRepository, bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, claims_of, decoded, header_of
 from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, ExternalToken, User, jwt_issuer
 from queryserver.identity.protocols import AuthRequest, ExternalClaims, ExternalTokenReader
 from queryserver.identity.provisioning import Arrivals
-from queryserver.identity.token_repository import TokenRepository
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
 from queryserver.platform.metrics import UNMEASURED, AccountMetrics
 
 log = structlog.get_logger(__name__)

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.deployment import FactRepository
 from queryserver.platform.settings.desktop import DesktopSettings
-from queryserver.platform.settings.rules import fallbacks_problem, secret_key_problem
 from queryserver.platform.settings.sections import Secret
+from queryserver.platform.settings.tree import fallbacks_problem, secret_key_problem
 
 KEY_FILE = "secret_key"
 

@@ -14,11 +14,11 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
+from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
 from queryserver.identity.repository import AccountRepository, CallerKey, IdentityRepository, KnownCaller, NewAccount
-from queryserver.identity.token_repository import CallerRepository
-from queryserver.platform.audit import BY_SERVER, UNHEARD, AuditTrail
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
+from queryserver.platform.logs import BY_SERVER, UNHEARD, AuditTrail
 
 log = structlog.get_logger(__name__)
 

@@ -19,15 +19,14 @@ from queryserver.errors.base import (
     LoginThrottled,
     QueryServerError,
 )
-from queryserver.identity.callers import bearer, key_of
+from queryserver.identity.callers import TokenRepository, bearer, key_of
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import Keyring
 from queryserver.identity.protocols import TokenClaims, TokenCodec, TokenType
 from queryserver.identity.repository import StoredLogin, TokenOwner
-from queryserver.identity.token_repository import TokenRepository
-from queryserver.platform.audit import BY_SERVER, AuditTrail
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
+from queryserver.platform.logs import BY_SERVER, AuditTrail
 from queryserver.platform.metrics import AccountMetrics
 
 

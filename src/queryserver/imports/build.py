@@ -12,23 +12,20 @@ from pathlib import Path
 from queryserver.catalog.build import MetadataServices
 from queryserver.connectors.engines import Connectors
 from queryserver.files.places import Stores
-from queryserver.files.stores.local.file_system import LocalUploadArea
+from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.create_table import TableCreationParts, TableCreations
-from queryserver.imports.orphans import ImportJanitor, JanitorParts
 from queryserver.imports.preview import Detection, Previews
-from queryserver.imports.repository import DatabaseImportUploads, ImportLeftovers
+from queryserver.imports.repository import DatabaseImportUploads, ImportJanitor, ImportLeftovers, JanitorParts
 from queryserver.imports.running import ImportParts, Imports
-from queryserver.imports.sources import ImportSources
-from queryserver.imports.uploads import ImportUploads, UploadAreaKeeping, UploadLimits, UploadUsage
+from queryserver.imports.uploads import ImportSources, ImportUploads, UploadAreaKeeping, UploadLimits, UploadUsage
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database
-from queryserver.platform.machine_limits import DiskFloor, disk_floor
+from queryserver.platform.limits import DiskFloor, FairPlaces, disk_floor
 from queryserver.platform.settings.stores import ImporterSettings
 from queryserver.platform.settings.tree import Settings
-from queryserver.platform.shares import FairPlaces
 from queryserver.platform.threads import FairThreads
-from queryserver.statements.credentials import CredentialBook
+from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.submission import Submissions
 from queryserver.workbooks.reader import ProcessWorkbooks, WorkbookReader
 

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from queryserver.catalog.forwarding import Elsewhere
-from queryserver.catalog.lookups import LookUps
+from queryserver.catalog.lookups import Elsewhere, LookUps
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import LoadingEngine, OperationHandle, OperationState, OperationStatus, TableName
@@ -28,6 +27,7 @@ from queryserver.errors.files import (
 from queryserver.errors.statements import EngineError, UnknownDialect, disk_below_floor, rejected_by_rule
 from queryserver.formats.columns import Column, ResultType
 from queryserver.identity.model import User
+from queryserver.imports.computed import ReadingOptions
 from queryserver.imports.model import (
     RECORD_TYPES,
     REPLACING_DIALECTS,
@@ -39,11 +39,10 @@ from queryserver.imports.model import (
 )
 from queryserver.imports.plans import AskedColumn, FileReading, ImportPlan, history_text, stored, target_columns
 from queryserver.imports.preview import Previews, first_bytes, of_a_file
-from queryserver.imports.samples import ReadingOptions
-from queryserver.imports.sources import ImportFile, ImportSources
+from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.platform.computing_protocol import Computing, Task
-from queryserver.statements.credentials import CredentialBook
 from queryserver.statements.rows import Recorded
+from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.submission import NewImport, Submissions
 
 log = structlog.get_logger(__name__)

@@ -9,17 +9,22 @@ from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
-from queryserver.formats.cell_types.preview import Analysis, analyse_records
+from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
 from queryserver.formats.delimited.detection import Detected
 from queryserver.formats.file_kinds import FileKind, recognise, recognise_told
-from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, analysis_of, detected_of, options_json
+from queryserver.imports.computed import (
+    CUT_FIELD_BYTES,
+    MORE,
+    WORKBOOK,
+    ReadingOptions,
+    analysis_of,
+    detected_of,
+    options_json,
+)
 from queryserver.imports.model import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
-from queryserver.imports.samples import ReadingOptions
-from queryserver.imports.sources import ImportFile
+from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
-from queryserver.platform.lru import LruCache
-from queryserver.platform.shares import FairPlaces
+from queryserver.platform.limits import FairPlaces, LruCache
 from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import SheetRows, WorkbookReader
 

@@ -25,7 +25,7 @@ from queryserver.imports.create_table import Imported, ImportReport, ImportSessi
 from queryserver.imports.model import FileType, Origin, TypedText
 from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import ImportLeftover, ImportLeftovers
-from queryserver.imports.sources import ImportFile, ImportSources
+from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.statements.model import Assignment
 from queryserver.workbooks.reader import WorkbookReader
 

@@ -26,8 +26,8 @@ from queryserver.platform.computing_protocol import (
     frame,
     parsed,
 )
+from queryserver.platform.limits import FairPlaces
 from queryserver.platform.settings.desktop import DesktopSettings
-from queryserver.platform.shares import FairPlaces
 
 log = structlog.get_logger(__name__)
 

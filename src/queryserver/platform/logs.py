@@ -2,24 +2,293 @@
 
 import atexit
 import fcntl
+import json
 import logging
 import os
 import queue
+import re
 import sys
+import traceback
 from collections import deque
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging import LogRecord
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
 
 import structlog
 
-from queryserver.platform.audit import AUDIT_LOGGER
-from queryserver.platform.log_lines import FIELDS, LineFormatter, Redactor
+from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.desktop import LoggingSettings
+
+MASK = "********"
+
+# Longer texts are cut: a log is no place for them, and patterns take their time.
+MOST_CHARACTERS = 32 * 1024
+
+_NAMES = (
+    r"password|passwd|passphrase|pwd|secret|token|credentials?|signature|\bsig"
+    r"|(?:api|access|account|secret|private)[_-]?key(?:[_-]?id)?"
+)
+# Quoted in JSON text within JSON text, quoted (also as bytes of Python, as drivers log headers), or bare.
+_VALUE = r"""\\"(?:[^"\\]|\\[^"])*\\"|b?"(?:[^"\\]|\\.)*"|b?'(?:[^'\\]|\\.)*'|[^\s,;&"'}\])]+"""
+
+# Every pattern begins with fixed text and repeats only what the next part cannot match: time is linear in the line.
+_NAMED = re.compile(rf"({_NAMES})(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_VALUE})", re.IGNORECASE)
+_OTHERS = (
+    # An Authorization header, wherever it is quoted.
+    (re.compile(r"\b(bearer|basic)\s{1,4}[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE), rf"\1 {MASK}"),
+    (re.compile(r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]*)*"), MASK),
+    # What opens an uploaded file (Contract importer 14.2).
+    (re.compile(r"(?<=upload)(/|%2[Ff])([A-Za-z0-9_-]{4})[A-Za-z0-9_-]{39}(?![A-Za-z0-9_-])"), rf"\1\2{MASK}"),
+    # The login of an address: scheme://user:password@host.
+    (re.compile(r"(?<=://)([^\s/@:]*):[^\s/@]+@"), rf"\1:{MASK}@"),
+    # Parts of signed links that the names above leave out.
+    (
+        re.compile(r"([?&](?:x-amz-|x-goog-)?(?:credential|awsaccesskeyid|se|skoid)=)[^&\s\"']+", re.IGNORECASE),
+        rf"\1{MASK}",
+    ),
+)
+
+
+class Redactor:
+    """Masks secrets in a line, by the built-in patterns and those of `desktop.logging.redact`."""
+
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        self._extra = [re.compile(pattern) for pattern in extra]
+
+    def __call__(self, line: str) -> str:
+        """The line without secrets."""
+        if len(line) > MOST_CHARACTERS:
+            line = f"{line[:MOST_CHARACTERS]}… ({len(line)} characters)"
+        for pattern, masked in _OTHERS:
+            line = pattern.sub(masked, line)
+        # Last, for `token: Bearer x` would lose its first word to it and show the second.
+        line = _NAMED.sub(_masked_value, line)
+        for pattern in self._extra:
+            line = pattern.sub(MASK, line)
+        return line
+
+
+def _masked_value(found: re.Match[str]) -> str:
+    """The name as it stands; a quoted value keeps its quotes, so that JSON stays JSON."""
+    name, between, value = found.groups()
+    quote = value[: value.startswith("\\") + 1] if value.startswith(('"', "'", '\\"')) else ""
+    return f"{name}{between}{quote}{MASK}{quote}"
+
+
+def escaped(text: str) -> str:
+    """The text with everything that does not print as an escape; a line stays a line."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+FIELDS = "event_fields"
+"""Attribute of a record that holds the fields of a structlog event."""
+
+
+class LineFormatter(logging.Formatter):
+    """One record, one line; in text form the lines of a trace follow, each marked as such."""
+
+    def __init__(self, form: Literal["text", "json"], redact: Redactor) -> None:
+        super().__init__()
+        self._write = _text if form == "text" else _json
+        self._redact = redact
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        # A context has no order of its own.
+        ids = dict(sorted(structlog.contextvars.get_contextvars().items()))
+        fields: Mapping[str, Any] = {**ids, **getattr(record, FIELDS, {})}
+        return self._redact(self._write(record, fields, _trace(record)))
+
+
+def _text(record: logging.LogRecord, fields: Mapping[str, Any], trace: str) -> str:
+    parts = [_time(record), f"{record.levelname:<8}", f"{record.name}:", escaped(record.getMessage())]
+    parts += [f"{name}={_value(value)}" for name, value in fields.items()]
+    lines = [f"    | {escaped(line)}" for line in trace.splitlines()]
+    return "\n".join([" ".join(parts), *lines])
+
+
+def _json(record: logging.LogRecord, fields: Mapping[str, Any], trace: str) -> str:
+    line = {
+        "time": _time(record),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "event": record.getMessage(),
+        **fields,
+        **({"exception": trace} if trace else {}),
+    }
+    # Only ASCII: whatever a caller sent, each byte of the log prints.
+    return json.dumps(line, default=str)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _value(value: Any) -> str:
+    text = str(value)
+    return escaped(json.dumps(text, ensure_ascii=False) if not text or " " in text or '"' in text else text)
+
+
+def _trace(record: logging.LogRecord) -> str:
+    if not record.exc_info or record.exc_info[1] is None:
+        return ""
+    return "".join(traceback.format_exception(record.exc_info[1])).rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """One thing that somebody did, or was refused. Never holds a secret, nor the text of a statement."""
+
+    user: str
+    """Who called; at a login, the name as given."""
+    effective_user: str
+    """As whom it was done."""
+    operation: str
+    """Such as `storage.delete`."""
+    path: str
+    """Normal form; empty where there is none."""
+    outcome: str
+    """`ok`, or the code of the error."""
+    size_bytes: int | None = None
+    client: str = ""
+    """Address of the caller, where it matters."""
+    subject: str = ""
+    """What was changed or used, where that is no file: a user, a group, a connector."""
+    facts: Mapping[str, str | int] = field(default_factory=lambda: MappingProxyType({}))
+    """Further ones by name, such as `operation_id`."""
+
+
+class Audit(Protocol):
+    """Writes audit events; never fails a call."""
+
+    def record(self, event: AuditEvent) -> None:
+        """Write one event."""
+        ...
+
+
+AUDIT_LOGGER = "queryserver.audit"
+
+
+class AuditLog:
+    """Audit events as lines of the logger `queryserver.audit`; where they go is a matter of `configure_logging`.
+
+    Both forms of lines escape what does not print, so that no name or path makes a line of its own (Rule T29).
+    """
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger(AUDIT_LOGGER)
+
+    def record(self, event: AuditEvent) -> None:
+        fields: dict[str, object] = {
+            "user": event.user,
+            "effective_user": event.effective_user,
+            "path": event.path,
+            "outcome": event.outcome,
+        }
+        if event.size_bytes is not None:
+            fields["size"] = event.size_bytes
+        if event.client:
+            fields["client"] = event.client
+        if event.subject:
+            fields["subject"] = event.subject
+        self._logger.info(event.operation, extra={FIELDS: {**fields, **event.facts}})
+
+
+OK = "ok"
+_LONGEST = 150
+_NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
+BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
+"""Of changes that nobody ordered with a command: the server makes them when somebody comes."""
+
+
+class AuditTrail:
+    """Writes one event for each thing that was done, or refused."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._audit = audit
+
+    def record(
+        self,
+        user: str,
+        operation: str,
+        subject: str = "",
+        *,
+        outcome: str = OK,
+        client: str = "",
+        facts: Mapping[str, str | int] = _NO_FACTS,
+    ) -> None:
+        """Write one event, such as `record(user, "statement.start", connector)`. Names are cut where they are long."""
+        name = user[:_LONGEST]
+        self._audit.record(
+            AuditEvent(
+                user=name,
+                effective_user=name,
+                operation=operation,
+                path="",
+                outcome=outcome,
+                client=client,
+                subject=subject[:_LONGEST],
+                facts=facts,
+            )
+        )
+
+    @contextmanager
+    def event(
+        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
+    ) -> Generator[None]:
+        """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
+        outcome = "interrupted"
+        try:
+            yield
+            outcome = OK
+        except Exception as error:  # the event of a fault of ours is written, too
+            outcome = _code_of(error)
+            raise
+        finally:
+            self.record(user, operation, subject, outcome=outcome, facts=facts)
+
+    @contextmanager
+    def failures(
+        self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
+    ) -> Generator[None]:
+        """One event when what is done inside fails, with the code of the error; none when it ends or is interrupted."""
+        try:
+            yield
+        except Exception as error:  # the event of a fault of ours is written, too
+            self.record(user, operation, subject, outcome=_code_of(error), facts=facts)
+            raise
+
+
+def _code_of(error: Exception) -> str:
+    return error.code if isinstance(error, QueryServerError) else QueryServerError.code
+
+
+class _Unheard:
+    def record(self, event: AuditEvent) -> None:
+        del event
+
+
+UNHEARD = AuditTrail(_Unheard())
+"""Keeps nothing: for commands that change nothing."""
+
+
+AUDIT: Audit = AuditLog()
+"""The one that all services write to; `configure_logging` says which file that is."""
 
 
 class SharedLogFile(RotatingFileHandler):

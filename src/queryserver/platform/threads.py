@@ -9,7 +9,7 @@ from threading import Event
 from typing import Any, TypeVar
 
 from queryserver.errors.base import TooComplex
-from queryserver.platform.shares import FairPlaces
+from queryserver.platform.limits import FairPlaces
 
 _RENDERING = 4
 _FEW = 2

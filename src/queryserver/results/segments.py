@@ -14,7 +14,7 @@ import pyarrow as pa
 from queryserver.errors.files import InsufficientStorage, PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.protocol import Storage
 from queryserver.formats.columns import Segment
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
 
 
 class ResultStore(Protocol):

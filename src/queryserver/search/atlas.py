@@ -1,9 +1,10 @@
 """Apache Atlas by its REST API, version 2 (Contract platform 8.5)."""
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from html import escape
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ from queryserver.search.model import (
     count_facets,
     position_of,
 )
-from queryserver.search.query_language import Query, Term
+from queryserver.search.query_language import Query, Term, folded
 
 JsonObject = dict[str, Any]
 
@@ -401,3 +402,59 @@ class EmptyCatalog:
         """Nothing, whatever is asked."""
         del search, source, offset, limit
         return SourceAnswer()
+
+
+_MOST_CHARACTERS = 200
+_BEFORE = 60  # characters that are shown before the place that matched
+
+
+def highlighted(text: str, terms: Sequence[Term]) -> str:
+    """Escaped, with `<em>` around everything that a term matches; there is no other markup in it."""
+    pieces: list[str] = []
+    end = 0
+    for begin, until in _merged(_spans(folded(text), terms)):
+        pieces += [escape(text[end:begin]), "<em>", escape(text[begin:until]), "</em>"]
+        end = until
+    return "".join([*pieces, escape(text[end:])])
+
+
+def description_of(record: Record, terms: Sequence[Term]) -> str:
+    """Matched tags, else the description, else the place in the text that matched; at most 200 characters of it."""
+    tags = [tag for tag in record.tags if any(term.found_in(folded(tag)) for term in terms)]
+    if tags:
+        return f"tags:{highlighted(', '.join(tags)[:_MOST_CHARACTERS], terms)}"
+    if record.description:
+        return highlighted(_around(record.description, terms), terms)
+    return highlighted(_around(record.text, terms), terms)
+
+
+def _around(text: str, terms: Sequence[Term]) -> str:
+    """At most 200 characters, with the first match in them."""
+    if len(text) <= _MOST_CHARACTERS:
+        return text
+    plain = folded(text)
+    begin = min((found[0] for term in terms if (found := term.found_in(plain))), default=0)
+    start = max(begin - _BEFORE, 0)
+    return text[start : start + _MOST_CHARACTERS]
+
+
+def _spans(plain: str, terms: Sequence[Term]) -> Iterator[tuple[int, int]]:
+    for term in terms:
+        at = 0
+        while (found := term.found_in(plain, at)) is not None and found[1] > found[0]:
+            yield found
+            at = found[1]
+
+
+def _merged(spans: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """In order; those that touch each other are one."""
+    begin = end = -1
+    for first, last in sorted(spans):
+        if first > end:
+            if end >= 0:
+                yield begin, end
+            begin, end = first, last
+        else:
+            end = max(end, last)
+    if end >= 0:
+        yield begin, end

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from queryserver.catalog.lookups import LookUps
-from queryserver.connectors.building import BuildContext
+from queryserver.connectors.engine_builders import BuildContext
 from queryserver.connectors.engines import Connectors
 from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
@@ -17,13 +17,12 @@ from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.atlas import AtlasCatalog, AtlasServer, EmptyCatalog
-from queryserver.search.feeding import IndexFeed, Scoping
+from queryserver.search.feeding import IndexFeed, Scoping, StoreSearch, WalkBounds
 from queryserver.search.index import IndexParts, IndexSource, IndexViews
 from queryserver.search.model import Catalog, SourceName
 from queryserver.search.refresh import IndexRefresh, RefreshLimits, RefreshParts
 from queryserver.search.repository import DocumentRecords, MetadataIndexRecords
 from queryserver.search.search import DocumentSource, MetadataSearch, SearchParts
-from queryserver.search.walks import StoreSearch, WalkBounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from queryserver.connectors.model import Connector
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import SourceNotConfigured
 from queryserver.identity.model import METADATA, User
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.search.feeding import Scoping
 from queryserver.search.matching import FIELD, Found, Hit, Segment, View, build

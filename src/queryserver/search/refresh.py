@@ -14,8 +14,7 @@ import structlog
 from queryserver.catalog.lookups import LookUps
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.engines.metadata import TableSummary
-from queryserver.engines.protocol import Catalog
+from queryserver.engines.protocol import Catalog, TableSummary
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.statements import (
     CredentialsRequired,

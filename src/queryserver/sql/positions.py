@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from queryserver.errors.places import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
+from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
 
 _DOTS = "..."
 _FEW = 1000

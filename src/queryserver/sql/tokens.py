@@ -8,8 +8,7 @@ from itertools import pairwise
 import sqlparse
 from sqlparse.exceptions import SQLParseError
 
-from queryserver.sql.splitter_rules import COMMENT_EDGE, Rules, lexis_of
-from queryserver.sql.splitter_scan import scan
+from queryserver.sql.splitter_scan import COMMENT_EDGE, Rules, lexis_of, scan
 
 _FREE = frozenset("(),;")
 _COMMENTS = ("--", "/*", "#")

@@ -8,21 +8,21 @@ from pathlib import Path
 from uuid import UUID
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.files.stores.local.file_system import PrivateStorage
-from queryserver.platform.audit import AUDIT, AuditTrail
+from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.platform.database import Database, Notices, open_database, pool_limits, required_dsn
-from queryserver.platform.machine_limits import disk_floor
+from queryserver.platform.limits import disk_floor
+from queryserver.platform.logs import AUDIT, AuditTrail
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.segments import ResultStore, SegmentStore
+from queryserver.statements.leases import StatementEnds
 from queryserver.statements.model import OnEnd
-from queryserver.statements.overview import AskToStop, StatementAdministration, StatementEnds, StatementOverview
+from queryserver.statements.overview import AskToStop, StatementAdministration, StatementOverview
 from queryserver.statements.queue import CANCEL
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.retention import RetentionSettings, RetentionSweep
-from queryserver.statements.retention_repository import StatementRetention, alone_in_cleaning
+from queryserver.statements.retention import RetentionSettings, RetentionSweep, StatementRetention, alone_in_cleaning
 from queryserver.statements.session_repository import Sessions
 
 

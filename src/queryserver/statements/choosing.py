@@ -8,8 +8,7 @@ import structlog
 
 from queryserver.errors.base import MissingParameter, PayloadTooLarge, TooComplex
 from queryserver.platform.computing_protocol import Computing, Task
-from queryserver.sql.splitter import Choice, Position, PreviousStatement, Script, Steering, choose
-from queryserver.sql.statement_kinds import explainable
+from queryserver.sql.splitter import Choice, Position, PreviousStatement, Script, Steering, choose, explainable
 from queryserver.sql.tokens import SCANNED_CHARACTERS, formatted
 
 INLINE_CHARACTERS = 20_000

@@ -11,8 +11,8 @@ from queryserver.errors.base import download_disabled
 from queryserver.errors.statements import DownloadRefused
 from queryserver.formats.columns import Column
 from queryserver.identity.model import DOWNLOAD, User
-from queryserver.platform.audit import AuditTrail
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
+from queryserver.platform.logs import AuditTrail
 from queryserver.statements.model import StatementState, StatementStatus
 from queryserver.statements.paging import Reading
 from queryserver.statements.status import Access

@@ -12,7 +12,6 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
-from queryserver.engines.operations import submitted
 from queryserver.engines.protocol import (
     EngineSession,
     OperationHandle,
@@ -20,6 +19,7 @@ from queryserver.engines.protocol import (
     OperationStatus,
     ResumableSession,
 )
+from queryserver.engines.sessions import submitted
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
@@ -27,10 +27,10 @@ from queryserver.formats.columns import Column, Segment, Truncation, TruncationR
 from queryserver.platform.metrics import UNMEASURED, StatementMetrics
 from queryserver.results.segments import ResultStore
 from queryserver.sql.positions import Position, position_of
-from queryserver.sql.statement_kinds import changes_data
+from queryserver.sql.splitter import changes_data
+from queryserver.statements.leases import LeaseLost, RecordSettings, RunRecord, storable
 from queryserver.statements.model import Assignment, Outcome, StatementState
 from queryserver.statements.rows import StatementLeases
-from queryserver.statements.run_record import LeaseLost, RecordSettings, RunRecord, storable
 from queryserver.statements.spool import SEGMENT_AGE_S, Caps, Spool, with_pauses
 
 log = structlog.get_logger(__name__)

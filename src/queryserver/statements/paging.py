@@ -13,11 +13,11 @@ import pyarrow as pa
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
-from queryserver.formats import arrow as arrow_stream
+from queryserver.formats import columns as arrow_stream
 from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
 from queryserver.formats.columns import CellForm, Column, Segment
 from queryserver.identity.model import User
-from queryserver.platform.shares import ByteBudget, Held
+from queryserver.platform.limits import ByteBudget, Held
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import ACTIVE, StatementState, StatementStatus, StoredResult
 from queryserver.statements.queue import StateSignals

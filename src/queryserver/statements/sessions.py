@@ -13,11 +13,10 @@ from queryserver.errors.base import InvalidParameter, NotSupported, too_many_ses
 from queryserver.errors.statements import UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
-from queryserver.statements.credentials import CredentialBook
 from queryserver.statements.queue import CLOSE_SESSION, StateSignals
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import Runner
-from queryserver.statements.session_repository import SessionRecord, SessionRecords
+from queryserver.statements.session_repository import CredentialBook, SessionRecord, SessionRecords
 from queryserver.statements.submission import new_session_guid
 
 

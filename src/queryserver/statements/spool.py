@@ -12,9 +12,16 @@ import pyarrow as pa
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import RowTooLarge, cell_too_large, disk_below_floor, result_store_failed
-from queryserver.formats import arrow as arrow_stream
-from queryserver.formats.cell_sizes import first_large_row, first_large_value, has_nested, parts
-from queryserver.formats.columns import ROW_CELLS, Segment, TruncationReason
+from queryserver.formats import columns as arrow_stream
+from queryserver.formats.columns import (
+    ROW_CELLS,
+    Segment,
+    TruncationReason,
+    first_large_row,
+    first_large_value,
+    has_nested,
+    parts,
+)
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import Lease, Resumption
 

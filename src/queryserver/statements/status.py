@@ -10,8 +10,8 @@ from uuid import UUID
 
 from queryserver.connectors.engines import Connectors
 from queryserver.errors.statements import OperationNotFound
+from queryserver.identity.callers import StreamPlace, Streams
 from queryserver.identity.model import User
-from queryserver.identity.request_limits import StreamPlace, Streams
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementState, StatementStatus
 from queryserver.statements.queue import StatementQueue, StateSignals, Watch
 from queryserver.statements.repository import StatementRecords

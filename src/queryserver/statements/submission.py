@@ -23,11 +23,9 @@ from queryserver.errors.statements import (
 )
 from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
-from queryserver.platform.audit import AuditTrail
-from queryserver.sql.splitter import Choice, PreviousStatement, Steering, statement_hash
-from queryserver.sql.statement_kinds import refusal_where_read_only
+from queryserver.platform.logs import AuditTrail
+from queryserver.sql.splitter import Choice, PreviousStatement, Steering, refusal_where_read_only, statement_hash
 from queryserver.statements.choosing import Choosing
-from queryserver.statements.credentials import CredentialBook
 from queryserver.statements.model import (
     Assignment,
     IdempotencyKey,
@@ -42,7 +40,7 @@ from queryserver.statements.model import (
 from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.rows import Recorded, StatementLeases
-from queryserver.statements.session_repository import SessionRecords
+from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.status import Access
 
 Choose = Coroutine[Any, Any, Choice | None]

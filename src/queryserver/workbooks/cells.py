@@ -25,8 +25,7 @@ from queryserver.imports.model import (
     CellKind,
     TypedText,
 )
-from queryserver.workbooks.compound_files import CompoundFile
-from queryserver.workbooks.packages import Package
+from queryserver.workbooks.packages import CompoundFile, Package
 
 EMPTY = TypedText("", CellKind.NULL)
 _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind.BOOLEAN)

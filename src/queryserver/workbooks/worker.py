@@ -14,9 +14,7 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import DetectionFailed, FileTooComplex, UnsupportedFormat, import_file_not_found
 from queryserver.formats.unpacking import OUTPUT_BYTES
 from queryserver.imports.model import SAMPLE_TEXT_BYTES, FileType, TypedText
-from queryserver.workbooks.calamine import OpenWorkbook
 from queryserver.workbooks.cells import checked_rows, columns_in_use
-from queryserver.workbooks.compound_files import recognise_workbook
 from queryserver.workbooks.frames import (
     END,
     FAILED,
@@ -32,6 +30,8 @@ from queryserver.workbooks.frames import (
     raw_frame,
     rows_frame,
 )
+from queryserver.workbooks.packages import recognise_workbook
+from queryserver.workbooks.reader import OpenWorkbook
 
 
 class Question(TypedDict):
@@ -84,7 +84,7 @@ def _answer(question: Question) -> Iterator[bytes]:
                 yield from _frames(_opened(file), question["sheet"], question["limit"])
             else:
                 sys.meta_path.insert(0, _WithoutPandas())
-                from queryserver.workbooks.records import record_frames  # noqa: PLC0415 workbooks do without
+                from queryserver.workbooks.record_files import record_frames  # noqa: PLC0415 workbooks do without
 
                 yield from record_frames(file, FileType(records), question.get("fields"))
     except QueryServerError as error:
@@ -100,7 +100,7 @@ def _answer(question: Question) -> Iterator[bytes]:
 
 
 def _avro_frames(file: BinaryIO) -> Iterator[bytes]:
-    from queryserver.formats.unpacking_avro import AvroFile  # noqa: PLC0415 workbooks do without
+    from queryserver.formats.unpacking_records import AvroFile  # noqa: PLC0415 workbooks do without
 
     made = bytearray()
     for line in AvroFile(file).lines():

@@ -12,16 +12,15 @@ from tests.e2e.harness import free_port
 from tests.fixtures.database import execute
 
 from queryserver.administration import configuration_check as checking
-from queryserver.administration import looks
+from queryserver.administration import configuration_check as looks
 from queryserver.administration.configuration_check import check_settings
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.files.model import Scheme
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.settings.loading import read_settings
-from queryserver.platform.settings.rules import Finding
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.settings.tree import Finding, Settings
 
 Reader = Callable[[str], Settings]
 

@@ -15,7 +15,7 @@ from tests.api.driving import Api, Caller
 from tests.fakes import http_driver
 
 from queryserver.connectors.build import connection_tests
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.instances import GivenConnector
 from queryserver.identity.model import User
 

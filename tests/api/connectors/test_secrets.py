@@ -13,7 +13,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Api
 
-from queryserver.platform.audit import AUDIT_LOGGER
+from queryserver.platform.logs import AUDIT_LOGGER
 
 _MASK = "********"
 _PLANTED = ("planted-whole", "planted-in-url", "planted-new", "planted-refused", "planted-option", "planted-key")

@@ -16,7 +16,7 @@ from tests.timing import at_best
 
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, GroupRepository, NewAccount
-from queryserver.identity.user_lists import UserFilter
+from queryserver.identity.users import UserFilter
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from tests.api.driving import Api, Caller, open_api
 from tests.fakes.catalog import FakeCatalogEngine, table
 from tests.fixtures.database import new_database
 
-from queryserver.engines.metadata import TableColumn, TableDescription, TableKind
+from queryserver.engines.protocol import TableColumn, TableDescription, TableKind
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 CALL = "metadata/search/entities_interactive"

@@ -17,10 +17,9 @@ from tests.fakes.storage_faults import FaultyFileSystem
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import Scheme, StorageUser
-from queryserver.files.orphans import Leftovers
 from queryserver.files.places import Caller as Acting
 from queryserver.files.protocol import PartPlan, StorageTraits
-from queryserver.files.upload_repository import PartUploads, UnfinishedWrites, attempts
+from queryserver.files.upload_repository import Leftovers, PartUploads, UnfinishedWrites, attempts
 from queryserver.identity.model import User
 
 DAY_S = 24 * 3600

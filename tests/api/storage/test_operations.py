@@ -37,8 +37,7 @@ from queryserver.files.transfer_steps import TransferSteps
 from queryserver.files.transfers import TransferParts, Transfers, TransferTimes
 from queryserver.files.upload_repository import UnfinishedWrites
 from queryserver.identity.model import User
-from queryserver.platform.audit import AUDIT_LOGGER
-from queryserver.platform.log_lines import FIELDS
+from queryserver.platform.logs import AUDIT_LOGGER, FIELDS
 
 
 class Gate(FaultyFileSystem):

@@ -14,10 +14,10 @@ from tests.fixtures.logs import told_of_audit_events
 
 from queryserver.errors.base import UnknownGroup
 from queryserver.identity.build import ensure_administrator
+from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount
-from queryserver.identity.token_repository import CallerRepository
-from queryserver.platform.log_lines import FIELDS
+from queryserver.platform.logs import FIELDS
 
 GROUPED = "tests.fakes.plug_ins.Grouped"
 DOOR = "tests.fakes.plug_ins.Door"

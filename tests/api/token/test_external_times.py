@@ -27,8 +27,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What applications that are opened later judge tokens and keys of others by."""
     clock = Clock()
-    monkeypatch.setattr("queryserver.identity.build.ExternalTokens", partial(ExternalTokens, clock=clock))
-    monkeypatch.setattr("queryserver.identity.build.KeyCache", partial(KeyCache, clock=clock))
+    monkeypatch.setattr("queryserver.identity.external_tokens.ExternalTokens", partial(ExternalTokens, clock=clock))
+    monkeypatch.setattr("queryserver.identity.external_keys.KeyCache", partial(KeyCache, clock=clock))
     return clock
 
 

@@ -10,7 +10,7 @@ from queryserver.api.connections.guard import counted_address
 _PROGRAM = """
 import resource
 from queryserver.api.connections.guard import limits_of
-from queryserver.platform.machine_limits import affordable_connections, raise_file_limit
+from queryserver.platform.limits import affordable_connections, raise_file_limit
 from queryserver.platform.settings.desktop import DesktopSettings
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 raise_file_limit(2000)

@@ -9,7 +9,7 @@ from argon2 import PasswordHasher
 from tests.timing import at_best
 
 from queryserver.errors.base import LoginBackendUnavailable
-from queryserver.identity.passwords import Argon2Passwords
+from queryserver.identity.logins import Argon2Passwords
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 

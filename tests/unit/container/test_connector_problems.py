@@ -6,7 +6,7 @@ from types import MappingProxyType
 import pytest
 
 from queryserver.connectors.build import by_setting
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.connectors.options import OptionsRefused
 from queryserver.errors.base import ConfigurationError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from queryserver.connectors.build import configured_connectors
-from queryserver.connectors.building import BUILDERS, BuildContext, build_engine
+from queryserver.connectors.engine_builders import BUILDERS, BuildContext, build_engine
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.loading import load_settings
 

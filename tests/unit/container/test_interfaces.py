@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.connectors.options import HS2_OPTIONS, AtlasOptions, PhoenixOptions, TrinoOptions
 from queryserver.connectors.secrets import is_secret

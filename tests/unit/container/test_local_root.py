@@ -6,7 +6,7 @@ import pytest
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import StorageUser
-from queryserver.files.stores.local import file_system as file
+from queryserver.files.stores.local import storage as file
 from queryserver.platform.settings.tree import Settings
 
 

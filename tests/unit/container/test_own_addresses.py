@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 import sqlalchemy as sa
 
-from queryserver.connectors.building import BuildContext
+from queryserver.connectors.engine_builders import BuildContext
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress
 from queryserver.platform.addresses import AddressRules, HostRefused, database_name
 from queryserver.platform.settings.tree import Settings

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from queryserver.administration.configuration_check import check_settings
-from queryserver.connectors.drivers import proxied_drivers
-from queryserver.platform.settings.rules import Finding, Level
-from queryserver.platform.settings.tree import Settings
+from queryserver.connectors.sqlalchemy import proxied_drivers
+from queryserver.platform.settings.tree import Finding, Level, Settings
 
 pytestmark = pytest.mark.security("T8")
 

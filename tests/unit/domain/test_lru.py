@@ -1,6 +1,6 @@
 """The one cache of bounded size that all rooms use."""
 
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
 
 
 def test_the_least_recently_used_value_is_dropped_first():

@@ -5,7 +5,7 @@ import pytest
 from queryserver.errors.base import InvalidParameter
 from queryserver.platform.text import natural_key
 from queryserver.search.model import storage_path
-from queryserver.sql.statement_kinds import changes_objects, explainable
+from queryserver.sql.splitter import changes_objects, explainable
 
 
 @pytest.mark.item(60)

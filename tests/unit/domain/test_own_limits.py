@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.sql.statement_kinds import own_limit
+from queryserver.sql.splitter import own_limit
 
 
 @pytest.mark.parametrize(

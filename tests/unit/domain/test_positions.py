@@ -5,7 +5,7 @@ import time
 import pytest
 from tests.cases import each
 
-from queryserver.errors.places import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
+from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
 from queryserver.sql.positions import Position, behind, place_within, position_of, without_prefix
 
 TEXT = "SELECT 'é😀',\r\n  nope\rFROM t\n"

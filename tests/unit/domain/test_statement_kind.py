@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.sql.statement_kinds import changes_data, refusal_where_read_only
+from queryserver.sql.splitter import changes_data, refusal_where_read_only
 
 COLUMNS = ", ".join(f"updated_at_{number}, ⌘{number}" for number in range(30_000))
 LONG_QUERY = f"with a as (select 1) select {COLUMNS} from a"

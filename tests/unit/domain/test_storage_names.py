@@ -5,7 +5,7 @@ from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.files import InvalidName, InvalidPath
-from queryserver.files.paths import ExtensionRules, extension_of, hides_dots, is_name, names_of, new_name
+from queryserver.files.model import ExtensionRules, extension_of, hides_dots, is_name, names_of, new_name
 
 
 @pytest.mark.parametrize(

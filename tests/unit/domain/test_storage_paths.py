@@ -7,8 +7,7 @@ from tests.cases import each
 
 from queryserver.errors.base import MissingParameter, QueryServerError
 from queryserver.errors.files import InvalidPath, StorageNotConfigured, UnknownAuthority, UnknownScheme
-from queryserver.files.model import Scheme, StoragePath
-from queryserver.files.paths import PathReader, decoded_path, hides_dots, names_of, repaired
+from queryserver.files.model import PathReader, Scheme, StoragePath, decoded_path, hides_dots, names_of, repaired
 
 ALL = PathReader(
     configured=tuple(Scheme),

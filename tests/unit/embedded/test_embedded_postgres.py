@@ -28,8 +28,7 @@ from queryserver.platform.embedded.cluster import (
     opened_cluster,
     runnable_binaries,
 )
-from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.postmaster import Postmaster, recorded_address
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, Postmaster, recorded_address
 from queryserver.platform.embedded.system import (
     EmbeddedPostgresError,
     kept_secrets,

@@ -7,8 +7,7 @@ import pytest
 from tests.fakes.engine import FakeEngine
 
 from queryserver.engines.catalog_queries import Folding, choose, read_rows, spellings, summaries
-from queryserver.engines.metadata import TableSummary
-from queryserver.engines.protocol import EngineSession, SessionOptions
+from queryserver.engines.protocol import EngineSession, SessionOptions, TableSummary
 from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.identity.model import User
 

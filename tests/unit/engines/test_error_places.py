@@ -6,12 +6,11 @@ from asyncmy.errors import ProgrammingError
 from tests.cases import each
 
 from queryserver.engines.hiveserver2.errors import Purpose, domain_error
-from queryserver.engines.mysql.errors import statement_errors as mysql_errors
-from queryserver.engines.phoenix.errors import Phase, avatica_errors
-from queryserver.engines.phoenix.protocol import ServerError
-from queryserver.engines.postgresql.errors import statement_errors as postgresql_errors
+from queryserver.engines.mysql.connection import statement_errors as mysql_errors
+from queryserver.engines.phoenix.protocol import Phase, ServerError, avatica_errors
+from queryserver.engines.postgresql.connection import statement_errors as postgresql_errors
 from queryserver.engines.statement_texts import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, place_in
-from queryserver.engines.trino.errors import engine_error
+from queryserver.engines.trino.protocol import engine_error
 from queryserver.errors.statements import EngineError
 from queryserver.sql.positions import Position, position_of
 

@@ -5,7 +5,7 @@ import inspect
 import pytest
 from asyncmy import errors as driver
 
-from queryserver.engines.mysql.errors import connect_errors, statement_errors
+from queryserver.engines.mysql.connection import connect_errors, statement_errors
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from queryserver.engines.metadata import ColumnStatistics
 from queryserver.engines.mysql.catalog_sql import read_histogram
+from queryserver.engines.protocol import ColumnStatistics
 
 pytestmark = pytest.mark.item(65)
 

@@ -7,7 +7,7 @@ import pytest
 from asyncpg import exceptions
 from tests.cases import each
 
-from queryserver.engines.postgresql.errors import connect_errors, statement_errors
+from queryserver.engines.postgresql.connection import connect_errors, statement_errors
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.engines.postgresql import types as literals
-from queryserver.engines.postgresql.nested import DATE_INFINITY, TIMESTAMP_INFINITY, date_text, timestamp_text
+from queryserver.engines.postgresql import values as literals
+from queryserver.engines.postgresql.values import DATE_INFINITY, TIMESTAMP_INFINITY, date_text, timestamp_text
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.engines.postgresql.nested import DATE_INFINITY
-from queryserver.engines.postgresql.statement import ColumnReader, RowReader
-from queryserver.engines.postgresql.types import DeclaredType, Kind, numeric_shape
+from queryserver.engines.postgresql.engine import ColumnReader, RowReader
+from queryserver.engines.postgresql.values import DATE_INFINITY, DeclaredType, Kind, numeric_shape
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ResultType
 

@@ -1,4 +1,4 @@
-"""A table that makes way where the engine renames one table at a time (engines/statement_loading.py)."""
+"""A table that makes way where the engine renames one table at a time (engines/loading.py)."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from tests.contract.loading_basis import MemoryLedger, stream
 
+from queryserver.engines.loading import StatementLoader, Written
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
-from queryserver.engines.statement_loading import StatementLoader, Written
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.imports.model import BaseType, ColumnType
 

@@ -10,8 +10,8 @@ import pytest
 from tests.cases import each
 from tests.refusals import raises_code
 
+from queryserver.api.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.errors.base import InvalidJson, InvalidParameter, PayloadTooLarge
-from queryserver.formats.bodies import parse_form, parse_json_object, parse_multipart
 from queryserver.platform.text import MAX_VALUES
 
 TYPE = "multipart/form-data; boundary=XX"

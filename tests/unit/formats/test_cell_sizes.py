@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from queryserver.formats.cell_sizes import MEMBER_BYTES, STRUCT_BYTES, first_large_row, first_large_value, value_sizes
+from queryserver.formats.columns import MEMBER_BYTES, STRUCT_BYTES, first_large_row, first_large_value, value_sizes
 
 TEXT = "x" * 100
 

@@ -15,8 +15,8 @@ import pytest
 from tests.fakes.downloads import StoredTables, column, downloaded
 
 from queryserver.errors.files import StorageError
-from queryserver.formats.arrow import unpack_zstandard
 from queryserver.formats.columns import ResultType as R
+from queryserver.formats.columns import unpack_zstandard
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.stream import Ahead, download, preferred_coding
 

@@ -10,8 +10,7 @@ from tests.refusals import raises_code
 from queryserver.imports.model import SAMPLE_TEXT_BYTES, BaseType, FileType
 from queryserver.workbooks import frames
 from queryserver.workbooks.frames import HEAD, PREVIEW, batch_frame, batch_of, preview_of
-from queryserver.workbooks.record_files import arrow_file, avro_file, record_of
-from queryserver.workbooks.records import record_frames
+from queryserver.workbooks.record_files import arrow_file, avro_file, record_frames, record_of
 
 
 def stream_of(table: pa.Table) -> io.BytesIO:

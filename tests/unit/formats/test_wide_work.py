@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from queryserver.formats import arrow as wide_work
+from queryserver.formats import columns as wide_work
 
 
 def test_the_next_piece_begins_when_the_earlier_one_has_ended() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import each
 from tests.refusals import raises_code
 
+from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -26,7 +27,6 @@ from queryserver.api.schemas.requests.editor import (
     parse,
     query_parameters,
 )
-from queryserver.api.schemas.snippets import Fields
 from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter
 
 TRUE_WORDS = ["true", "1", "yes", "on", "y", "t", "yea"]

@@ -16,11 +16,11 @@ from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
-from queryserver.statements.credentials import CredentialBook
 from queryserver.statements.execution import Attached, Execution, ExecutionSettings
 from queryserver.statements.model import Assignment, StatementState
 from queryserver.statements.queue import StateSignals
 from queryserver.statements.runner import Runner, RunnerLimits
+from queryserver.statements.session_repository import CredentialBook
 
 ANA = User(1, "ana")
 FAST = ExecutionSettings(

@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from queryserver.errors.base import TooManyRequests
-from queryserver.platform.shares import ByteBudget, Held
+from queryserver.platform.limits import ByteBudget, Held
 
 ANA, BOB, CLEO = 1, 2, 3
 

@@ -12,7 +12,7 @@ from tests.unit.services.driving import ANA, CONNECTOR
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Credentials, EngineCapabilities
-from queryserver.statements.credentials import CredentialBook
+from queryserver.statements.session_repository import CredentialBook
 
 GIVEN = Credentials("ana", "planted-secret")
 

@@ -13,8 +13,7 @@ from tests.unit.services.driving import PausingEngine, Run, state_of, until
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import StorageError
-from queryserver.errors.places import LineColumn
-from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
+from queryserver.errors.statements import EngineUnavailable, LineColumn, SessionLost, StatementRejected
 from queryserver.formats.columns import TruncationReason
 from queryserver.identity.model import User
 from queryserver.sql.positions import Position

@@ -14,7 +14,7 @@ from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineUnavailable, SessionLost
 from queryserver.identity.model import User
-from queryserver.statements.held_sessions import HeldPlace, HeldSession, HeldSessions
+from queryserver.statements.engine_sessions import HeldPlace, HeldSession, HeldSessions
 
 pytestmark = pytest.mark.timeout(20)
 

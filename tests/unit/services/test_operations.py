@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
 
-from queryserver.engines.operations import submitted
 from queryserver.engines.protocol import OperationHandle
+from queryserver.engines.sessions import submitted
 from queryserver.errors.statements import EngineUnavailable, StatementRejected
 
 

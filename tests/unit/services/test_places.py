@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from queryserver.errors.base import TooComplex, TooManyRequests
-from queryserver.platform.shares import FairPlaces
+from queryserver.platform.limits import FairPlaces
 from queryserver.platform.threads import FairThreads, Stop
 
 ANA, BOB, EVE = 1, 2, 3

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from queryserver.errors.base import TooManyRequests
-from queryserver.identity.request_limits import RequestLimits
+from queryserver.identity.callers import RequestLimits
 
 MINUTE_S = 60.0
 
@@ -118,7 +118,7 @@ def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, togeth
 
 @pytest.mark.security("T30")
 def test_a_flood_of_addresses_takes_no_user_s_limit_away(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("queryserver.identity.request_limits._MOST_ADDRESSES", 3)
+    monkeypatch.setattr("queryserver.identity.callers._MOST_ADDRESSES", 3)
     limits = RequestLimits(MemoryCounts(), most=2, clock=clock)
     for number in range(10):
         limits.count_address(f"10.0.0.{number}")

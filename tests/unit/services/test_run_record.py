@@ -8,8 +8,8 @@ import pytest
 from tests.fakes.statements import MemoryLeases
 
 from queryserver.formats.columns import Segment
+from queryserver.statements.leases import RecordSettings, RunRecord
 from queryserver.statements.model import Assignment, Lease
-from queryserver.statements.run_record import RecordSettings, RunRecord
 
 SETTINGS = RecordSettings(log_max_bytes=1 << 20, retention=timedelta(hours=1), lease=timedelta(seconds=5))
 

@@ -16,7 +16,7 @@ from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.stopping import REST_S
 from queryserver.statements.model import Assignment, StatementState
-from queryserver.tasks.queue import InlineQueue
+from queryserver.statements.runner import InlineQueue
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -254,7 +254,7 @@ async def test_a_drained_process_lets_others_have_its_engines_at_once() -> None:
 
 
 async def test_a_stop_is_bounded_although_an_engine_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queryserver.statements.runner.STATEMENTS_STOPPED_WITHIN_S", 0.3)
+    monkeypatch.setattr("queryserver.platform.stopping.STATEMENTS_STOPPED_WITHIN_S", 0.3)
     engine_answers = asyncio.Event()
 
     async def wait_for_the_engine(_session: FakeSession, _handle: OperationHandle) -> None:

@@ -8,7 +8,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import TooManyRequests
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.statements.held_sessions import HeldSessions, SessionShares
+from queryserver.statements.engine_sessions import HeldSessions, SessionShares
 
 ANA, BOB, EVE = 1, 2, 3
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from queryserver.platform.shares import Slots
+from queryserver.platform.limits import Slots
 
 
 class Crowd:

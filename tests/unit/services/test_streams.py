@@ -14,9 +14,9 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
+from queryserver.identity.callers import Standing, Streams
 from queryserver.identity.model import User
 from queryserver.identity.repository import TokenKey, TokenOwner
-from queryserver.identity.request_limits import Standing, Streams
 
 ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti"), token_epoch=3)
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.platform.settings.rules import exposure
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.settings.tree import Settings, exposure
 
 _DATABASE = {"url": "postgresql://u:p@db.example/queryserver"}
 _HOSTS, _METRICS = "desktop.allowed_hosts", "desktop.metrics.allowed_networks"

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from scripts.document_settings import TARGET, document
 
-from queryserver.platform.settings.loading import load_settings
-from queryserver.platform.settings.report import as_toml, sample_file, shown_value
-from queryserver.platform.settings.rules import warnings
+from queryserver.platform.settings.loading import as_toml, load_settings, sample_file, shown_value
+from queryserver.platform.settings.tree import warnings
 
 SECRETS = """
 [desktop]

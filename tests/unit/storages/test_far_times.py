@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from queryserver.files.stores.local.system_calls import status_of
+from queryserver.files.stores.local.tree import status_of
 from queryserver.files.stores.webhdfs.statuses import file_status
 
 _TOLD = {"type": "FILE", "length": 5, "permission": "644"}

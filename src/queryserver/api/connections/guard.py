@@ -12,7 +12,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client import Counter as MetricCounter
 
-from queryserver.platform.machine_limits import affordable_connections
+from queryserver.platform.limits import affordable_connections
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.sections import Network, contains, parsed_address
 

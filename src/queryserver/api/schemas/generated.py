@@ -3,7 +3,7 @@
 
 from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, RootModel
-from queryserver.api.schemas.wire import Omittable, Time, WireModel, one_of
+from queryserver.api.schemas.fields import Omittable, Time, WireModel, one_of
 
 
 class ErrorBody(WireModel):

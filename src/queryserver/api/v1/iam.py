@@ -7,7 +7,7 @@ from urllib.parse import quote
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.bodies import Body
+from queryserver.api.bodies import Body, form_fields
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import (
@@ -17,10 +17,8 @@ from queryserver.api.schemas.requests.platform import (
     UsersParameters,
 )
 from queryserver.errors.base import UserNotFound
-from queryserver.formats.bodies import form_fields
 from queryserver.identity.model import Preferences
-from queryserver.identity.user_lists import GroupName, UserDetails, UserFilter, UserSummary
-from queryserver.identity.users import Completion
+from queryserver.identity.users import Completion, GroupName, UserDetails, UserFilter, UserSummary
 
 router = PathGroup()
 

@@ -27,6 +27,7 @@ from queryserver.api.bodies import (
 from queryserver.api.calls import CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.requests.importer import (
     ColumnParameters,
     CreateTableRequest,
@@ -38,7 +39,6 @@ from queryserver.api.schemas.requests.importer import (
     idempotency_key,
     parse_import,
 )
-from queryserver.api.schemas.snippets import Fields
 from queryserver.errors.base import MissingParameter, QueryServerError
 from queryserver.errors.files import (
     DetectionFailed,
@@ -48,17 +48,17 @@ from queryserver.errors.files import (
     not_multipart,
 )
 from queryserver.errors.statements import UnknownDialect
-from queryserver.files.paths import repaired
-from queryserver.formats.cell_types.preview import Analysis, PreviewColumn, SampleWarning
+from queryserver.files.model import repaired
+from queryserver.formats.cell_types.header import Analysis, PreviewColumn, SampleWarning
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
+from queryserver.imports.computed import ReadingOptions
 from queryserver.imports.create_table import AskedTable
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
 from queryserver.imports.plans import AskedColumn
 from queryserver.imports.preview import Records, Sheets
-from queryserver.imports.samples import ReadingOptions
-from queryserver.imports.sources import ImportFile
+from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
 
 _MAX_BODY_BYTES = 1024 * 1024

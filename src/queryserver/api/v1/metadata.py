@@ -11,7 +11,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES
 from queryserver.errors.base import InvalidParameter, configured
-from queryserver.search.html import description_of, highlighted
+from queryserver.search.atlas import description_of, highlighted
 from queryserver.search.model import Record, SourceName
 from queryserver.search.search import Asked, SearchResult
 

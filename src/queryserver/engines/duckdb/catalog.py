@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, summaries
-from queryserver.engines.metadata import (
+from queryserver.engines.protocol import (
     SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
+    EngineSession,
     ForeignKey,
     FunctionDescription,
     SampleKind,
@@ -20,7 +21,6 @@ from queryserver.engines.metadata import (
     TableKind,
     TableSummary,
 )
-from queryserver.engines.protocol import EngineSession
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type

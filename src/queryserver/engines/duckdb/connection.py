@@ -13,18 +13,21 @@ import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, refuse_repetition, tokens_of
-from queryserver.engines.duckdb.types import require_shallow, result_type
-from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, sound
+from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.threaded import NO_USER, Interrupted
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
-from queryserver.errors.places import ErrorExcerpt, ErrorPlace
-from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
-from queryserver.formats import arrow as wide_work
-from queryserver.formats.arrow import MANY_COLUMNS
-from queryserver.formats.columns import Column
-from queryserver.platform.machine_limits import DiskFloor
+from queryserver.errors.statements import (
+    EngineError,
+    EngineUnavailable,
+    ErrorExcerpt,
+    ErrorPlace,
+    SessionLost,
+    StatementRejected,
+)
+from queryserver.formats.columns import MANY_COLUMNS, Column, begin
+from queryserver.platform.limits import DiskFloor
 from queryserver.sql.positions import place_within, position_of
 
 # Behind them: traces, and advice to set what statements may not set.
@@ -434,7 +437,7 @@ def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Free:
         raise StatementRejected(
             f"Out of Memory Error: another result of more than {MANY_COLUMNS} columns is being read; try again later."
         )
-    held, end = [place], wide_work.begin()
+    held, end = [place], begin()
 
     def free() -> None:
         end()

@@ -9,17 +9,17 @@ from urllib.parse import unquote
 from queryserver.engines.catalog_queries import Row, escaped_literal, identifier, read_rows
 from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, real, whole
 from queryserver.engines.hiveserver2.errors import metadata_errors
-from queryserver.engines.metadata import (
+from queryserver.engines.protocol import (
     SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
+    EngineSession,
     FunctionDescription,
     SampleKind,
     TableColumn,
     TableDescription,
     TableSummary,
 )
-from queryserver.engines.protocol import EngineSession
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type

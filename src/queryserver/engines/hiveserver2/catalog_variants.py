@@ -34,9 +34,10 @@ from queryserver.engines.hiveserver2.descriptions import (
     whole,
 )
 from queryserver.engines.hiveserver2.errors import is_unknown_function
-from queryserver.engines.metadata import (
+from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
+    EngineSession,
     FunctionDescription,
     SampleKind,
     TableColumn,
@@ -45,7 +46,6 @@ from queryserver.engines.metadata import (
     TableProperty,
     TableSummary,
 )
-from queryserver.engines.protocol import EngineSession
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import StatementRejected
 from queryserver.sql.types import parse_type

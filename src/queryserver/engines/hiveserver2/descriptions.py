@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 from queryserver.engines.catalog_queries import Row
-from queryserver.engines.metadata import ForeignKey, TableColumn, TableKind
+from queryserver.engines.protocol import ForeignKey, TableColumn, TableKind
 from queryserver.sql.types import SqlType
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)

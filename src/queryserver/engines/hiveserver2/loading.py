@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.hiveserver2.catalog import literal, qualified, quoted
-from queryserver.engines.loading import cell_texts, refuse_long_names
+from queryserver.engines.loading import StatementLoader, Written, cell_texts, execute, refuse_long_names
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
-from queryserver.engines.statement_loading import StatementLoader, Written, execute
 from queryserver.errors.statements import StatementRejected
 
 _TABLE = re.compile(r"[A-Za-z0-9_]+")

@@ -16,9 +16,12 @@ from queryserver.engines.catalog_queries import (
     sample_query,
     summaries,
 )
-from queryserver.engines.metadata import (
+from queryserver.engines.mysql import catalog_sql as sql
+from queryserver.engines.mysql.catalog_sql import StatisticsReader, quoted
+from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
+    EngineSession,
     ForeignKey,
     FunctionDescription,
     SampleKind,
@@ -28,9 +31,6 @@ from queryserver.engines.metadata import (
     TableProperty,
     TableSummary,
 )
-from queryserver.engines.mysql import catalog_sql as sql
-from queryserver.engines.mysql.catalog_sql import StatisticsReader, quoted
-from queryserver.engines.protocol import EngineSession
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 

@@ -6,8 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from queryserver.engines.catalog_queries import qualified, read_rows
-from queryserver.engines.metadata import ColumnStatistics, TableDescription
-from queryserver.engines.protocol import EngineSession
+from queryserver.engines.protocol import ColumnStatistics, EngineSession, TableDescription
 from queryserver.errors.statements import StatementRejected
 
 

@@ -11,8 +11,7 @@ from functools import partial
 from queryserver.engines.connections import ConnectionPool
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
 from queryserver.engines.mysql.catalog_sql import literal, quoted
-from queryserver.engines.mysql.connection import Connection, MysqlStatement
-from queryserver.engines.mysql.errors import connect_errors
+from queryserver.engines.mysql.connection import Connection, MysqlStatement, connect_errors
 from queryserver.engines.mysql.loading import DROP_S, LoaderSurroundings, MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import PooledSessions, StreamedSession

@@ -27,8 +27,7 @@ from queryserver.engines.loading import (
     staged,
 )
 from queryserver.engines.mysql.catalog_sql import literal, quoted
-from queryserver.engines.mysql.connection import Connection
-from queryserver.engines.mysql.errors import statement_errors
+from queryserver.engines.mysql.connection import Connection, statement_errors
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 

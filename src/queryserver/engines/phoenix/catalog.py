@@ -3,7 +3,17 @@
 The columns that a view has from its table are not in SYSTEM.CATALOG: only the driver puts them together.
 """
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
 
 from queryserver.engines.catalog_queries import (
     Folding,
@@ -17,25 +27,42 @@ from queryserver.engines.catalog_queries import (
     sample_query,
     spellings,
 )
-from queryserver.engines.metadata import (
+from queryserver.engines.loading import (
+    execute,
+    made,
+    read_ahead,
+    refuse_changes,
+    refuse_target,
+    rows_failures,
+    staged,
+    statements_of,
+)
+from queryserver.engines.phoenix.connection import Connection
+from queryserver.engines.phoenix.protocol import Phase, avatica_errors, numbered, parameter_rows
+from queryserver.engines.phoenix.statement import native_type, row_values
+from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
+    EngineSession,
     FunctionDescription,
+    LoadColumn,
+    LoadLedger,
     SampleKind,
     TableColumn,
     TableDescription,
     TableKind,
+    TableLoad,
+    TableName,
     TableSummary,
 )
-from queryserver.engines.phoenix.connection import Connection
-from queryserver.engines.phoenix.errors import Phase, avatica_errors
-from queryserver.engines.phoenix.statement import native_type, row_values
-from queryserver.engines.protocol import EngineSession
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import (
+    EngineError,
     EngineUnavailable,
     OutcomeUnknown,
     SessionLost,
+    StatementDenied,
+    StatementRejected,
     TableNotFound,
     database_not_found,
 )
@@ -171,3 +198,236 @@ def _column(row: Row) -> TableColumn:
         default=row[_DEFAULT],
         primary_key=row[_KEY] is not None,
     )
+
+
+ROW_ID = "row_id"
+_BATCH_BYTES = 512 * 1024
+_GAP_BITS = 44
+"""Two appends at the same time must not give the same numbers to their rows."""
+
+_CLAIM_S = 300
+"""How long a claim holds at least; what a server left when it died keeps its table's name for twice as long at most."""
+
+_CLAIMED = (
+    'Table "{}" is being made by somebody else, or an import that was to make it ended badly:'
+    " then try again in ten minutes."
+)
+_MOST_SWEPT = 20
+
+_LOADING_TABLE = re.compile(r"[\w-]+")
+_SEQUENCE_EXISTS = re.compile(r"ERROR 1200\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where rows go. `key`: the column that gets a number of its own for each row."""
+
+    table: TableName
+    columns: Sequence[LoadColumn]
+    key: str | None
+
+
+class PhoenixLoader:
+    """A TableLoader. A database is a schema, "" the one without name; names are taken as they are."""
+
+    def __init__(
+        self, session: EngineSession, connection: Connection, executor: Executor, *, schema: str, read_only: bool
+    ) -> None:
+        self._session = session
+        self._connection = connection
+        self._executor = executor
+        self._schema = schema
+        self._read_only = read_only
+
+    async def exists(self, table: TableName) -> bool:
+        schema = self._schema_of(table)
+        where = f"TABLE_SCHEM = {escaped_literal(schema)}" if schema else "TABLE_SCHEM IS NULL"
+        sql = (
+            f"SELECT 1 FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND {where}"
+            f" AND TABLE_NAME = {escaped_literal(table.name)} AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL"
+        )
+        return bool(await read_rows(self._session, sql, max_rows=1))
+
+    async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        """See TableLoader. Raises StatementRejected also for rows that would share a key."""
+        refuse_changes(read_only=self._read_only)
+        _check_names(load)
+        if load.replace:
+            raise StatementRejected("Phoenix renames no tables, so none can be replaced.")
+        refuse_target(load, exists=await self.exists(load.target))
+        with rows_failures():
+            return await (self._append(load, batches, ledger) if load.append else self._make(load, batches, ledger))
+
+    async def drop(self, table: TableName) -> None:
+        refuse_changes(read_only=self._read_only)
+        await execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
+
+    async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        given = next((column.name for column in load.columns if not column.nullable), None)
+        added = None if given is not None else _free_name(ROW_ID, load.columns)
+        create = partial(self._create_alone, load.target, load.columns, key=given or "", added=added)
+        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+            rows = await self._fill(_Rows(load.target, load.columns, added), batches)
+            if given is not None and await self._count(load.target) != rows:
+                raise StatementRejected(f'Column "{given}" cannot be the key: some of its values occur more than once.')
+            filled.is_gone = True
+        return rows
+
+    async def _append(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        numbers = _free_name(ROW_ID, load.columns)
+        async with staged(load.staging, ledger, partial(self.drop, load.staging)):
+            await self._create(load.staging, load.columns, key="", added=numbers)
+            rows = await self._fill(_Rows(load.staging, load.columns, numbers), batches)
+            await self._upsert_from_staging(load, rows, numbers)
+        return rows
+
+    async def _upsert_from_staging(self, load: TableLoad, rows: int, numbers: str) -> None:
+        given = [column.name for column in load.columns]
+        keys = await self._keys(load.target)
+        to = source = ", ".join(map(identifier, given))
+        if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in given:
+            # A table that an import has made: its numbers go on.
+            last = await self._one(f"SELECT MAX({identifier(keys[0])}) FROM {self._place(load.target)}")
+            start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
+            to, source = f"{to}, {identifier(keys[0])}", f"{source}, {identifier(numbers)} + {start}"
+        else:
+            await self._refuse_repeated(load, keys, rows)
+        staging = self._place(load.staging)
+        await execute(self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}")
+
+    async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
+        """Rows with the key of another would take its place without a word."""
+        if not keys or not set(keys) <= {column.name for column in load.columns}:
+            return  # Phoenix refuses rows without a key itself
+        names = ", ".join(map(identifier, keys))
+        staging, target = self._place(load.staging), self._place(load.target)
+        distinct = await self._one(f"SELECT COUNT(*) FROM (SELECT {names} FROM {staging} GROUP BY {names})")
+        same = " AND ".join(f"s.{identifier(key)} = t.{identifier(key)}" for key in keys)
+        shared = await self._one(
+            f"SELECT /*+ USE_SORT_MERGE_JOIN */ COUNT(*) FROM {staging} AS s INNER JOIN {target} AS t ON {same}"
+        )
+        if distinct != rows or shared:
+            raise StatementRejected(f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too.")
+
+    async def _create_alone(
+        self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None
+    ) -> None:
+        async with self._claimed(table):
+            await self._create(table, columns, key=key, added=added)
+
+    @asynccontextmanager
+    async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
+        """Nobody else makes the table meanwhile, whichever server asks. Raises StatementRejected when somebody does.
+
+        The slot after the present one is claimed too, so that claims made on both sides of its beginning meet.
+        """
+        slot = int(time.time()) // _CLAIM_S
+        async with AsyncExitStack() as claims:
+            claims.push_async_callback(self._sweep, table, slot - 1)
+            for name in (_claim(table, slot + ahead) for ahead in (0, 1)):
+                place = self._place(TableName(table.database, name))
+                try:
+                    await execute(self._session, f"CREATE SEQUENCE {place}")
+                except StatementDenied:
+                    break  # Who may make no sequences can still make tables, as in any other client.
+                except StatementRejected as error:
+                    if _SEQUENCE_EXISTS.search(error.message):
+                        raise StatementRejected(_CLAIMED.format(table.name)) from None
+                    raise
+                # Not one whose outcome is unknown: it may be somebody else's, and its slot ends soon.
+                claims.push_async_callback(self._release, place)
+            yield
+
+    async def _sweep(self, table: TableName, slot: int) -> None:
+        """Drop claims of slots before `slot`: those who lost their connection left them. Only who may look can."""
+        schema, least = self._schema_of(table), _claim(table, 0)
+        where = f"SEQUENCE_SCHEMA = {escaped_literal(schema)}" if schema else "SEQUENCE_SCHEMA IS NULL"
+        # Slots have seven digits until 2065: texts of one length are in the order of their numbers.
+        sql = (
+            f'SELECT SEQUENCE_NAME FROM SYSTEM."SEQUENCE" WHERE TENANT_ID IS NULL AND {where}'
+            f" AND SEQUENCE_NAME >= {escaped_literal(least)} AND SEQUENCE_NAME < {escaped_literal(_claim(table, slot))}"
+        )
+        with suppress(EngineError):
+            for (name,) in await read_rows(self._session, sql, max_rows=_MOST_SWEPT):
+                if name.removeprefix(least[:-1]).isdecimal():  # else of a table whose name begins alike
+                    await self._release(self._place(TableName(table.database, name)))
+
+    async def _release(self, place: str) -> None:
+        with suppress(EngineError):
+            await execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
+
+    async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
+        parts = [
+            f"{identifier(column.name)} {_declared(column)}{' NOT NULL PRIMARY KEY' if column.name == key else ''}"
+            for column in columns
+        ]
+        if added is not None:
+            parts.append(f"{identifier(added)} BIGINT NOT NULL PRIMARY KEY")
+        await execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
+
+    async def _fill(self, target: _Rows, batches: AsyncIterator[pa.RecordBatch]) -> int:
+        names = [column.name for column in target.columns] + ([target.key] if target.key else [])
+        listed, marks = ", ".join(map(identifier, names)), ", ".join("?" * len(names))
+        statement = await self._connection.prepare(
+            f"UPSERT INTO {self._place(target.table)} ({listed}) VALUES ({marks})"
+        )
+        total = 0
+        try:
+            async with read_ahead(
+                batches, partial(parameter_rows, [column.name for column in target.columns]), self._executor
+            ) as written:
+                async for rows in statements_of(written, _BATCH_BYTES):
+                    await self._connection.execute_batch(statement, numbered(rows, total + 1) if target.key else rows)
+                    total += len(rows)
+        except asyncio.CancelledError:
+            # The server goes on with a batch whose caller is gone; a connection that is closed ends it.
+            await asyncio.shield(self._connection.stop())
+            raise
+        await self._connection.close_statement(statement)
+        return total
+
+    async def _keys(self, table: TableName) -> list[str]:
+        found = await PhoenixCatalog(self._session, self._connection).table(self._schema_of(table), table.name)
+        return [column.name for column in found.columns if column.primary_key]
+
+    async def _count(self, table: TableName) -> int:
+        return int(str(await self._one(f"SELECT COUNT(*) FROM {self._place(table)}")))
+
+    async def _one(self, sql: str) -> object:
+        (row,) = await read_rows(self._session, sql)
+        return row[0]
+
+    def _schema_of(self, table: TableName) -> str:
+        return self._schema if table.database is None else table.database
+
+    def _place(self, table: TableName) -> str:
+        return qualified(*filter(None, (self._schema_of(table), table.name)))
+
+
+def _claim(table: TableName, slot: int) -> str:
+    """The name of the sequence that claims the name of a table for a time."""
+    return f"_qs_import_{table.name}_{slot}"
+
+
+def _declared(column: LoadColumn) -> str:
+    """Phoenix knows INT by its long name only."""
+    return "INTEGER" if column.declared == "INT" else column.declared
+
+
+def _check_names(load: TableLoad) -> None:
+    """Raises StatementRejected for names that no quotes make data, or that HBase would refuse at the end."""
+    if not _LOADING_TABLE.fullmatch(load.target.name):
+        raise StatementRejected(
+            f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'
+        )
+    for column in load.columns:
+        if '"' in column.name:
+            raise StatementRejected(f"'{column.name}' cannot be a name of a column: Phoenix cannot escape its quote.")
+
+
+def _free_name(wanted: str, columns: Sequence[LoadColumn]) -> str:
+    taken = {column.name for column in columns}
+    place, name = 1, wanted
+    while name in taken:
+        place, name = place + 1, f"{wanted}_{place + 1}"
+    return name

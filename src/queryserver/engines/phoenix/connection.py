@@ -18,8 +18,7 @@ import httpx
 
 from queryserver.engines.connections import client_tls
 from queryserver.engines.phoenix import protocol as messages
-from queryserver.engines.phoenix.errors import HttpRefusal, NotConnected, Phase, Silent, avatica_errors
-from queryserver.engines.phoenix.protocol import Message
+from queryserver.engines.phoenix.protocol import HttpRefusal, Message, NotConnected, Phase, Silent, avatica_errors
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import (
     CredentialsRequired,

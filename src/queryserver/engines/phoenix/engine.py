@@ -7,14 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from queryserver.engines.catalog_queries import identifier
-from queryserver.engines.phoenix.catalog import PhoenixCatalog
-from queryserver.engines.phoenix.connection import (
-    Connection,
-    HttpClient,
-    PhoenixAddress,
-    connect,
-)
-from queryserver.engines.phoenix.loading import PhoenixLoader
+from queryserver.engines.phoenix.catalog import PhoenixCatalog, PhoenixLoader
+from queryserver.engines.phoenix.connection import Connection, HttpClient, PhoenixAddress, connect
 from queryserver.engines.phoenix.statement import PhoenixStatement
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.engines.sessions import StreamedSession

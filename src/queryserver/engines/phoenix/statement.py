@@ -15,14 +15,15 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from queryserver.engines.phoenix.connection import Connection
-from queryserver.engines.phoenix.errors import Phase, avatica_errors
 from queryserver.engines.phoenix.protocol import (
     ColumnMetadata,
     Executed,
     Frame,
     Malformed,
     Missing,
+    Phase,
     ServerError,
+    avatica_errors,
     fields,
     read_varint,
     zigzag,

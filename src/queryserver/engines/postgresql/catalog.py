@@ -15,10 +15,12 @@ from queryserver.engines.catalog_queries import (
     spellings,
     summaries,
 )
-from queryserver.engines.metadata import (
+from queryserver.engines.postgresql import catalog_sql as sql
+from queryserver.engines.protocol import (
     SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
+    EngineSession,
     ForeignKey,
     FunctionDescription,
     SampleKind,
@@ -27,8 +29,6 @@ from queryserver.engines.metadata import (
     TableKind,
     TableSummary,
 )
-from queryserver.engines.postgresql import catalog_sql as sql
-from queryserver.engines.protocol import EngineSession
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import parse_type

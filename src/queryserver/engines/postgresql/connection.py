@@ -6,27 +6,286 @@ prepared, `_RowDescriptionTap` stands between the transport and asyncpg's protoc
 
 import asyncio
 import itertools
+import re
 import socket
 import struct
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 from asyncpg.prepared_stmt import PreparedStatement
 
-from queryserver.engines.postgresql.message_guard import MessageGuard, Tap
-from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, cell_too_large
+from queryserver.engines.connections import NO_TLS, no_connection
+from queryserver.errors.statements import (
+    Character,
+    CredentialsRequired,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    ErrorPlace,
+    OutcomeUnknown,
+    RowTooLarge,
+    SessionLost,
+    StatementDenied,
+    StatementRejected,
+    cell_too_large,
+)
+from queryserver.formats.columns import ROW_CELLS
+
+
+class Tap(asyncio.Protocol):
+    """Stands between the transport and asyncpg's protocol, and passes everything on."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+
+_HEADER = struct.Struct("!cI")
+_WORD = struct.Struct("!i")
+_COUNT_BYTES = 2
+_DATA_ROW: Final = b"D"
+_READY: Final = b"Z"
+_ERROR_RESPONSE: Final = b"E"
+_ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
+"""PortalSuspended, CommandComplete."""
+_OF_A_CHUNK: Final = frozenset({*_ENDS_OF_CHUNK, _DATA_ROW, _READY, _ERROR_RESPONSE})
+_SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
+"""PortalSuspended, ReadyForQuery inside a transaction: portals live nowhere else."""
+
+CHUNK_BYTES = 8 * 1024 * 1024
+"""A chunk ends with the row with which it is larger than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was too large: in the row of the chunk, counted from 0, a value or the row itself; else a message."""
+
+    limit_bytes: int
+    row: int | None
+    column: int | None
+
+
+class _Cells:
+    """Finds the first value of a DataRow above the limit while the row arrives, by the length before each value."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._skip = _COUNT_BYTES
+        self._word = b""
+        self._column = -1
+        self.seen_bytes = 0
+
+    def find(self, piece: bytes) -> int | None:
+        """The number of the column, once its length has come."""
+        self.seen_bytes += len(piece)
+        at = 0
+        while at < len(piece):
+            if self._skip:
+                step = min(self._skip, len(piece) - at)
+                self._skip -= step
+                at += step
+                continue
+            needed = _WORD.size - len(self._word)
+            self._word += piece[at : at + needed]
+            at += needed
+            if len(self._word) == _WORD.size:
+                (length,) = _WORD.unpack(self._word)
+                self._word, self._column = b"", self._column + 1
+                if length > self._limit:
+                    return self._column
+                self._skip = max(length, 0)
+        return None
+
+
+class MessageGuard(Tap):
+    """Passes messages on to asyncpg. Until `limit` is called any size is let through."""
+
+    def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport) -> None:
+        super().__init__(protocol)
+        self._transport = transport
+        self._cell_bytes: int | None = None
+        self._header = b""
+        self._kind, self._rest = b"", 0
+        self._is_dropped = False
+        self._cells: _Cells | None = None
+        self._in_chunk = False
+        self._rows = 0
+        self._bytes = 0
+        self._owed = 0
+        self._has_failed = False
+        self._held: list[bytes] | None = None
+        self.was_cut = False
+        """Whether the last chunk was ended early: rows follow."""
+        self.refusal: Refusal | None = None
+        """Why the connection was ended."""
+
+    def limit(self, cell_bytes: int) -> None:
+        """From now on values of rows have at most so many bytes, rows and other messages a few times as many."""
+        self._cell_bytes = cell_bytes
+
+    def begin_chunk(self) -> None:
+        """Rows of a portal are fetched next: called just before asyncpg sends the request."""
+        self._in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
+        self._rows = self._bytes = 0
+        if self._held is not None:
+            # asyncpg takes rows only once it waits for them.
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def end_chunk(self) -> None:
+        """The chunk has come, or failed."""
+        self._in_chunk = False
+
+    def drop_rest(self) -> None:
+        """Nobody wants the rows behind a chunk that was ended early: another request follows."""
+        self._in_chunk = False
+        self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held.append(data)
+        elif self.refusal is None:
+            self._take(self._header + data if self._header else bytes(data))
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        for data in held:
+            self.data_received(data)
+
+    def _take(self, data: bytes) -> None:
+        """Pass on what is to be passed on of some bytes, in one piece where nothing of them is dropped."""
+        self._header = b""
+        at, begin, size = 0, 0, len(data)
+        while at < size and self.refusal is None:
+            if self._rest:
+                at = self._take_body(data, at, size)
+                begin = at if self._is_dropped else begin
+            elif not self._owed:
+                at = self._skip_rows(data, at, size)
+            if self._ends_chunk:
+                self._pass_on(data[begin:at])
+                self._suspend(data[at:])
+                return
+            if self._rest or at == size:
+                continue
+            if size - at < _HEADER.size:
+                self._header = data[at:]
+                size = at
+                break
+            self._begin(*_HEADER.unpack_from(data, at))
+            if self._is_dropped:
+                self._pass_on(data[begin:at])
+                begin = at + _HEADER.size
+            at += _HEADER.size
+        if self.refusal is None:
+            self._pass_on(data[begin:size])
+
+    def _take_body(self, data: bytes, at: int, size: int) -> int:
+        """Where the body of the message under way ends, as far as it has come."""
+        end = min(at + self._rest, size)
+        self._rest -= end - at
+        if self._cells is not None:
+            self._check(self._cells, data[at:end])
+        return end
+
+    def _skip_rows(self, data: bytes, at: int, size: int) -> int:
+        """Where the rows end that have arrived as a whole and are to be passed on: nearly all of a result."""
+        unpack, most = _HEADER.unpack_from, self._cell_bytes or size
+        most_bytes = CHUNK_BYTES - self._bytes if self._in_chunk else size
+        rows, begin = 0, at
+        while size - at > _HEADER.size and at - begin <= most_bytes:
+            kind, length = unpack(data, at)
+            if kind != _DATA_ROW or length > most or at + length >= size:
+                break
+            at += length + 1
+            rows += 1
+        if rows:
+            self._kind = _DATA_ROW
+            self._rows += rows
+            self._bytes += at - begin
+        return at
+
+    def _begin(self, kind: bytes, length: int) -> None:
+        """A message comes next."""
+        self._kind, self._rest = kind, length + 1 - _HEADER.size
+        self._is_dropped = bool(self._owed) and kind in _OF_A_CHUNK and self._is_swallowed(kind)
+        self._cells = None
+        limit = self._cell_bytes
+        if kind == _DATA_ROW:
+            self._rows += 1
+            self._bytes += length
+            if limit is not None and length > limit:
+                self._cells = _Cells(limit)
+                self._is_dropped = self._is_dropped or length > ROW_CELLS * limit
+        elif limit is not None and length > ROW_CELLS * limit:
+            self._refuse(Refusal(ROW_CELLS * limit, None, None))
+
+    def _is_swallowed(self, kind: bytes) -> bool:
+        """Whether asyncpg must not see a message of a chunk whose end it was told of before."""
+        if kind == _READY:
+            self._owed -= 1
+            return True
+        if kind == _ERROR_RESPONSE:
+            # The first is the reason; others only say that the transaction has failed.
+            swallowed, self._has_failed = self._has_failed or not self._in_chunk, True
+            return swallowed
+        return kind in _ENDS_OF_CHUNK or not self._in_chunk
+
+    def _check(self, cells: _Cells, piece: bytes) -> None:
+        column = cells.find(piece)
+        limit = self._cell_bytes or 0
+        if column is not None:
+            self._refuse(Refusal(limit, self._rows - 1, column))
+        elif cells.seen_bytes > ROW_CELLS * limit:
+            self._refuse(Refusal(ROW_CELLS * limit, self._rows - 1, None))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        self._transport.abort()
+
+    @property
+    def _ends_chunk(self) -> bool:
+        """Whether the row that has just come as a whole makes the chunk large enough."""
+        is_large = self._in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
+        return is_large and self._kind == _DATA_ROW and not self._rest
+
+    def _suspend(self, rest: bytes) -> None:
+        self._in_chunk, self.was_cut = False, True
+        self._owed += 1
+        self._held = [rest] if rest else []
+        self._transport.pause_reading()
+        self._pass_on(_SUSPENDED)
+
+    def _pass_on(self, data: bytes) -> None:
+        if data:
+            super().data_received(data)
+
 
 _CLEAN_UP_S = 5
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_HEADER = struct.Struct("!cI")
 _FIELD = struct.Struct("!IhIhih")
 _COUNT = struct.Struct("!h")
-_ROW_DESCRIPTION = b"T"
-_ERROR: Final = b"E"
-_LAST_OF_INTEREST = (_ROW_DESCRIPTION, b"n", _ERROR, b"Z")
+_LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
 """RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
 NO_MODIFIER = -1
 
@@ -169,7 +428,7 @@ class RefusalTap(Tap):
         self._kept += data
         while len(self._kept) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._kept)
-            self.has_refused = self.has_refused or kind == _ERROR
+            self.has_refused = self.has_refused or kind == _ERROR_RESPONSE
             if len(self._kept) <= length:
                 break
             del self._kept[: length + 1]
@@ -205,7 +464,7 @@ class _RowDescriptionTap(Tap):
             end = position + 1 + length
             if end > len(kept):
                 return
-            if kind == _ROW_DESCRIPTION:
+            if kind == b"T":
                 self.described = _types(bytes(kept[position + _HEADER.size : end]))
                 self._learn({oid for oid, _ in self.described})
             if kind in _LAST_OF_INTEREST:
@@ -250,3 +509,92 @@ def _reason(guard: MessageGuard, columns: Sequence[str], rows_read: int) -> Engi
         return RowTooLarge(limit_bytes=refusal.limit_bytes, row=row)
     name = columns[refusal.column] if refusal.column < len(columns) else None
     return cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name)
+
+
+_REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
+_CLIENT_HOST = re.compile(r'(?<= for )host "[^"]*", ')
+"""The address that the server saw us come from."""
+_NOT_READY = (asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+_TIME_LIMITS = (
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.IdleSessionTimeoutError,
+    asyncpg.TransactionTimeoutError,
+)
+_MAY_BE_TIME_LIMIT = (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError)
+_CONNECTION_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.DatabaseDroppedError,
+    asyncpg.ProtocolViolationError,
+    OSError,
+    TimeoutError,
+)
+
+
+@contextmanager
+def connect_errors() -> Generator[None]:
+    """Around the making of a connection: EngineUnavailable, CredentialsRequired or StatementRejected come out."""
+    try:
+        yield
+    except _REFUSED_LOGIN as error:
+        raise CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
+    except (*_NOT_READY, *_CONNECTION_LOST) as error:
+        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=_refused_tls(error))) from error
+    except asyncpg.PostgresError as error:
+        raise StatementRejected(text_of(error)) from error
+    except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        raise EngineUnavailable("PostgreSQL refused the connection.") from error
+
+
+def _refused_tls(error: BaseException) -> str:
+    """asyncpg tells a server without TLS only by the text of a general error class."""
+    return NO_TLS if type(error) is ConnectionError and "rejected SSL" in str(error) else ""
+
+
+@contextmanager
+def statement_errors(*, started: bool) -> Generator[None]:
+    """Around work for a statement; `started` tells whether the server may have begun to execute it.
+
+    Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
+    ended the statement, else StatementRejected or StatementDenied with the server's text.
+    """
+    try:
+        yield
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
+        raise _domain_error(error, started=started) from error
+
+
+def _domain_error(error: Exception, *, started: bool) -> EngineError:
+    if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
+        return EngineTimeout(text_of(error))
+    if isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)) or _is_closed_connection(error):
+        if started:
+            return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
+        return SessionLost("The PostgreSQL session is gone; the statement was not started.")
+    denied = isinstance(error, asyncpg.InsufficientPrivilegeError)
+    return (StatementDenied if denied else StatementRejected)(text_of(error)).at(_place(error))
+
+
+def _place(error: Exception) -> ErrorPlace | None:
+    """The server counts characters from 1; `internal_position`, within the body of a function, is another field."""
+    position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
+    return Character(int(position) - 1) if position.isdecimal() else None
+
+
+def _is_closed_connection(error: Exception) -> bool:
+    """asyncpg tells a closed connection only by the text of its general error class."""
+    return type(error) is asyncpg.InterfaceError and "clos" in str(error)
+
+
+def text_of(error: Exception) -> str:
+    """The server's message; detail, hint and position follow on lines of their own, where the server gave them."""
+    if not isinstance(error, asyncpg.PostgresError):
+        return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."
+    fields = error.as_dict()
+    lines = [str(fields.get("message") or error.args[0])]
+    lines += [f"{label}: {fields[key]}" for key, label in _FURTHER_LINES if fields.get(key)]
+    return "\n".join(lines)
+
+
+_FURTHER_LINES = (("detail", "Detail"), ("hint", "Hint"), ("position", "Position"))

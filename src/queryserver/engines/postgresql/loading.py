@@ -26,8 +26,7 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.postgresql.connection import Connection, RefusalTap
-from queryserver.engines.postgresql.errors import statement_errors
+from queryserver.engines.postgresql.connection import Connection, RefusalTap, statement_errors
 from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 

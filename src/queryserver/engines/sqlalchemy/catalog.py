@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilationError
 
 from queryserver.engines.catalog_queries import Folding, choose
-from queryserver.engines.metadata import (
+from queryserver.engines.protocol import (
     SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,

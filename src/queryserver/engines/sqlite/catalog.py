@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, sample_query, summaries
-from queryserver.engines.metadata import (
+from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
+    EngineSession,
     ForeignKey,
     FunctionDescription,
     SampleKind,
@@ -14,7 +15,6 @@ from queryserver.engines.metadata import (
     TableKind,
     TableSummary,
 )
-from queryserver.engines.protocol import EngineSession
 from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import TableNotFound, database_not_found

@@ -12,8 +12,14 @@ import pyarrow as pa
 
 from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.engines.threaded import Interrupted
-from queryserver.errors.places import Octet
-from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected, cell_too_large
+from queryserver.errors.statements import (
+    EngineError,
+    EngineUnavailable,
+    Octet,
+    SessionLost,
+    StatementRejected,
+    cell_too_large,
+)
 from queryserver.formats.columns import Column, ResultType
 
 # Pragmas that tell about this database or act in this session; `database_list` would tell the server's path.

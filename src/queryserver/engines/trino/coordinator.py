@@ -14,17 +14,23 @@ import httpx
 
 from queryserver.engines.connections import Retries
 from queryserver.engines.statement_texts import without_token
-from queryserver.engines.trino.errors import (
+from queryserver.engines.trino.protocol import (
+    ClientState,
     Expired,
+    Login,
+    Page,
     Refused,
     Transient,
+    TrinoAddress,
     TrinoRejected,
+    Variant,
     check_status,
     engine_error,
     given_up,
+    parse,
+    request_headers,
     transport_errors,
 )
-from queryserver.engines.trino.protocol import ClientState, Login, Page, TrinoAddress, Variant, parse, request_headers
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
 from queryserver.formats.columns import ROW_CELLS
 

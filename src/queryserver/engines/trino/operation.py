@@ -16,12 +16,19 @@ import pyarrow as pa
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
 from queryserver.engines.statement_texts import KeptLines, pieces
 from queryserver.engines.trino.coordinator import Coordinator, body_limit, insist
-from queryserver.engines.trino.errors import Transient, check_status, engine_error, given_up, is_cancel
-from queryserver.engines.trino.protocol import NO_TRANSACTION, Json, Page
+from queryserver.engines.trino.protocol import (
+    NO_TRANSACTION,
+    Json,
+    Page,
+    Transient,
+    check_status,
+    engine_error,
+    given_up,
+    is_cancel,
+)
 from queryserver.engines.trino.values import DeclaredType, Misfit, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, SessionLost, StatementRejected
-from queryserver.formats.arrow import unpack_zstandard
-from queryserver.formats.columns import Column
+from queryserver.formats.columns import Column, unpack_zstandard
 
 _PIECE_BYTES = 1024 * 1024
 _ACCEPTED = {"Accept-Encoding": "identity"}

@@ -19,8 +19,7 @@ from queryserver.errors.files import (
     StoreQuotaExceeded,
     root_not_allowed,
 )
-from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
-from queryserver.files.paths import names_of
+from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser, names_of
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
 from queryserver.files.stores.webhdfs.statuses import RemoteFailure, told

@@ -2,30 +2,268 @@
 
 import asyncio
 import fcntl
+import json
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Generator
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from queryserver.platform.embedded.cluster import SERVICE_ROLE, SUPERUSER, Cluster, opened_cluster
-from queryserver.platform.embedded.postmaster import LOOPBACK, Postmaster, recorded_address
+from queryserver.platform.embedded.cluster import (
+    ENVIRONMENT,
+    SERVICE_ROLE,
+    SUPERUSER,
+    Cluster,
+    data_argument,
+    opened_cluster,
+)
 from queryserver.platform.embedded.system import (
     SAMPLE_DATABASE,
     SAMPLE_ROLE,
     STORAGE_DIRECTORY,
+    Account,
     EmbeddedDefaults,
     EmbeddedPostgresError,
+    end_processes,
     kept_secrets,
+    open_to_all,
+    replace_private,
+    spawn,
 )
 from queryserver.platform.settings.editor import InterpreterSettings
 from queryserver.platform.settings.tree import Settings
 
+LOOPBACK = "127.0.0.1"
+
 _log = logging.getLogger(__name__)
+
+_READY_WITHIN_S = 120  # recovery after a crash replays at most `max_wal_size`
+_FAST_STOP_S = 20
+_IMMEDIATE_STOP_S = 10
+_LOG_BYTES = 4 * 2**20
+_SOCKET_PREFIX = "queryserver-"
+_SOCKET_PATH_BYTES = 103  # the smallest limit of our systems (macOS; Linux has 107)
+_START_ATTEMPTS = 3
+
+_OPTIONS = {
+    "max_connections": "120",
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+    "temp_file_limit": "2GB",  # one user's sort must not fill the disk that the service's tables need
+    "log_min_messages": "log",  # without ERROR: failing statements of users are answers, not news
+    "log_min_error_statement": "panic",
+    "log_checkpoints": "off",
+}
+_NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+# Reads until our process ends in whatever way, kill -9 included, and then stops the server that we can no longer stop.
+# It makes sure that the number still belongs to this cluster. Last it removes the empty directory of the socket.
+_GUARD = """\
+trap '' INT TERM HUP
+read -r clean && exit 0
+if [ -d /proc/self ] && ! tr '\\0' ' ' <"/proc/$1/cmdline" | grep -q "$2"; then exit 0; fi
+kill -INT "$1"
+for tenth in $(seq 300); do kill -0 "$1" || break; sleep 0.1; done
+rm -f "$3"/.s.PGSQL.* && rmdir "$3"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens: a socket in a private directory, and a port on loopback."""
+
+    socket_directory: str
+    port: int
+
+
+class Postmaster:
+    """One PostgreSQL server as child processes of ours. Not to be used by two threads at once."""
+
+    def __init__(self, cluster: Cluster, *, durable: bool) -> None:
+        self._cluster = cluster
+        self._name = cluster.name
+        self._options = _OPTIONS if durable else _OPTIONS | _NOT_DURABLE
+        self._log_file = cluster.home / "log"
+        self._address_file = cluster.home / "address.json"
+        self._address: Address | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where the server listens; the same after a restart."""
+        if self._address is None:
+            message = "the server was not started"
+            raise RuntimeError(message)
+        return self._address
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the server lives. Does not wait."""
+        return self._server is not None and self._server.poll() is None
+
+    def start(self) -> None:
+        """Start the server and wait until it takes connections; ends first what an earlier run left behind.
+
+        Raises EmbeddedPostgresError with the last lines of the server's log.
+        """
+        self._clear_leftovers()
+        directory = _socket_directory(self._cluster.account)
+        for attempt in range(1, _START_ATTEMPTS + 1):
+            self._address = Address(str(directory), _free_port())
+            replace_private(self._address_file, json.dumps(asdict(self._address)))
+            try:
+                self._launch()
+            except EmbeddedPostgresError as error:
+                # Somebody may take the port between our look and the server's.
+                if "TCP/IP sockets" not in str(error) or attempt == _START_ATTEMPTS:
+                    raise
+            else:
+                return
+
+    def restart(self) -> None:
+        """Start the server again, at the same address, after it has died. Raises EmbeddedPostgresError."""
+        end_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
+        self._launch()
+
+    def stop(self) -> None:
+        """Fast shutdown: open transactions roll back, clients are sent away. After 20 s at once. Idempotent."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            try:
+                self._server.wait(_FAST_STOP_S)
+            except subprocess.TimeoutExpired:
+                _log.warning("the embedded PostgreSQL does not end; it is stopped without a last checkpoint")
+            end_processes(self._name, fast_s=0, immediate_s=_IMMEDIATE_STOP_S)
+            self._server.wait(_IMMEDIATE_STOP_S)
+        self._dismiss_guard()
+        self._forget_address()
+
+    def trim_log(self) -> None:
+        """Keep the log below a few megabytes; the part before is kept once, as `log.old`."""
+        with suppress(FileNotFoundError):
+            if self._log_file.stat().st_size > _LOG_BYTES:
+                shutil.copyfile(self._log_file, self._log_file.with_name("log.old"))
+                os.truncate(self._log_file, 0)
+
+    def _launch(self) -> None:
+        self._dismiss_guard()
+        self.trim_log()
+        self._server = self._spawn(self._command())
+        self._guard = self._spawn_guard(self._server.pid)
+        deadline = time.monotonic() + _READY_WITHIN_S
+        while not self._is_ready(self._server.pid):
+            if self._server.poll() is not None:
+                raise self._failure("The embedded PostgreSQL ended while it started.")
+            if time.monotonic() > deadline:
+                raise self._failure(f"The embedded PostgreSQL is not ready after {_READY_WITHIN_S} s.")
+            time.sleep(0.01)
+
+    def _command(self) -> list[str | Path]:
+        cluster, address = self._cluster, self.address
+        where = ["-D", data_argument(cluster.data, cluster.account)]
+        listen = ["-h", LOOPBACK, "-p", str(address.port), "-k", address.socket_directory]
+        options = [f"--{name}={value}" for name, value in self._options.items()]
+        return [cluster.binaries.postgres, *where, *listen, f"--cluster_name={self._name}", *options]
+
+    def _spawn(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
+        with open(self._log_file, "ab", opener=_private) as output:
+            return spawn(
+                command,
+                account=self._cluster.account,
+                cwd=self._cluster.data,
+                environment=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                output=output,
+            )
+
+    def _spawn_guard(self, pid: int) -> subprocess.Popen[bytes]:
+        return spawn(
+            ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(pid), self._name, self.address.socket_directory],
+            account=None,  # who made the directory of the socket may remove it
+            cwd=Path("/"),
+            environment=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            output=subprocess.DEVNULL,
+        )
+
+    def _is_ready(self, pid: int) -> bool:
+        """What pg_ctl looks at: line 1 of the file is the process, line 8 its state."""
+        try:
+            lines = (self._cluster.data / "postmaster.pid").read_text().split("\n")
+        except FileNotFoundError:
+            return False
+        return lines[0] == str(pid) and len(lines) > 7 and lines[7].startswith("ready")
+
+    def _failure(self, text: str) -> EmbeddedPostgresError:
+        tail = self._log_file.read_text(errors="replace")[-2000:]
+        return EmbeddedPostgresError(f"{text} The end of {self._log_file}:\n{tail}")
+
+    def _dismiss_guard(self) -> None:
+        if self._guard is not None:
+            pipe: IO[bytes] | None = self._guard.stdin
+            if pipe is not None:
+                with suppress(BrokenPipeError), pipe:
+                    pipe.write(b"clean\n")
+            self._guard.wait(10)
+            self._guard = None
+
+    def _clear_leftovers(self) -> None:
+        end_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
+        # Nobody runs here now, so the file is stale. PostgreSQL would take any process of that number for itself.
+        (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
+        self._forget_address()
+
+    def _forget_address(self) -> None:
+        address = self._address or recorded_address(self._cluster.home)
+        if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
+            shutil.rmtree(address.socket_directory, ignore_errors=True)
+        self._address_file.unlink(missing_ok=True)
+
+
+def recorded_address(home: Path) -> Address | None:
+    """Where the server of a state directory listens, or listened when it was killed; None after a clean stop."""
+    try:
+        return Address(**json.loads((home / "address.json").read_bytes()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _socket_directory(account: Account | None) -> Path:
+    """A new private directory with a short path: a path in the state directory may be too long for a socket."""
+    candidates = [Path("/run")] if account else []
+    for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
+        if not parent.is_dir() or not os.access(parent, os.W_OK) or (account and not open_to_all(parent)):
+            continue
+        if len(os.fsencode(parent / f"{_SOCKET_PREFIX}12345678/.s.PGSQL.65535")) <= _SOCKET_PATH_BYTES:
+            directory = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX, dir=parent))
+            if account:
+                account.own(directory)
+            return directory
+    message = "No directory for the socket of the embedded PostgreSQL: neither TMPDIR nor /tmp can be used."
+    raise EmbeddedPostgresError(message)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return probe.getsockname()[1]
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
+
 
 _T = TypeVar("_T")
 

@@ -1,15 +1,17 @@
 """All settings of one process."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import PrivateAttr
 
-from queryserver.platform.settings.desktop import DesktopSettings
+from queryserver.platform.settings.desktop import DesktopSettings, LdapSettings
 from queryserver.platform.settings.editor import (
     BeeswaxSettings,
     EditorSettings,
@@ -20,7 +22,7 @@ from queryserver.platform.settings.editor import (
     RetentionSettings,
     SparkSettings,
 )
-from queryserver.platform.settings.sections import MetadataSettings, Secret, Section
+from queryserver.platform.settings.sections import LOOPBACK, MetadataSettings, Secret, Section, contains
 from queryserver.platform.settings.stores import (
     AwsSettings,
     AzureSettings,
@@ -94,3 +96,296 @@ class Settings(Section):
     def origin(self, key: str) -> Origin:
         """Where the value of `section.key` comes from."""
         return self._sources.origins.get(key, Origin.DEFAULT)
+
+
+Complaint = tuple[str, str]
+
+_SECRET_KEY_LENGTH = 32
+# A load balancer of a few hundred users keeps about so many connections.
+_LOAD_BALANCER_CONNECTIONS = 500
+# Keys that documentation and samples of this class of products show, in lower case.
+_SAMPLE_KEYS = (
+    "changeme",
+    "change-me",
+    "change_me",
+    "secret_key",
+    "secretkey",
+    "your-secret",
+    "your_secret",
+    "insecure",
+    "replace-me",
+    "replace_me",
+    "0123456789abcdef0123456789abcdef",
+    "09d25e094faa6ca2556c818166b7a9563b93f7099f6f0f4caa6cf63b88e8d3e7",
+    "kasdlfjknasdfl3hbaksk3bwkasdfkasdfba23asdf",
+    "asldfasdlkfjaslfj",
+)
+_HERE = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+
+def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
+    """Key and text of every contradiction. `given` holds the keys that somebody set."""
+    yield from _secret_keys(settings)
+    yield from _server(settings)
+    yield from _database(settings, given)
+    yield from _external_tokens(settings)
+    yield from _directory(settings)
+    yield from _catalog(settings)
+    yield from _mail(settings)
+    yield from _task_server(settings)
+    yield from _editor(settings)
+    yield from _importer(settings)
+
+
+def warnings(settings: Settings) -> Iterator[Complaint]:
+    """Key and text of what is allowed and looks like a mistake."""
+    interpreters = settings.notebook.interpreters
+    known = {key.casefold() for key in interpreters}
+    for name in settings.notebook.interpreters_shown_on_wheel:
+        # Numbers are ids of stored connectors: the database knows them.
+        if name.casefold() not in known and not name.isdecimal():
+            yield "notebook.interpreters_shown_on_wheel", f"names {name}, which is no interpreter of the settings."
+    default = settings.notebook.default_interpreter
+    known |= {table.name.casefold() for table in interpreters.values() if table.name}
+    if default and default.casefold() not in known and not default.isdecimal():
+        yield "notebook.default_interpreter", f"names {default}, which is no interpreter of the settings."
+    jwt = settings.desktop.auth.jwt
+    for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
+        if jwt.key_server_url and value == "*":
+            yield f"desktop.auth.jwt.{name}", "is not compared: any token of the key server is taken."
+    if any(network.prefixlen == 0 for network in settings.desktop.trusted_proxies):
+        yield "desktop.trusted_proxies", "believes every caller's word on its address."
+    yield from _connections(settings)
+
+
+def _connections(settings: Settings) -> Iterator[Complaint]:
+    desktop, key = settings.desktop, "desktop.max_connections_per_address"
+    if desktop.max_connections_per_address >= desktop.max_connections:
+        yield key, "lets one address take all of desktop.max_connections."
+    if desktop.max_connections_per_address < _LOAD_BALANCER_CONNECTIONS and not desktop.trusted_proxies:
+        yield key, "also bounds a load balancer, which is one address, until desktop.trusted_proxies lists it."
+
+
+def secret_key_problem(key: Secret) -> str | None:
+    """Why a signing key is no good."""
+    text = key.get_secret_value()
+    if len(text) < _SECRET_KEY_LENGTH:
+        return f"must have at least {_SECRET_KEY_LENGTH} characters."
+    if len(set(text)) < 8 or any(sample in text.lower() for sample in _SAMPLE_KEYS):
+        return "is a known sample value; generate one, for example with `openssl rand -base64 48`."
+    return None
+
+
+def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
+    """Why former keys are no good, by their numbers: each is good for signing tokens as long as it is listed."""
+    problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
+    return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
+
+
+def _secret_keys(settings: Settings) -> Iterator[Complaint]:
+    key, former = settings.desktop.secret_key, settings.desktop.secret_key_fallbacks
+    if key.get_secret_value() and (problem := secret_key_problem(key)):
+        yield "desktop.secret_key", problem
+    if problem := fallbacks_problem(former):
+        yield "desktop.secret_key_fallbacks", problem
+
+
+def _server(settings: Settings) -> Iterator[Complaint]:
+    desktop = settings.desktop
+    if bool(desktop.ssl_certificate) != bool(desktop.ssl_private_key):
+        yield "desktop.ssl_private_key", "TLS needs both ssl_certificate and ssl_private_key."
+    if desktop.cors_enabled and desktop.cors_allow_credentials and "*" in desktop.cors_allowed_origins:
+        yield "desktop.cors_allowed_origins", "`*` is allowed only with cors_allow_credentials = false."
+    if desktop.auth.force_username_lowercase and desktop.auth.force_username_uppercase:
+        yield "desktop.auth.force_username_uppercase", "contradicts force_username_lowercase, which is true."
+
+
+def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
+    database = settings.desktop.database
+    url = database.url.get_secret_value()
+    given_parts = {
+        "host": database.host,
+        "name": database.name,
+        "user": database.user,
+        "password": database.password.get_secret_value(),
+    }
+    parts = [name for name, value in given_parts.items() if value]
+    if url and parts:
+        yield "desktop.database.url", f"contradicts desktop.database.{parts[0]}: give the address or its parts."
+    if url and "desktop.database.sslmode" in given:
+        modes = parse_qs(urlsplit(url).query).get("sslmode", [database.sslmode])
+        if modes != [database.sslmode]:
+            yield "desktop.database.sslmode", "contradicts the sslmode of desktop.database.url."
+    if not url and parts and not (database.host and database.name):
+        yield "desktop.database.host", "host and name must both be given when url is not."
+    if database.pool_min > database.pool_max:
+        yield "desktop.database.pool_min", "is above desktop.database.pool_max."
+
+
+def _external_tokens(settings: Settings) -> Iterator[Complaint]:
+    jwt = settings.desktop.auth.jwt
+    for url in jwt.key_server_url:
+        if not _keeps_secrets(url):
+            yield "desktop.auth.jwt.key_server_url", "must be https, except on loopback addresses."
+    if jwt.key_server_url:
+        for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
+            if not value:
+                yield f"desktop.auth.jwt.{name}", "must be given with key_server_url; `*` switches the comparison off."
+
+
+def _directory(settings: Settings) -> Iterator[Complaint]:
+    ldap = settings.desktop.ldap
+    if ldap.ldap_url.lower().startswith("ldap://") and not ldap.use_start_tls:
+        yield "desktop.ldap.use_start_tls", "ldap:// without StartTLS would send passwords in the clear."
+    if "ldap" in settings.desktop.auth.backend:
+        yield from _directory_of_logins(ldap)
+
+
+def _directory_of_logins(ldap: LdapSettings) -> Iterator[Complaint]:
+    if not ldap.ldap_url:
+        yield "desktop.ldap.ldap_url", "must be given, for desktop.auth.backend names ldap."
+    elif not re.fullmatch(r"ldaps?://[^/?#@\s]+/?", ldap.ldap_url, re.IGNORECASE):
+        yield "desktop.ldap.ldap_url", "must be ldap://host or ldaps://host, with a port if need be."
+    if not ldap.base_dn:
+        yield "desktop.ldap.base_dn", "must be given, for desktop.auth.backend names ldap."
+    if ldap.search_bind_authentication:
+        if ldap.bind_dn and not ldap.bind_password.get_secret_value():
+            yield "desktop.ldap.bind_password", "must be given with bind_dn."
+    elif not ldap.nt_domain and "<username>" not in ldap.ldap_username_pattern:
+        yield "desktop.ldap.ldap_username_pattern", "must hold <username> when search_bind_authentication is false."
+
+
+def _catalog(settings: Settings) -> Iterator[Complaint]:
+    url = settings.metadata.catalog.api_url
+    if url and not _keeps_secrets(url):
+        yield "metadata.catalog.api_url", "must be https, except on loopback addresses: it gets a password."
+
+
+def _mail(settings: Settings) -> Iterator[Complaint]:
+    smtp = settings.desktop.smtp
+    if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
+        yield "desktop.smtp.tls", "`none` is allowed for loopback addresses only."
+
+
+def _task_server(settings: Settings) -> Iterator[Complaint]:
+    tasks = settings.desktop.task_server
+    if tasks.beat_enabled and not tasks.enabled:
+        yield "desktop.task_server.beat_enabled", "needs desktop.task_server.enabled."
+    if tasks.enabled and tasks.heartbeat_s * 3 > settings.editor.lease_timeout_s:
+        yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
+
+
+def _editor(settings: Settings) -> Iterator[Complaint]:
+    editor, notebook = settings.editor, settings.notebook
+    if editor.default_limit != notebook.default_limit:
+        yield "editor.default_limit", "differs from notebook.default_limit, which is another name of it."
+    if editor.sample_views != settings.metastore.allow_sample_data_from_views:
+        yield "editor.sample_views", "differs from metastore.allow_sample_data_from_views, which is another name of it."
+    if editor.default_limit > editor.result_max_rows:
+        yield "editor.default_limit", "is above editor.result_max_rows."
+    for key in notebook.interpreters:
+        if key.isdecimal():
+            yield f"notebook.interpreters.{key}", "must not be a number: those are ids of stored connectors."
+
+
+def _importer(settings: Settings) -> Iterator[Complaint]:
+    """Whoever may use the store `file` would read, and delete, what others uploaded."""
+    uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
+    if root is not None and uploads.is_relative_to(root.absolute()):
+        yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
+    if root is not None and uploads != root.absolute() and root.absolute().is_relative_to(uploads):
+        yield "filebrowser.local_root", f"lies in the directory of uploads {uploads}."
+
+
+def _keeps_secrets(url: str) -> bool:
+    """Whether it is an address to which a secret may be sent: encrypted, or on this machine."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host)))
+
+
+def _is_loopback(host: str | None) -> bool:
+    return host is not None and (host.lower() == "localhost" or contains(LOOPBACK, host.strip("[]")))
+
+
+def exposure(settings: Settings) -> Iterator[Complaint]:
+    """Key and text of each setting that opens more to other machines than it seems.
+
+    A server of the embedded mode that listens on loopback is taken for one without proxy.
+    """
+    is_local = _is_loopback(settings.desktop.http_host)
+    if not is_local or _has_proxy(settings):
+        yield from _any_host(settings)
+    if is_local and _has_proxy(settings):
+        yield from _metrics_by_proxy(settings)
+
+
+def _any_host(settings: Settings) -> Iterator[Complaint]:
+    if "*" in settings.desktop.allowed_hosts:
+        text = (
+            "holds `*`: calls with any `Host` header are served, also those of a page whose name was rebound to this"
+            " server. List the names by which clients call it."
+        )
+        yield "desktop.allowed_hosts", text
+
+
+def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
+    """A proxy on this machine calls from loopback; one that is trusted names its client."""
+    desktop = settings.desktop
+    opened = [one for one in ("127.0.0.1", "::1") if contains(desktop.metrics.allowed_networks, one)]
+    believed = [one for one in opened if contains(desktop.trusted_proxies, one)]
+    if desktop.metrics.enable_prometheus and len(opened) > len(believed):
+        text = (
+            "holds loopback, and this server listens on loopback only: a proxy on this machine calls from there, so"
+            " that /metrics is open to every caller whom it passes on. Do not pass /metrics on, list the proxy's"
+            " loopback addresses in desktop.trusted_proxies, or empty this list and set desktop.metrics.token."
+        )
+        yield "desktop.metrics.allowed_networks", text
+
+
+def _has_proxy(settings: Settings) -> bool:
+    """Whether calls of other machines are meant to come in, although the server listens on loopback only."""
+    desktop = settings.desktop
+    named = [host for host in desktop.allowed_hosts if host != "*" and host.lower() not in _HERE]
+    is_trial = desktop.database.embedded or desktop.database.dsn is None
+    return bool(desktop.trusted_proxies or desktop.url_prefix or named) or not is_trial
+
+
+class Level(StrEnum):
+    """How bad it is."""
+
+    ERROR = "error"
+    """The server does not start, or not everything works."""
+    WARNING = "warning"
+    """Allowed, and probably not meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of a check. The text goes on after the key, and holds no secret."""
+
+    level: Level
+    key: str
+    text: str
+
+    @classmethod
+    def error(cls, key: str, text: str) -> "Finding":
+        """Something that does not work."""
+        return cls(Level.ERROR, key, text)
+
+    @classmethod
+    def warning(cls, key: str, text: str) -> "Finding":
+        """Something that looks like a mistake."""
+        return cls(Level.WARNING, key, text)
+
+    @classmethod
+    def of_problem(cls, line: str) -> "Finding":
+        """An error as settings tell it: `<full.key>: <text>`."""
+        key, _, text = line.partition(": ")
+        return cls.error(key, text)
+
+    def __str__(self) -> str:
+        return f"{self.level} {self.key}: {self.text}"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from queryserver.engines.hiveserver2.engine import Mark, session_configuration
 from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TSessionHandle
-from queryserver.engines.hiveserver2.session import Mark, session_configuration
 from queryserver.engines.hiveserver2.variants import (
     HIVE,
     HPLSQL,

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.engines.hiveserver2.connecting import connect
-from queryserver.engines.hiveserver2.connection import Connection
+from queryserver.engines.hiveserver2.connection import Connection, connect
 from queryserver.engines.hiveserver2.errors import WireLost
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, OPEN_SESSION, MalformedMessage, encode_call
 from queryserver.engines.hiveserver2.protocol.structs import (

@@ -3,8 +3,17 @@
 import httpx
 import pytest
 
-from queryserver.engines.phoenix.errors import HttpRefusal, NotConnected, Phase, Silent, avatica_errors, server_text
-from queryserver.engines.phoenix.protocol import Malformed, Missing, ServerError
+from queryserver.engines.phoenix.protocol import (
+    HttpRefusal,
+    Malformed,
+    Missing,
+    NotConnected,
+    Phase,
+    ServerError,
+    Silent,
+    avatica_errors,
+    server_text,
+)
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,

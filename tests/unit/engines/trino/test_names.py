@@ -4,9 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.engines.metadata import SampleKind
-from queryserver.engines.trino.catalog import join_database, sample_of_column, split_database
-from queryserver.engines.trino.catalog_reading import exact_pattern, owner, properties, texts
+from queryserver.engines.protocol import SampleKind
+from queryserver.engines.trino.catalog import (
+    exact_pattern,
+    join_database,
+    owner,
+    properties,
+    sample_of_column,
+    split_database,
+    texts,
+)
 from queryserver.errors.base import NotSupported
 
 

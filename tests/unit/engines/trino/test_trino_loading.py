@@ -17,8 +17,7 @@ from tests.contract.loading_facts import TEXTS
 from tests.engines.scripted_trino import Reply, ScriptedTrino, column, error, page, scripted_trino
 
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableLoader, TableName
-from queryserver.engines.trino.engine import TrinoEngine
-from queryserver.engines.trino.loading import TrinoLoader
+from queryserver.engines.trino.engine import TrinoEngine, TrinoLoader
 from queryserver.engines.trino.protocol import TrinoAddress
 from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.imports.model import BaseType, ColumnType

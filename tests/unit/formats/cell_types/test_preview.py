@@ -8,7 +8,7 @@ import pytest
 from tests.refusals import raises_code
 
 from queryserver.formats.cell_types.classes import classify
-from queryserver.formats.cell_types.preview import (
+from queryserver.formats.cell_types.header import (
     FIRST_RECORDS,
     Analysis,
     WidthUncertain,

@@ -8,9 +8,9 @@ from queryserver.errors.files import FileCorrupt
 from queryserver.imports.model import CellKind
 from queryserver.workbooks import cells as used_range
 from queryserver.workbooks import packages
-from queryserver.workbooks.calamine import OpenWorkbook
 from queryserver.workbooks.cells import checked_rows, columns_in_use
-from queryserver.workbooks.compound_files import WorkbookKind
+from queryserver.workbooks.packages import WorkbookKind
+from queryserver.workbooks.reader import OpenWorkbook
 
 
 @pytest.fixture

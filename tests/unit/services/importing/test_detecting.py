@@ -11,7 +11,7 @@ from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.delimited.detection import Detected
 from queryserver.imports.model import SAMPLE_BYTES, CellKind, TypedText
 from queryserver.imports.preview import Detection, Sheets
-from queryserver.platform.shares import FairPlaces
+from queryserver.platform.limits import FairPlaces
 
 ANA = 1
 ZIP = b"PK\x03\x04 and more"

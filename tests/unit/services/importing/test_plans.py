@@ -5,8 +5,7 @@ import json
 import pytest
 from tests.refusals import raises_code
 
-from queryserver.formats.cell_types.header import header_names
-from queryserver.formats.cell_types.preview import PreviewColumn
+from queryserver.formats.cell_types.header import PreviewColumn, header_names
 from queryserver.formats.row_conversion import TargetColumn
 from queryserver.imports.model import STRING, BaseType, ColumnType, Delimiters, Origin
 from queryserver.imports.plans import (
@@ -18,8 +17,7 @@ from queryserver.imports.plans import (
     stored,
     target_columns,
 )
-from queryserver.sql.splitter import Script
-from queryserver.sql.statement_kinds import changes_data, changes_objects
+from queryserver.sql.splitter import Script, changes_data, changes_objects
 
 PREVIEW = [
     PreviewColumn("id", ColumnType(BaseType.INT64)),

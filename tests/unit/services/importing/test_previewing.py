@@ -11,13 +11,12 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
-from queryserver.formats.cell_types.preview import Analysis
-from queryserver.imports import samples
-from queryserver.imports.computed import CUT_FIELD_BYTES
+from queryserver.formats.cell_types.header import Analysis
+from queryserver.imports import computed as samples
+from queryserver.imports.computed import CUT_FIELD_BYTES, ReadingOptions
 from queryserver.imports.model import SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
 from queryserver.imports.preview import Previews
-from queryserver.imports.samples import ReadingOptions
-from queryserver.platform.shares import FairPlaces
+from queryserver.platform.limits import FairPlaces
 from queryserver.platform.threads import FairThreads
 
 CSV = ReadingOptions.given(FileType.CSV)

@@ -18,13 +18,11 @@ from queryserver.errors.files import (
     StorageUnavailable,
     SymlinkNotFollowed,
 )
-from queryserver.files.model import Scheme
-from queryserver.files.paths import PathReader
+from queryserver.files.model import PathReader, Scheme
 from queryserver.files.places import Stores
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
-from queryserver.imports.sources import ImportFile, ImportSources
-from queryserver.imports.uploads import ImportUploads
+from queryserver.imports.uploads import ImportFile, ImportSources, ImportUploads
 
 EVA = User(1, "eva")
 CONTENT = bytes(range(256))

@@ -11,7 +11,7 @@ from tests.fakes.import_uploads import MemoryImportUploads
 from tests.refusals import raises_code
 
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.files.stores.local.file_system import LocalUploadArea
+from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.model import User
 from queryserver.imports.uploads import ImportUploads, ReceivedUpload, UploadAreaKeeping, UploadLimits, UploadUsage
 

@@ -8,7 +8,7 @@ from tests.refusals import raises_code
 
 from queryserver.catalog import cache as questions
 from queryserver.catalog.cache import BY_KIND, Question
-from queryserver.engines.metadata import ForeignKey, TableProperty
+from queryserver.engines.protocol import ForeignKey, TableProperty
 
 ALL = [
     questions.databases(),

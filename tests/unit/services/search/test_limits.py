@@ -1,12 +1,11 @@
 """How long a source may take (Contract platform 8.4)."""
 
-from queryserver.files.model import Scheme
-from queryserver.files.paths import PathReader
+from queryserver.files.model import PathReader, Scheme
 from queryserver.files.places import Stores
 from queryserver.identity.model import User
+from queryserver.search.feeding import StoreSearch, WalkBounds
 from queryserver.search.model import Search, SourceAnswer
 from queryserver.search.search import limit_s
-from queryserver.search.walks import StoreSearch, WalkBounds
 
 
 class Plain:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.connectors.building import BuildContext, build_engine
+from queryserver.connectors.engine_builders import BuildContext, build_engine
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.identity.model import User

@@ -9,14 +9,13 @@ from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import SourceNotConfigured
-from queryserver.files.model import EntryKind, Scheme, StorageUser
-from queryserver.files.paths import PathReader
+from queryserver.files.model import EntryKind, PathReader, Scheme, StorageUser
 from queryserver.files.places import Stores
 from queryserver.files.protocol import Batch, Storage, StorageTraits
 from queryserver.identity.model import User
+from queryserver.search.feeding import StoreSearch, WalkBounds
 from queryserver.search.model import FacetName, Search, SourceAnswer
 from queryserver.search.query_language import parse_query
-from queryserver.search.walks import StoreSearch, WalkBounds
 
 pytestmark = pytest.mark.platform(96)
 

@@ -17,7 +17,7 @@ from queryserver.errors.files import PathNotFound
 from queryserver.errors.statements import PageRowTooLarge
 from queryserver.formats.columns import Column, ResultType, Segment
 from queryserver.identity.model import User
-from queryserver.platform.shares import ByteBudget
+from queryserver.platform.limits import ByteBudget
 from queryserver.statements.model import StatementState, StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.paging import PageRequest, Reading, ResultPage
 from queryserver.statements.queue import StateSignals

@@ -6,8 +6,7 @@ import pytest
 from tests.fakes.storage import MemoryFileSystem
 
 from queryserver.errors.files import InvalidPath, StorageNotConfigured
-from queryserver.files.model import Scheme, StoragePath
-from queryserver.files.paths import PathReader
+from queryserver.files.model import PathReader, Scheme, StoragePath
 from queryserver.files.places import Caller, FileSystems, Stores
 from queryserver.identity.model import User
 

@@ -8,7 +8,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.files.part_writing import Joining
+from queryserver.files.part_uploads import Joining
 from queryserver.files.protocol import PartPlan
 from queryserver.files.upload_repository import PartUpload, UploadTerms
 

@@ -11,10 +11,9 @@ from tests.refusals import raises_code
 from queryserver.errors.base import TooManyRequests
 from queryserver.errors.files import PathNotFound, StorageError, StorageUnavailable
 from queryserver.files import listing
-from queryserver.files.listing import ListingLimits, Listings, Page, PageWanted
+from queryserver.files.listing import ListingLimits, Listings, Page, PageWanted, SortKey
 from queryserver.files.model import Scheme, StoragePath
 from queryserver.files.places import Caller, Place
-from queryserver.files.sorting import SortKey
 from queryserver.identity.model import User
 
 ANA = Caller.of(User(1, "ana"))

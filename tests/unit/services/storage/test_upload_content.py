@@ -13,7 +13,7 @@ from tests.refusals import raises_code
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import VerificationFailed
 from queryserver.files.model import Scheme, StoragePath, StorageUser
-from queryserver.files.part_writing import GivenPart, contiguous, missing_parts, plan_of, received
+from queryserver.files.part_uploads import GivenPart, contiguous, missing_parts, plan_of, received
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.upload_repository import ArrivedPart, PartUpload, UploadTerms, attempts
 from queryserver.files.uploading import CheckedContent

@@ -13,7 +13,7 @@ from queryserver.files.model import StoragePath, StorageUser
 from queryserver.files.places import Place
 from queryserver.files.viewing import Shown, Viewing
 from queryserver.formats.unpacking import Codec
-from queryserver.platform.shares import FairPlaces
+from queryserver.platform.limits import FairPlaces
 from queryserver.platform.threads import FairThreads
 from queryserver.workbooks.reader import ProcessWorkbooks
 

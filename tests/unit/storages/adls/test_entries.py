@@ -15,9 +15,9 @@ from queryserver.errors.files import (
     StorageUnavailable,
     StoreQuotaExceeded,
 )
-from queryserver.files.stores.adls import places as entries
+from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure, azure_errors
-from queryserver.files.stores.adls.places import AzurePlace, file_place, is_container_name, place_of, unfinished
+from queryserver.files.stores.adls.shared import AzurePlace, file_place, is_container_name, place_of, unfinished
 
 
 @pytest.mark.parametrize(

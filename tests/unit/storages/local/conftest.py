@@ -8,7 +8,7 @@ import pytest
 from tests.unit.storages.local.descriptors import open_below
 
 from queryserver.files.model import StorageUser
-from queryserver.files.stores.local.file_system import LocalFileSystem, PrivateStorage, UserStorage
+from queryserver.files.stores.local.storage import LocalFileSystem, PrivateStorage, UserStorage
 
 
 @pytest.fixture

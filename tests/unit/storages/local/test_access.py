@@ -9,7 +9,7 @@ from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import InvalidPath, PathExists, PathNotFound, StorageUnavailable
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.protocol import PartPlan
-from queryserver.files.stores.local.file_system import LocalFileSystem
+from queryserver.files.stores.local.storage import LocalFileSystem
 
 ALICE, BOB, ADMIN = StorageUser("alice"), StorageUser("bob"), StorageUser("root", is_admin=True)
 

@@ -30,8 +30,8 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import PartPlan
-from queryserver.files.stores.local.file_system import LocalFileSystem, PrivateStorage
-from queryserver.files.stores.local.system_calls import file_errors
+from queryserver.files.stores.local.storage import LocalFileSystem, PrivateStorage
+from queryserver.files.stores.local.tree import file_errors
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_a_hanging_file_system_is_an_unavailable_store(tmp_path):
 KILLED = """
     import asyncio, os, signal, sys
     from pathlib import Path
-    from queryserver.files.stores.local.file_system import PrivateStorage
+    from queryserver.files.stores.local.storage import PrivateStorage
 
     async def killed():
         yield b"half"
@@ -229,7 +229,7 @@ FULL = """
     from queryserver.errors import StorageError
     from queryserver.files.model import StorageUser
     from queryserver.files.protocol import PartPlan
-    from queryserver.files.stores.local.file_system import LocalFileSystem
+    from queryserver.files.stores.local.storage import LocalFileSystem
 
     async def body():
         for _ in range(10):
@@ -269,7 +269,7 @@ READ_ONLY = """
     from pathlib import Path
     from queryserver.errors import QueryServerError
     from queryserver.files.model import StorageUser
-    from queryserver.files.stores.local.file_system import LocalFileSystem
+    from queryserver.files.stores.local.storage import LocalFileSystem
 
     async def body():
         yield b"x"

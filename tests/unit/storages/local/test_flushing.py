@@ -10,9 +10,8 @@ from threading import Event
 import pytest
 
 from queryserver.errors.files import StorageUnavailable
-from queryserver.files.stores.local.system_calls import FileThreads
 from queryserver.files.stores.local.transfers import Flushing, Upload
-from queryserver.files.stores.local.tree import Tree
+from queryserver.files.stores.local.tree import FileThreads, Tree
 
 _PATIENCE_S = 10
 

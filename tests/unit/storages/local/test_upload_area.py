@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.files.stores.local.file_system import LocalUploadArea
-from queryserver.platform.settings.rules import contradictions
-from queryserver.platform.settings.tree import Settings
+from queryserver.files.stores.local.storage import LocalUploadArea
+from queryserver.platform.settings.tree import Settings, contradictions
 
 _ANYBODY = 0o777
 

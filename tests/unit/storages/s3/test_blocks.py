@@ -17,7 +17,7 @@ from queryserver.files.stores.s3.multipart import (
     joined_tag,
     part_bytes,
 )
-from queryserver.files.stores.s3.parts import PartNumbers, join
+from queryserver.files.stores.s3.storage import PartNumbers, join
 from queryserver.files.stores.s3.writing import SINGLE_COPY_BYTES, copy_ranges
 
 GIB = 1024 * MIB

@@ -16,23 +16,21 @@ from queryserver.api.schemas.fields import (
     INT64_MAX,
     INVALID_JSON,
     JSON_DEPTH,
+    Fields,
     Flag,
     Json,
     Name,
+    NotebookFields,
     Number,
+    PreviousHandle,
+    SessionSpec,
+    Snippet,
+    SnippetConnector,
     Text,
     TextOrNothing,
     Whole,
     must,
     without_nulls,
-)
-from queryserver.api.schemas.snippets import (
-    Fields,
-    NotebookFields,
-    PreviousHandle,
-    SessionSpec,
-    Snippet,
-    SnippetConnector,
 )
 from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers

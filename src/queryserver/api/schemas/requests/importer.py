@@ -11,9 +11,18 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, WithJsonSchema
 from pydantic_core import ErrorDetails
 
-from queryserver.api.schemas.fields import JSON_DEPTH, Flag, Name, NameOrNumber, Text, Whole, must, without_nulls
+from queryserver.api.schemas.fields import (
+    JSON_DEPTH,
+    Fields,
+    Flag,
+    Name,
+    NameOrNumber,
+    Text,
+    Whole,
+    must,
+    without_nulls,
+)
 from queryserver.api.schemas.requests.editor import IdempotencyHeader, as_domain_error, parse
-from queryserver.api.schemas.snippets import Fields
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest
 from queryserver.errors.files import invalid_columns, invalid_dialect
 from queryserver.formats.value_formats import UnknownFormat, date_format

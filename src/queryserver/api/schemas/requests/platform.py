@@ -14,6 +14,7 @@ from queryserver.api.schemas.fields import (
     JSON_DEPTH,
     MAX_ENTRIES,
     Few,
+    Fields,
     Flag,
     Json,
     Nested,
@@ -23,7 +24,6 @@ from queryserver.api.schemas.fields import (
     must,
 )
 from queryserver.api.schemas.requests.editor import BigNumbersField
-from queryserver.api.schemas.snippets import Fields
 from queryserver.errors.base import InvalidJson, too_many_ids
 from queryserver.platform.text import MAX_DEPTH, parse_json
 from queryserver.statements.model import StatementState

@@ -10,15 +10,13 @@ from fastapi import Response
 from queryserver.api.answers import answer
 from queryserver.api.calls import Call, PathGroup, names_of
 from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
-from queryserver.api.schemas.wire import WireModel
-from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.shapes import cell_form
-from queryserver.catalog import cache as questions
+from queryserver.api.v1.editor.shapes import cell_form, handle, meta
 from queryserver.catalog.browsing import Excerpt, Names, Source
-from queryserver.catalog.cache import DescribedColumn, TableList
+from queryserver.catalog.cache import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sample, Sampled
-from queryserver.engines.metadata import (
+from queryserver.engines.protocol import (
     DatabaseDescription,
     FunctionDescription,
     SampleKind,
@@ -89,7 +87,7 @@ async def nested(call: Call, database: str, table: str, column: str, nested: str
 async def _column(call: Call, database: str, table: str, column: str, path: tuple[str, ...]) -> Response:
     asked = await _of_schema(call)
     found = await call.services.metadata.browsing.column(_source(call, asked), database, table, column)
-    return answer(column_metadata(found, questions.nested_type(found, path), path))
+    return answer(column_metadata(found, nested_type(found, path), path))
 
 
 async def _functions(call: Call, asked: AutocompleteRequest, database: str | None) -> Response:
@@ -189,7 +187,7 @@ def _rows(sample: Sample, form: CellForm) -> Response:
     body = wire.SampleResponse(
         status=0,
         headers=[one.name for one in sample.columns],
-        full_headers=shapes.meta(sample.columns, big_numbers_as_text=form.big_numbers_as_text),
+        full_headers=meta(sample.columns, big_numbers_as_text=form.big_numbers_as_text),
         rows=[],
         message=sample.message,
         isEscaped=form.is_escaped,
@@ -201,7 +199,7 @@ def _rows(sample: Sample, form: CellForm) -> Response:
 
 def _start(record: StatementRecord) -> wire.SampleStartResponse:
     operation = str(record.status.id)
-    result = wire.SampleStart(status=0, handle=shapes.handle(record))
+    result = wire.SampleStart(status=0, handle=handle(record))
     return wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation)
 
 

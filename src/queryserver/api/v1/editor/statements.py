@@ -27,7 +27,7 @@ from queryserver.catalog.explaining import ToExplain
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
 from queryserver.errors.statements import PageRowTooLarge
-from queryserver.identity.request_limits import StreamPlace
+from queryserver.identity.callers import StreamPlace
 from queryserver.sql.splitter import PreviousStatement
 from queryserver.statements import sessions
 from queryserver.statements.model import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus

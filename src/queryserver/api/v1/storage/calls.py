@@ -17,8 +17,11 @@ from queryserver.api.bodies import (
     RawBody,
     came,
     came_unread,
+    form_fields,
     holding,
+    multipart_fields,
     multipart_type,
+    parse_json_object,
     parsed_aside,
     pieces,
     raw_body,
@@ -45,11 +48,9 @@ from queryserver.errors.base import (
     UnsupportedMediaType,
 )
 from queryserver.errors.files import ImpersonationNotAllowed, InvalidName, InvalidPath
-from queryserver.files.model import StorageUser
+from queryserver.files.model import StorageUser, decoded_path, repaired
 from queryserver.files.operations import Outcomes, Progress, Started, Work, each_of, failure_body, items_of
-from queryserver.files.paths import decoded_path, repaired
 from queryserver.files.places import Caller, Place
-from queryserver.formats.bodies import form_fields, multipart_fields, parse_json_object
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import User
 from queryserver.services import Services

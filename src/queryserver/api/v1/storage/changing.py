@@ -26,10 +26,9 @@ from queryserver.api.schemas.requests.storage import (
 )
 from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
-from queryserver.files.model import StoragePath, TransferKind
+from queryserver.files.model import StoragePath, TransferKind, new_name, repaired
 from queryserver.files.moving import Asked, final_body, moved_body
 from queryserver.files.operations import Progress
-from queryserver.files.paths import new_name, repaired
 from queryserver.files.viewing import mode_text
 from queryserver.formats.delimited.encodings import encoded
 

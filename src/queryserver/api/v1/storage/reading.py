@@ -27,11 +27,9 @@ from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
 from queryserver.files.changing import content_summary
 from queryserver.files.downloading import Part, content_disposition, entity_tag, is_harmless, media_type_of
-from queryserver.files.listing import Page, PageWanted
-from queryserver.files.model import ContentSummary, EntryKind, FileStatus, StoragePath
-from queryserver.files.paths import decoded_path, repaired
+from queryserver.files.listing import Page, PageWanted, SortKey
+from queryserver.files.model import ContentSummary, EntryKind, FileStatus, StoragePath, decoded_path, repaired
 from queryserver.files.places import Cluster, KnownFileSystem, Place
-from queryserver.files.sorting import SortKey
 from queryserver.files.viewing import Shown, hexdump
 from queryserver.formats.delimited.encodings import TextWindow, codec_of, text_window
 from queryserver.formats.unpacking import Codec

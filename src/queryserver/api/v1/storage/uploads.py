@@ -18,8 +18,7 @@ from queryserver.api.schemas.requests.storage import (
 )
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedRoute, file_call
 from queryserver.api.v1.storage.shapes import EntryShapes
-from queryserver.files.part_uploads import SaidOfUpload
-from queryserver.files.part_writing import GivenPart, contiguous, missing_parts, received
+from queryserver.files.part_uploads import GivenPart, SaidOfUpload, contiguous, missing_parts, received
 from queryserver.files.upload_repository import PartUpload
 from queryserver.files.uploading import ArrivingFile
 

@@ -11,13 +11,12 @@ from xml.etree import ElementTree as ET
 import httpx
 
 from queryserver.errors.files import DirectoryNotEmpty, NotADirectory, PathNotFound
-from queryserver.files.model import FileStatus
-from queryserver.files.paths import is_name
+from queryserver.files.model import FileStatus, is_name
 from queryserver.files.protocol import Batch
-from queryserver.files.stores.adls import places as entries
+from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.errors import AzureFailure
 from queryserver.files.stores.adls.http import Answer, AzureClient, Call
-from queryserver.files.stores.adls.places import AzurePlace
+from queryserver.files.stores.adls.shared import AzurePlace
 
 FOLDER = "hdi_isfolder"
 """The metadata that makes a folder of an empty blob, as Hadoop and Azure's tools write it."""

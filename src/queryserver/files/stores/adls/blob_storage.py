@@ -21,24 +21,26 @@ from queryserver.errors.files import (
     VerificationFailed,
     root_not_allowed,
 )
-from queryserver.files.model import FileStatus
-from queryserver.files.paths import RESERVED_PREFIX
+from queryserver.files.model import RESERVED_PREFIX, FileStatus
 from queryserver.files.protocol import PartPlan, StoredPart
-from queryserver.files.stores.adls import places as entries
+from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.blob import BlobCalls, FlatTree, block_name, is_folder
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
 from queryserver.files.stores.adls.http import AzureClient
-from queryserver.files.stores.adls.places import AzurePlace, file_place, place_of, unfinished
 from queryserver.files.stores.adls.shared import (
+    AzurePlace,
     Reader,
     Writing,
     blocks_of,
     drained,
     exactly,
+    file_place,
     joined_size,
     make_container,
     part_length,
+    place_of,
+    unfinished,
 )
 
 _MOST_BLOCKS = 50_000

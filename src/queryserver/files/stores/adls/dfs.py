@@ -1,21 +1,47 @@
 """The calls of the DFS service that we make (Azure Data Lake Storage Gen2 REST API). Failures are AzureFailure."""
 
+import asyncio
 import json
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from queryserver.errors.files import NotADirectory
-from queryserver.files.model import FileStatus
-from queryserver.files.paths import is_name
-from queryserver.files.protocol import Batch
-from queryserver.files.stores.adls import places as entries
-from queryserver.files.stores.adls.errors import AzureFailure
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import (
+    ChangedMeanwhile,
+    DirectoryNotEmpty,
+    NotADirectory,
+    PathExists,
+    TargetInsideSource,
+    VerificationFailed,
+    root_not_allowed,
+)
+from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
+from queryserver.files.protocol import Batch, PartPlan, StoredPart
+from queryserver.files.stores.adls import shared as entries
+from queryserver.files.stores.adls.credentials import AzureAccount
+from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
 from queryserver.files.stores.adls.http import Answer, AzureClient, Call
-from queryserver.files.stores.adls.places import AzurePlace
+from queryserver.files.stores.adls.shared import (
+    AzurePlace,
+    Reader,
+    Writing,
+    blocks_of,
+    drained,
+    exactly,
+    file_place,
+    joined_size,
+    make_container,
+    part_length,
+    place_of,
+    unfinished,
+)
 
 MOST_PATHS = 5000
 """The service's limit of a page."""
@@ -205,3 +231,252 @@ def _entry(place: AzurePlace, item: Mapping[str, Any], skipped: int) -> FileStat
         size_bytes=int(facts.get("contentLength", "0")),
         facts={**facts, "last-modified": facts.get("lastModified", "")},
     )
+
+
+_CLEANING_S = 15.0
+_RENAME_TRIES = 5
+_FILE = 0o666
+
+
+class HierarchicalUploads:
+    """Raises AzureFailure besides domain errors."""
+
+    def __init__(self, calls: DfsCalls, tree: HierarchicalTree, account: AzureAccount) -> None:
+        self._calls = calls
+        self._tree = tree
+        self._account = account
+
+    async def write(
+        self,
+        place: AzurePlace,
+        body: AsyncIterator[bytes],
+        *,
+        overwrite: bool,
+        size_bytes: int | None,  # noqa: ARG002 appends need none
+    ) -> FileStatus:
+        """See `Storage.write`."""
+        await self._replaced(place, overwrite=overwrite)
+        staged = unfinished(place)
+        try:
+            await self._create(staged)
+            total = 0
+            async with aclosing(blocks_of(body, self._account.block_bytes)) as blocks:
+                async for block in blocks:
+                    await self._calls.append(staged, total, block)
+                    total += len(block)
+            await self._complete(staged, total)
+            return await self._name(staged, place, overwrite=overwrite)
+        except BaseException:  # a cancel too: no part of a file may stay
+            await asyncio.shield(self._clean(staged))
+            raise
+
+    async def _create(self, staged: AzurePlace) -> None:
+        try:
+            await self._calls.create(staged, "file", _FILE, self._account.umask)
+        except AzureFailure as failure:
+            if failure.status in {400, 404, 409}:
+                await self._tree.refuse_file_above(staged)
+            raise
+
+    async def _complete(self, staged: AzurePlace, total: int) -> None:
+        """Raises VerificationFailed. A file that was completed before stays so."""
+        if (await self._tree.find(staged)).size_bytes != total:
+            await self._calls.flush(staged, total)
+            if (await self._tree.find(staged)).size_bytes != total:
+                raise VerificationFailed("The store holds other bytes than were sent.")
+
+    async def _name(self, staged: AzurePlace, place: AzurePlace, *, overwrite: bool) -> FileStatus:
+        """Replaces exactly the file whose permissions were taken over."""
+        for _ in range(_RENAME_TRIES):
+            old = await self._replaced(place, overwrite=overwrite)
+            if old is not None:
+                await self._take_over(staged, place, old)
+            condition = {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
+            try:
+                await self._calls.rename(staged, place, condition)
+            except AzureFailure as failure:
+                if not failure.is_taken:
+                    raise
+            else:
+                return await self._tree.find(place)
+        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+
+    async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
+        """The file that will be replaced. Raises PathExists."""
+        old = await self._tree.find_or_none(place)
+        if old is not None and (old.is_directory or not overwrite):
+            raise PathExists(f"abfs://{place.path} exists.")
+        return old
+
+    async def _take_over(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
+        """Only owners may give permissions, and only superusers owners."""
+        access = {"x-ms-permissions": f"{old.permissions:04o}"}
+        if old.has_acl:
+            access = {"x-ms-acl": await self._calls.access_list(place)}
+        for headers in (access, {"x-ms-owner": old.owner, "x-ms-group": old.group}):
+            try:
+                if all(headers.values()):
+                    await self._calls.set_access(staged, headers)
+            except AzureFailure as failure:
+                if failure.status != 403:
+                    raise
+
+    async def _clean(self, staged: AzurePlace) -> None:
+        """What cannot be removed now is swept later."""
+        with suppress(AzureFailure, QueryServerError, TimeoutError):
+            async with asyncio.timeout(_CLEANING_S):
+                await self._calls.delete(staged, recursive=False)
+
+    async def begin_parts(self, place: AzurePlace) -> str:
+        """Raises NotADirectory."""
+        if not (await self._tree.find(place.parent)).is_directory:
+            raise NotADirectory(f"abfs://{place.parent.path} is not a directory.")
+        staging = secrets.token_hex(16)
+        await self._calls.create(unfinished(place, staging), "file", _FILE, self._account.umask)
+        return staging
+
+    async def write_part(
+        self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
+    ) -> StoredPart:
+        """Appended at its position in one call, so that half of it never counts."""
+        length = part_length(plan, index)
+        if length:
+            async with aclosing(exactly(body, length)) as content:
+                await self._calls.stream_append(staged, index * plan.part_bytes, content, length)
+            # Bytes without a flush leave the time of the file as it was, and old files are swept.
+            await self._calls.touch(staged)
+        else:
+            await drained(body)
+        return StoredPart(index, length, receipt="")
+
+    async def join_parts(
+        self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus:
+        """See `Storage.join_parts`. A flush at less than all bytes would lose the others."""
+        staged = unfinished(place, staging)
+        await self._replaced(place, overwrite=overwrite)
+        await self._complete(staged, joined_size(plan, parts))
+        return await self._name(staged, place, overwrite=overwrite)
+
+    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        """See `AccountUploads`. Files are flushed once, as `join_parts` does."""
+        await self._complete(staged, joined_size(plan, parts))
+
+    async def discard(self, staged: AzurePlace) -> None:
+        """Nothing happens when it is gone."""
+        try:
+            await self._calls.delete(staged, recursive=False)
+        except AzureFailure as failure:
+            if not failure.is_missing:
+                raise
+
+    async def sweep(self, folder: AzurePlace, before: datetime) -> int:
+        """See `Storage.sweep_leftovers`."""
+        continuation, swept = "", 0
+        while True:
+            page = await self._calls.paths(folder, continuation, MOST_PATHS)
+            for item in page.items:
+                name = str(item.get("name", "")).rpartition("/")[2]
+                written_at = entries.time(str(item.get("lastModified", "")))
+                if name.startswith(RESERVED_PREFIX) and written_at is not None and written_at < before:
+                    await self.discard(folder.child(name))
+                    swept += 1
+            continuation = page.continuation
+            if not continuation:
+                return swept
+
+
+_DIRECTORY = 0o777
+
+
+class HierarchicalStorage(Writing):
+    """See the Protocol; also RenamingStorage, ModeStorage, OwnedStorage. The same for every user."""
+
+    def __init__(self, account: AzureAccount, client: AzureClient) -> None:
+        self._account = account
+        self._calls = DfsCalls(client)
+        self._tree = HierarchicalTree(self._calls)
+        reader = Reader(client, self._tree.find, is_directory)
+        super().__init__(self._tree, reader, HierarchicalUploads(self._calls, self._tree, account))
+
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+        """See the Protocol. Directly below the root it makes a container, where the settings allow it."""
+        with azure_errors(path):
+            if "/" not in path:
+                allowed = self._account.allow_container_creation
+                await make_container(path, self._tree.find, self._calls.create_container, is_allowed=allowed)
+                return
+            place = file_place(path)
+            umask = self._account.umask if permissions is None else 0
+            try:
+                await self._calls.create(place, "directory", _DIRECTORY if permissions is None else permissions, umask)
+            except AzureFailure as failure:
+                if failure.is_taken:
+                    raise PathExists(f"abfs://{path} exists.") from None
+                if failure.status in {400, 404, 409}:
+                    await self._tree.refuse_file_above(place)
+                raise
+
+    async def delete(self, path: str, *, recursive: bool) -> None:
+        place = place_of(path)
+        if place is None:
+            raise root_not_allowed("The root stays.")
+        with azure_errors(path):
+            if not place.is_container:
+                await self._tree.find(place)
+                await self._calls.delete(place, recursive=recursive)
+                return
+            if (await self._calls.paths(place, "", 1)).items:
+                raise DirectoryNotEmpty(f"abfs://{path} is not empty.")
+            await self._calls.delete_container(place.container)
+
+    def can_rename(self, source: str, target: str) -> bool:
+        """Within a container."""
+        return source.partition("/")[0] == target.partition("/")[0]
+
+    async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        from_place, to_place = place_of(source), place_of(target)
+        if from_place is None or from_place.is_container:
+            raise root_not_allowed("Containers stay where they are.")
+        if to_place is None or to_place.is_container:
+            raise PathExists(f"abfs://{target} is a container.")
+        if source == target:
+            raise PathExists("Source and target are one.")
+        if target.startswith(f"{source}/"):
+            raise TargetInsideSource("The target lies inside the source.")
+        with azure_errors(source):
+            found = await self._tree.find(from_place)
+        with azure_errors(target):
+            condition = await self._rename_condition(found, to_place, overwrite=overwrite)
+            try:
+                await self._calls.rename(from_place, to_place, condition)
+            except AzureFailure as failure:
+                if failure.is_taken and "if-none-match" in condition:
+                    raise PathExists(f"abfs://{target} exists.") from None
+                raise
+
+    async def _rename_condition(self, source: FileStatus, target: AzurePlace, *, overwrite: bool) -> dict[str, str]:
+        with azure_errors(target.parent.path):
+            if not (await self._tree.find(target.parent)).is_directory:
+                raise NotADirectory(f"abfs://{target.parent.path} is not a directory.")
+        there = await self._tree.find_or_none(target)
+        if there is None:
+            return {"if-none-match": "*"}
+        if not overwrite or not there.is_file or not source.is_file:
+            raise PathExists(f"abfs://{target.path} exists.")
+        return {"if-match": f'"{there.tag}"'}
+
+    async def set_permissions(self, path: str, permissions: int) -> None:
+        await self._set_access(path, {"x-ms-permissions": f"{permissions:04o}"})
+
+    async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
+        """See `OwnedStorage`. Owners are object ids of the directory service, or `$superuser`."""
+        headers = {"x-ms-owner": owner, "x-ms-group": group}
+        await self._set_access(path, {name: value for name, value in headers.items() if value is not None})
+
+    async def _set_access(self, path: str, headers: dict[str, str]) -> None:
+        place = place_of(path)
+        if place is None or place.is_container:
+            raise root_not_allowed("Containers have no permissions.")
+        with azure_errors(path):
+            await self._calls.set_access(place, headers)

@@ -7,7 +7,7 @@ from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.protocol import FileSystem, StorageTraits
 from queryserver.files.stores.adls.blob_storage import FlatStorage
 from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
-from queryserver.files.stores.adls.dfs_storage import HierarchicalStorage
+from queryserver.files.stores.adls.dfs import HierarchicalStorage
 from queryserver.files.stores.adls.http import AzureClient
 from queryserver.platform.settings.stores import AbfsClusterSettings, AzureAccountSettings
 from queryserver.platform.settings.tree import Settings

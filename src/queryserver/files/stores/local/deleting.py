@@ -9,10 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from queryserver.errors.files import PathNotFound, too_many_entries
-from queryserver.files.model import ContentSummary, EntryKind
-from queryserver.files.paths import RESERVED_PREFIX, is_name
-from queryserver.files.stores.local.system_calls import file_errors, kind_of
-from queryserver.files.stores.local.tree import Tree, enter
+from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind, is_name
+from queryserver.files.stores.local.tree import Tree, enter, file_errors, kind_of
 
 _STEP_S = 1.0
 # Each level holds a descriptor; deeper directories are hung up at the top first.

@@ -31,8 +31,7 @@ from queryserver.errors.files import (
     StoreQuotaExceeded,
     VerificationFailed,
 )
-from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
-from queryserver.files.paths import names_of
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, names_of
 from queryserver.files.stores.reading import ReadSizes
 
 _SLICE_BYTES = 512 * 1024

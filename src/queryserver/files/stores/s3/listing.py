@@ -16,8 +16,7 @@ from queryserver.errors.files import (
     StorageUnavailable,
     bucket_listing_denied,
 )
-from queryserver.files.model import EntryKind, FileStatus
-from queryserver.files.paths import is_name
+from queryserver.files.model import EntryKind, FileStatus, is_name
 from queryserver.files.protocol import Batch
 from queryserver.files.stores.s3.connection import (
     FILE_PERMISSIONS,

@@ -21,7 +21,7 @@ from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import StorageError, StorageUnavailable
 from queryserver.files.stores.reading import ReadSizes, WideReadsTransport
 from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
-from queryserver.platform.lru import LruCache
+from queryserver.platform.limits import LruCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,16 @@ from queryserver.errors.files import (
     StorageUnavailable,
     root_not_allowed,
 )
-from queryserver.files.model import ClusterFacts, ContentSummary, FileStatus, Scheme, StorageUser
-from queryserver.files.paths import RESERVED_PREFIX, is_name, names_of
+from queryserver.files.model import (
+    RESERVED_PREFIX,
+    ClusterFacts,
+    ContentSummary,
+    FileStatus,
+    Scheme,
+    StorageUser,
+    is_name,
+    names_of,
+)
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.webhdfs import gateway as spnego
 from queryserver.files.stores.webhdfs import writing as part_files

@@ -13,21 +13,24 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from queryserver.api.calls import Operation, OperationRoute
-from queryserver.api.document.answers import Answers
-from queryserver.api.document.schemas import (
+from queryserver.api.openapi_answers import (
     FORM,
     JSON,
     PARTS,
     REF,
+    Answers,
+    Texts,
     as_form,
     definitions_of,
+    error_codes,
     form_example,
     references,
     repeated_fields,
     tell_defaults,
+    texts,
     tidy,
+    without_citations,
 )
-from queryserver.api.document.texts import Texts, error_codes, texts, without_citations
 from queryserver.api.schemas import generated, requests
 
 _BINARY = {"type": "string", "format": "binary"}

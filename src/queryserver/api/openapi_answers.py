@@ -1,11 +1,202 @@
 """Answers of an operation: those of its route, those that every one of its kind can give, headers, examples."""
 
+import copy
+import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
+import yaml
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
 from queryserver.api.calls import Operation
-from queryserver.api.document.schemas import JSON, REF, choices_of
-from queryserver.api.document.texts import Texts
+from queryserver.api.errors import STATUS
+from queryserver.api.schemas.requests.storage import StorageFields
+from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
+
+REF = "#/components/schemas/{model}"
+FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
+
+_NULL = {"type": "null"}
+_JSON_TEXT = {"type": "string", "contentMediaType": JSON}
+
+
+def definitions_of(models: list[type[BaseModel]]) -> dict[str, Any]:
+    """The schemas of request models and of all that they hold, by name."""
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    return definitions.get("$defs", {})
+
+
+def tidy(schema: Any) -> Any:
+    """Without the titles that are made of the names, in place."""
+    if isinstance(schema, list):
+        for element in schema:
+            tidy(element)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("title"), str):
+            del schema["title"]
+        for key, value in schema.items():
+            if key == "properties":
+                for member in value.values():
+                    tidy(member)
+            elif key not in {"example", "examples", "default", "const", "enum"}:
+                tidy(value)
+    return schema
+
+
+def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a field where null cannot be said."""
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != _NULL]
+    kept = {key: value for key, value in schema.items() if key != "anyOf"}
+    if kept.get("default", ...) is None:
+        del kept["default"]
+    if len(choices) == 1:
+        return {**choices[0], **kept}
+    return {**kept, "anyOf": choices} if choices else kept
+
+
+def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
+    """The fields of a JSON body as a form has them: what is an object or an array there is JSON text here.
+
+    `repeats`: arrays that are repeated fields instead.
+    """
+    properties = {
+        name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
+    }
+    return {**copy.deepcopy(dict(schema)), "properties": properties}
+
+
+def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
+    plain = without_null(copy.deepcopy(dict(field)))
+    if repeats or not _is_deep(plain):
+        return plain
+    description = plain.get("description")
+    return {**_JSON_TEXT, **({"description": description} if description else {})}
+
+
+def _is_deep(schema: Mapping[str, Any]) -> bool:
+    if "$ref" in schema or schema.get("type") in {"array", "object"}:
+        return True
+    return any(_is_deep(choice) for choice in (*schema.get("anyOf", ()), *schema.get("allOf", ())))
+
+
+def repeated_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Fields of which every value counts; only storage calls have some (Contract storage 2.1)."""
+    return model.REPEATABLE if issubclass(model, StorageFields) else frozenset()
+
+
+def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
+    """The fields of a JSON body as a form has them."""
+    return {
+        name: json.dumps(value) if isinstance(value, dict | list) and name not in repeats else value
+        for name, value in example.items()
+    }
+
+
+def tell_defaults(schema: Mapping[str, Any]) -> None:
+    """Write the default of each field into its description and into `x-default`, in place.
+
+    Generators of TypeScript take a field with `default` for one that is always there, also in a request.
+    """
+    for field in schema.get("properties", {}).values():
+        default = field.pop("default", None)
+        if not isinstance(default, str | int | float) or default == "":
+            continue
+        field["x-default"] = default
+        text = default if isinstance(default, str) else json.dumps(default)
+        field["description"] = f"{field.get('description', '')} Default: `{text}`.".strip()
+
+
+def references(schema: Any) -> Iterator[str]:
+    """Names of the schemas that are used, at any depth."""
+    if isinstance(schema, dict):
+        if isinstance(name := schema.get("$ref"), str):
+            yield name.rpartition("/")[2]
+        for value in schema.values():
+            yield from references(value)
+    elif isinstance(schema, list):
+        for element in schema:
+            yield from references(element)
+
+
+def choices_of(schema: Mapping[str, Any]) -> list[str]:
+    """Names of the models of an answer: one, or several of which the outcome decides."""
+    return [choice["$ref"].rpartition("/")[2] for choice in (schema, *schema.get("anyOf", ())) if "$ref" in choice]
+
+
+_HERE = files("queryserver.api").joinpath("texts")
+_CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
+_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)
+"""Where the last sentence of a docstring says who decides it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The files beside this one."""
+
+    words: Mapping[str, Any]
+    """About the service, its tags, fields, headers and failures."""
+    samples: Mapping[str, Any]
+    """A body of each answer, by its schema."""
+    guide: str
+    """The text for a reader who begins, in Markdown."""
+    codes: Mapping[str, str | Mapping[str, Any]]
+    """What each error code means; with `http` where the error classes do not say the status."""
+
+
+def without_citations(text: str) -> str:
+    """A docstring without the sections that it cites: readers of the description do not have them."""
+    return _SOURCE.sub("", _CITED.sub("", text)).strip()
+
+
+@cache
+def texts() -> Texts:
+    """Read once per process, when somebody asks for the document."""
+    samples = {name: json.loads(text) for name, text in _read("samples.yaml").items()}
+    guide = _HERE.joinpath("guide.md").read_text(encoding="utf-8")
+    return Texts(_read("words.yaml"), samples, guide, _read("codes.yaml"))
+
+
+def _read(name: str) -> dict[str, Any]:
+    return yaml.load(_HERE.joinpath(name).read_bytes(), Loader=yaml.CSafeLoader)
+
+
+_OF_STATEMENTS = (200, 409)
+"""A statement that failed: the calls that follow it answer 200, a download of its result 409."""
+_NEVER_SHOWN = {error.code for error in (NotAuthenticated, SchemaMismatch, ConfigurationError)}
+"""Codes that no answer has; the subclasses of NotAuthenticated have codes of their own."""
+
+
+def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`code`, `http` and `meaning` of every code that an answer may have, by name."""
+    statuses = statuses_by_code()
+    found: list[dict[str, Any]] = []
+    for code, told in sorted(meanings.items()):
+        meaning, more = (told, ()) if isinstance(told, str) else (told["meaning"], told["http"])
+        found.append({"code": code, "http": sorted({*statuses.get(code, ()), *more}), "meaning": meaning})
+    return found
+
+
+def statuses_by_code() -> dict[str, set[int]]:
+    """The codes of the errors that clients see, with their HTTP statuses."""
+    found: dict[str, set[int]] = {QueryServerError.code: {500}}
+    for code, error in [(error.code, error) for error in _descendants(QueryServerError)] + KINDS:
+        if code in _NEVER_SHOWN:
+            continue
+        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), 500)
+        found.setdefault(code, set()).update(_OF_STATEMENTS if status == 200 else (status,))
+    return found
+
+
+def _descendants(kind: type[QueryServerError]) -> Iterator[type[QueryServerError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
 
 # Of a call that may go on, or that may bring the last part, the model says the status.
 _OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}

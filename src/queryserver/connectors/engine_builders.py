@@ -28,7 +28,7 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import DriverNotInstalled, interface_not_supported
 from queryserver.platform.addresses import AddressRules, address_rules, database_name
-from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor, disk_floor
+from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.editor import (
     BeeswaxSettings,
     ConnectorPolicySettings,

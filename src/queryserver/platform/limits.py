@@ -1,14 +1,139 @@
-"""Limits on concurrent work: places per user, and a budget in bytes."""
+"""Limits: of this machine, of each user's share, and of caches."""
 
 import asyncio
 import itertools
-from collections import Counter, deque
-from collections.abc import AsyncGenerator
+import resource
+import shutil
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import structlog
 
 from queryserver.errors.base import TooManyRequests
+from queryserver.errors.files import InsufficientStorage
+from queryserver.platform.settings.tree import Settings
+
+log = structlog.get_logger(__name__)
+
+# Below a second, disks do not change enough to pay for a call of the system with each piece of a file.
+_KEPT_S = 1.0
+
+
+class DiskUsage(Protocol):
+    """Sizes of a file system in bytes, as `shutil.disk_usage` gives them."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """What this process may still use."""
+        ...
+
+
+class DiskFloor:
+    """The floor of every file system: `percent` of its size, and `min_bytes` at least. Both 0: no floor.
+
+    May be used by several threads. `usage` measures the file system of a directory; its answer is kept for a second.
+    """
+
+    def __init__(
+        self,
+        *,
+        percent: float = 0,
+        min_bytes: int = 0,
+        usage: Callable[[Path], DiskUsage] = shutil.disk_usage,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._percent = percent
+        self._min_bytes = min_bytes
+        self._usage = usage
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._measured: dict[Path, tuple[float, int]] = {}
+
+    @property
+    def is_off(self) -> bool:
+        """Whether there is no floor."""
+        return self._percent <= 0 and self._min_bytes <= 0
+
+    def room(self, directory: Path, *, anew: bool = False) -> int:
+        """Bytes that may still be written below `directory`; zero or negative: none. `anew`: measured now.
+
+        Calls the operating system, so it blocks: call it in a thread. Raises OSError, also for a missing directory.
+        """
+        now = self._clock()
+        with self._lock:
+            measured_at, room = self._measured.get(directory, (-_KEPT_S, 0))
+            if 0 <= now - measured_at < _KEPT_S and not anew:
+                return room
+        usage = self._usage(directory)
+        room = usage.free - max(int(usage.total * self._percent / 100), self._min_bytes)
+        with self._lock:
+            self._measured[directory] = (now, room)
+        return room
+
+    def require(self, directory: Path, size_bytes: int = 0, *, anew: bool = False) -> None:
+        """Refuse to write `size_bytes` more below `directory`. Blocks, as `room`. Raises InsufficientStorage.
+
+        A file system that cannot be measured refuses nothing: the write itself reports what is wrong.
+        """
+        if self.is_off:
+            return
+        try:
+            room = self.room(directory, anew=anew)
+        except OSError:
+            return
+        if room <= 0 or size_bytes > room:
+            raise InsufficientStorage
+
+
+NO_FLOOR = DiskFloor()
+"""Refuses nothing."""
+
+
+def disk_floor(settings: Settings) -> DiskFloor:
+    """What every writer of this machine keeps to."""
+    desktop = settings.desktop
+    return DiskFloor(percent=desktop.min_free_percent, min_bytes=desktop.min_free_bytes)
+
+
+# Files, engines and the service database also need descriptors: a fifth of the limit, at least these.
+_OTHER_DESCRIPTORS = 256
+
+
+def affordable_connections(*, at_most: bool = False) -> int:
+    """How many connections the limit of open files permits; `at_most`: once it is raised as far as possible."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[at_most]
+    if limit == resource.RLIM_INFINITY:
+        return 2**31
+    return max(limit - max(_OTHER_DESCRIPTORS, limit // 5), 1)
+
+
+def raise_file_limit(max_connections: int) -> None:
+    """Raise the soft limit of open files to what `max_connections` need; log when the hard limit is lower."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = max_connections + max(_OTHER_DESCRIPTORS, max_connections // 4) + 1
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(raised, soft), hard))
+    if (affordable := affordable_connections()) < max_connections:
+        log.warning(
+            "desktop.max_connections is above what the limit of open files permits",
+            max_connections=max_connections,
+            permitted=affordable,
+            advice="raise the hard limit (ulimit -Hn, LimitNOFILE of systemd)",
+        )
+
 
 _RETRY_AFTER = timedelta(seconds=2)
 
@@ -288,3 +413,84 @@ class ByteBudget:
     def _take(self, user_id: int, size_bytes: int) -> None:
         self._used += size_bytes
         self._by_user[user_id] += size_bytes
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+def _one(_value: object) -> int:
+    return 1
+
+
+class LruCache(Generic[K, V]):
+    """At most `most` values, or with `weigh` so much weight; the least recently used go first.
+
+    A value is gone `life_s` after it was put, however often it was used. The newest `least` values stay whatever they
+    weigh.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        *,
+        weigh: Callable[[V], int] = _one,
+        least: int = 0,
+        life_s: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = most
+        self._weigh = weigh
+        self._least = least
+        self._life_s = life_s
+        self._clock = clock
+        self._kept: OrderedDict[K, tuple[V, int, float]] = OrderedDict()
+        self._weight = 0
+
+    def get(self, key: K) -> V | None:
+        """The value, which counts as used now; None: it is not kept."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return None
+        value, _, until = kept
+        if until <= self._clock():
+            self.pop(key)
+            return None
+        self._kept.move_to_end(key)
+        return value
+
+    def put(self, key: K, value: V) -> list[K]:
+        """Keep a value in the place of a former one; the keys that were dropped for it."""
+        self.pop(key)
+        weight = self._weigh(value)
+        self._kept[key] = value, weight, self._clock() + self._life_s
+        self._weight += weight
+        dropped: list[K] = []
+        while self._weight > self._most and len(self._kept) > self._least:
+            oldest, (_, freed, _) = self._kept.popitem(last=False)
+            self._weight -= freed
+            dropped.append(oldest)
+        return dropped
+
+    def pop(self, key: K) -> V | None:
+        """Take a value out; None: it is not kept."""
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return None
+        self._weight -= kept[1]
+        return kept[0]
+
+    def clear(self) -> None:
+        """Take everything out."""
+        self._kept.clear()
+        self._weight = 0
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys, least recently used first."""
+        return iter(self._kept)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)

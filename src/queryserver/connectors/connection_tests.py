@@ -13,8 +13,8 @@ import structlog
 from queryserver.connectors.failures import cleaned, reason_of
 from queryserver.connectors.instances import ConnectorAudit, ConnectorInstances, Draft, GivenConnector
 from queryserver.connectors.types import Runs
-from queryserver.engines import operations as direct
 from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
+from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import QueryServerError, TooManyRequests
 from queryserver.errors.statements import EngineError, interface_not_supported
 from queryserver.identity.model import User
@@ -376,10 +376,10 @@ class EngineLogin:
 
     async def try_it(self) -> str | None:
         """See the Protocol. An engine that says no version may be a good one."""
-        await direct.run(self._session, _HELLOS.get(self._dialect, _HELLO), max_rows=1)
+        await run(self._session, _HELLOS.get(self._dialect, _HELLO), max_rows=1)
         question = _VERSIONS.get(self._dialect)
         try:
-            answer = await direct.run(self._session, question, max_rows=1) if question else direct.Answer()
+            answer = await run(self._session, question, max_rows=1) if question else Answer()
         except EngineError:
             return None
         for batch in answer.rows:

@@ -1,1 +1,0 @@
-"""How a recorded statement reaches a runner."""
