@@ -28,8 +28,7 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from queryserver.api.application import AccessLog, CorsPolicy, RequestMetrics, create_application, framed
 from queryserver.api.auth import AddressShares
-from queryserver.api.connections.guard import ConnectionCounts, limits_of
-from queryserver.api.connections.protocol import guard_connections
+from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator
 from queryserver.platform.embedded.postgres import with_defaults

@@ -8,8 +8,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from tests.api.driving import Api
 
-from queryserver.api.connections.guard import ConnectionCounts, limits_of
-from queryserver.api.connections.protocol import guard_connections
+from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
 from queryserver.main import server
 
 

@@ -12,7 +12,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 
-from queryserver.api.connections.guard import ConnectionCounts
+from queryserver.api.connections import ConnectionCounts
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TOKEN = "metrics-token-of-the-tests"

@@ -22,8 +22,16 @@ from starlette.types import Receive, Scope, Send
 from tests.engines.certificates import Authority
 
 from queryserver.api.auth import AddressShares, SharedByAddress
-from queryserver.api.connections.guard import ConnectionCounts, ConnectionGuard, ConnectionLimits, Cut
-from queryserver.api.connections.protocol import MAX_HEAD_BYTES, MAX_PIPELINED, GuardedProtocol, guard_connections
+from queryserver.api.connections import (
+    MAX_HEAD_BYTES,
+    MAX_PIPELINED,
+    ConnectionCounts,
+    ConnectionGuard,
+    ConnectionLimits,
+    Cut,
+    GuardedProtocol,
+    guard_connections,
+)
 from queryserver.platform.settings.sections import LOOPBACK
 
 MIB = 1024 * 1024
@@ -533,7 +541,7 @@ class TestTls:
                 await until_open(server, 0)
 
     async def test_the_end_of_tls_waits_for_a_slow_client(self, certificate, trusting, monkeypatch):
-        monkeypatch.setattr("queryserver.api.connections.protocol._TLS_END_S", SHORT_S)
+        monkeypatch.setattr("queryserver.api.connections._TLS_END_S", SHORT_S)
         async with served(certificate=certificate) as server:
             with await asyncio.to_thread(asking, server.port, trusting, b"Connection: close\r\n") as client:
                 async with served(request_head_s=3 * SHORT_S) as other, other.connection() as (reader, _):

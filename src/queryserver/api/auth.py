@@ -13,7 +13,7 @@ from starlette.datastructures import URL, Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from queryserver.api.connections.guard import counted_address
+from queryserver.api.connections import counted_address
 from queryserver.api.errors import respond
 from queryserver.errors.base import TooManyConnections, TooManyRequests
 from queryserver.identity.model import User

@@ -17,7 +17,7 @@ from fastapi import Request
 from starlette.types import Scope
 
 from queryserver.api.auth import client_address, services_of
-from queryserver.api.connections.guard import counted_address
+from queryserver.api.connections import counted_address
 from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.fields import Fields as FieldsModel
 from queryserver.api.schemas.requests.storage import wire_names

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from queryserver.api.connections.guard import counted_address
+from queryserver.api.connections import counted_address
 
 _PROGRAM = """
 import resource
-from queryserver.api.connections.guard import limits_of
+from queryserver.api.connections import limits_of
 from queryserver.platform.limits import affordable_connections, raise_file_limit
 from queryserver.platform.settings.desktop import DesktopSettings
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))

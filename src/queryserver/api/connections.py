@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection, with a deadline for each request head and bounds for all that a client can make grow.
+"""Connections of clients: HTTP/1.1 with bounds in time and size for all that a client can make grow.
 
 Uvicorn's own protocol waits for ever for the rest of a request head, keeps heads of any size, and queues any number of
 requests that a client sends before it has read a response.
@@ -6,24 +6,25 @@ requests that a client sends before it has read a response.
 
 import asyncio
 import ssl
+import time
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, cast
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from ipaddress import IPv6Address
+from typing import Any, Literal, cast
 
 import orjson
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import Counter as MetricCounter
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from queryserver.api.connections.guard import (
-    Admission,
-    ConnectionGuard,
-    ConnectionLimits,
-    ConnectionMetrics,
-    Cut,
-    Refusal,
-)
+from queryserver.platform.limits import affordable_connections
+from queryserver.platform.settings.desktop import DesktopSettings
+from queryserver.platform.settings.sections import Network, contains, parsed_address
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
@@ -32,6 +33,229 @@ _RETRY_AFTER_S = 5
 # Closing with unread input resets the connection, and the client would lose the answer. So input is discarded first.
 _LINGER_S = 1.0
 _LONGEST_CLOSING_PAUSE_S = 0.2
+# A client that does not answer the end of TLS must not keep its connection; asyncio's default is 30 s.
+_TLS_END_S = 5.0
+SLOWEST_BYTES_PER_S = 1024
+# Refused connections that still get an answer; beyond them a connection is closed without one.
+_ANSWERED_REFUSALS = 64
+_LONGEST_PAUSE_S = 1.0
+_JUDGED_AFTER_S = 1.0
+
+Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handshake", "stalled", "unsent"]
+"""Why the server ended a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds for the connections of one process."""
+
+    request_head_s: float
+    """From the connection, or from the first byte of a further request, to the end of the request head."""
+    response_stall_s: float
+    """A client must take at least 1 KiB per second of a response, measured over this time."""
+    in_all: int
+    per_address: int
+    """Trusted proxies are exempt: one proxy connects for many clients."""
+    unsent_bytes: int
+    """Responses that are written and that clients have not taken yet."""
+    trusted_proxies: Sequence[Network] = ()
+
+
+def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
+    """The bounds that the settings give, lowered in the same proportion to what the limit of open files permits."""
+    in_all = min(desktop.max_connections, affordable_connections())
+    return ConnectionLimits(
+        request_head_s=desktop.request_head_timeout_s,
+        response_stall_s=desktop.response_stall_timeout_s,
+        in_all=in_all,
+        per_address=max(desktop.max_connections_per_address * in_all // desktop.max_connections, 1),
+        unsent_bytes=desktop.unsent_max_bytes,
+        trusted_proxies=desktop.trusted_proxies,
+    )
+
+
+class ConnectionCounts:
+    """What is counted about connections, in Prometheus form."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.open = Gauge(
+            "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
+        )
+        self._refused = MetricCounter(
+            "queryserver_http_connections_refused",
+            "Connections above a bound, by the bound.",
+            ["bound"],
+            registry=registry,
+        )
+        self._cut = MetricCounter(
+            "queryserver_http_connections_cut", "Connections ended early, by reason.", ["reason"], registry=registry
+        )
+
+    def refused(self, bound: Literal["address", "total"]) -> None:
+        """One was not admitted."""
+        self._refused.labels(bound).inc()
+
+    def cut(self, reason: Cut) -> None:
+        """One was ended by the server."""
+        self._cut.labels(reason).inc()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a connection is not admitted. Without an answer it is closed at once."""
+
+    status: int
+    message: str
+    is_answered: bool
+    leave: Callable[[], None]
+    """To be called when the connection has ended."""
+
+
+class Admission:
+    """One admitted connection."""
+
+    def __init__(self, leave: Callable[[], None]) -> None:
+        self._leave: Callable[[], None] | None = leave
+
+    def leave(self) -> None:
+        """The connection has ended. Further calls change nothing."""
+        if self._leave is not None:
+            leave, self._leave = self._leave, None
+            leave()
+
+
+@dataclass(slots=True)
+class _Window:
+    """A stretch of time over which the speed of one client is measured."""
+
+    began: float
+    taken: int
+
+
+class ConnectionGuard:
+    """Counts the connections of this process and ends those that hold memory without progress."""
+
+    def __init__(self, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self._open = 0
+        self._by_address: Counter[str] = Counter()
+        self._refused = 0
+        self._windows: dict[GuardedProtocol, _Window] = {}
+        self._unsent = 0
+        self._sweep_at: asyncio.TimerHandle | None = None
+        self._is_urgent = False
+
+    def admit(self, peer: str) -> Admission | Refusal:
+        """Count a connection from the address `peer`, or refuse it."""
+        trusted = self.limits.trusted_proxies
+        address = None if trusted and contains(trusted, peer) else counted_address(peer)
+        if self._open >= self.limits.in_all:
+            self.metrics.refused("total")
+            return self._refusal(503, "The server has too many connections.")
+        if address is not None and self._by_address[address] >= self.limits.per_address:
+            self.metrics.refused("address")
+            return self._refusal(429, "Your address has too many connections.")
+        self._open += 1
+        self.metrics.open.inc()
+        if address is not None:
+            self._by_address[address] += 1
+        return Admission(lambda: self._left(address))
+
+    def wrote(self, connection: "GuardedProtocol", size: int) -> None:
+        """`size` bytes of a response were passed to the transport of `connection`."""
+        if connection not in self._windows:
+            self._windows[connection] = _Window(time.monotonic(), connection.written_bytes() - size)
+        self._unsent += size
+        if self._sweep_at is None:
+            self._sweep_in(min(_LONGEST_PAUSE_S, self.limits.response_stall_s / 4))
+        if self._unsent > self.limits.unsent_bytes and not self._is_urgent:
+            self._is_urgent = True
+            self._sweep_in(0)
+
+    def forget(self, connection: "GuardedProtocol") -> None:
+        """The connection has ended."""
+        self._windows.pop(connection, None)
+
+    def _refusal(self, status: int, message: str) -> Refusal:
+        is_answered = self._refused < _ANSWERED_REFUSALS
+        self._refused += is_answered
+        return Refusal(status, message, is_answered, self._refusal_ended if is_answered else lambda: None)
+
+    def _refusal_ended(self) -> None:
+        self._refused -= 1
+
+    def _left(self, address: str | None) -> None:
+        self._open -= 1
+        self.metrics.open.dec()
+        if address is None:
+            return
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+    def _sweep_in(self, seconds: float) -> None:
+        if self._sweep_at is not None:
+            self._sweep_at.cancel()
+        self._sweep_at = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_at = None
+        self._is_urgent = False
+        now = time.monotonic()
+        self._unsent = 0
+        for connection, window in list(self._windows.items()):
+            unsent = connection.unsent_bytes()
+            if not unsent:
+                del self._windows[connection]
+            elif self._is_stalled(connection, window, now):
+                connection.cut_off("stalled")
+            else:
+                self._unsent += unsent
+        if self._unsent > self.limits.unsent_bytes:
+            self._shed(now)
+        if self._windows and self._sweep_at is None:
+            self._sweep_in(min(_LONGEST_PAUSE_S, self.limits.response_stall_s / 4))
+
+    def _is_stalled(self, connection: "GuardedProtocol", window: _Window, now: float) -> bool:
+        if now - window.began < self.limits.response_stall_s:
+            return False
+        taken = connection.written_bytes() - connection.unsent_bytes()
+        if taken - window.taken < SLOWEST_BYTES_PER_S * self.limits.response_stall_s:
+            return True
+        window.began, window.taken = now, taken
+        return False
+
+    def _shed(self, now: float) -> None:
+        """End connections until the rest fits: first those that would need longest for what waits for them.
+
+        By speed alone many fast clients with much unsent would end a slow one with little. Up to twice the bound, those
+        younger than 1 s are spared.
+        """
+        is_severe = self._unsent > 2 * self.limits.unsent_bytes
+        judged = [
+            (connection.unsent_bytes() / (self._speed(connection, window, now) + 1), connection)
+            for connection, window in self._windows.items()
+            if is_severe or now - window.began >= _JUDGED_AFTER_S
+        ]
+        for _, connection in sorted(judged, key=lambda pair: pair[0], reverse=True):
+            if self._unsent <= self.limits.unsent_bytes:
+                return
+            self._unsent -= connection.unsent_bytes()
+            connection.cut_off("unsent")
+
+    def _speed(self, connection: "GuardedProtocol", window: _Window, now: float) -> float:
+        taken = connection.written_bytes() - connection.unsent_bytes() - window.taken
+        return taken / max(now - window.began, 0.001)
+
+
+@lru_cache(maxsize=4096)
+def counted_address(peer: str) -> str:
+    """What counts as one address: an IPv4 address, or the /64 network of an IPv6 address, which one subscriber owns."""
+    address = parsed_address(peer)
+    if isinstance(address, IPv6Address):
+        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
+    return peer if address is None else str(address)
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -248,7 +472,7 @@ class CountedTransport:
     ) -> None:
         self._transport = transport
         self._carrier = carrier
-        self._wrote = wrote
+        self._wrote: Callable[[int], None] | None = wrote
         self._closes = False
         self.written = 0
         self.get_extra_info = transport.get_extra_info
@@ -263,7 +487,7 @@ class CountedTransport:
 
     def detach(self) -> None:
         """Release the connection, which refers to this transport: the two need no search for cycles to be freed."""
-        self._wrote = _ignore
+        self._wrote = None
         self._carrier = None
 
     def write(self, data: bytes) -> None:
@@ -271,7 +495,8 @@ class CountedTransport:
             return
         self._transport.write(data)
         self.written += len(data)
-        self._wrote(len(data))
+        if self._wrote is not None:
+            self._wrote(len(data))
 
     def get_write_buffer_size(self) -> int:
         below = self._carrier.get_write_buffer_size() if self._carrier else 0
@@ -298,10 +523,6 @@ class _RefusedHeadError(Exception):
     """Ends the parsing; `_problem` of the connection says why."""
 
 
-def _ignore(size: int) -> None:
-    del size
-
-
 def _answer(status: int, code: str, message: str, headers: Mapping[bytes, bytes]) -> bytes:
     body: dict[str, Any] = {"status": -1, "code": code, "message": message}
     lines = [
@@ -317,11 +538,7 @@ def _answer(status: int, code: str, message: str, headers: Mapping[bytes, bytes]
     return STATUS_LINE[status] + b"".join(lines) + content
 
 
-# A client that does not answer the end of TLS must not keep its connection; asyncio's default is 30 s.
-_TLS_END_S = 5.0
-
-
-def guard_connections(config: Config, limits: ConnectionLimits, metrics: ConnectionMetrics) -> None:
+def guard_connections(config: Config, limits: ConnectionLimits, metrics: ConnectionCounts) -> None:
     """Let `config` accept connections within `limits`.
 
     Loads `config`. TLS begins behind the guard: the event loop's own TLS server gives a connection to its protocol

@@ -1,1 +1,0 @@
-"""Limits on client connections: how many are open, and how long each may wait."""
