@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 from starlette.types import Receive, Scope, Send
 from tests.engines.certificates import Authority
 
-from queryserver.api.auth import AddressShares, SharedByAddress
+from queryserver.api.addresses import AddressShares, SharedByAddress
 from queryserver.api.connections import (
     MAX_HEAD_BYTES,
     MAX_PIPELINED,

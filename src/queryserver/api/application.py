@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,18 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver import __version__
 from queryserver.api import debug, pages
+from queryserver.api.addresses import AddressShares, SharedByAddress, client_address
 from queryserver.api.answers import HEADERS_ONLY
-from queryserver.api.auth import (
-    AS_IT_CAME,
-    CALLER,
-    PRINTABLE,
-    AddressShares,
-    Caller,
-    SharedByAddress,
-    UserShares,
-    authenticated,
-    client_address,
-)
 from queryserver.api.bodies import (
     BODY_SHARES,
     HEADER,
@@ -42,7 +33,17 @@ from queryserver.api.bodies import (
     UnknownFieldsLog,
     header_value,
 )
-from queryserver.api.calls import OperationRoute, Routes, operations
+from queryserver.api.calls import (
+    AS_IT_CAME,
+    CALLER,
+    PRINTABLE,
+    Caller,
+    OperationRoute,
+    Routes,
+    authenticated,
+    operations,
+    services_of,
+)
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.v1 import (
     admin,
@@ -60,8 +61,13 @@ from queryserver.api.v1 import (
     token,
 )
 from queryserver.errors.base import QueryServerError
+from queryserver.platform.limits import FairPlaces
 from queryserver.platform.logs import log_call
 from queryserver.platform.settings.sections import Network
+
+_MAX_WAITING = 500
+_WAIT_S = 30.0
+"""Bounds of the calls of one user that wait for their turn."""
 
 _PATHS = ("/api/", "/desktop/")
 _PREFLIGHT = {
@@ -200,12 +206,12 @@ class Frame:
         prefix: str = "",
         allowed_hosts: Sequence[str] = ("*",),
         access_log: AccessLog | None = None,
-        users: UserShares,
+        calls_per_user: int,
     ) -> None:
         self._app = app
         self._access_log = access_log
         self._metrics = metrics
-        self._users = users
+        self._users = FairPlaces(sys.maxsize, per_user=calls_per_user, max_waiting=_MAX_WAITING, wait_s=_WAIT_S)
         self._prefix = prefix.rstrip("/")
         self._bodies = BodyShares()
         self._unknown_fields = UnknownFieldsLog()
@@ -217,18 +223,17 @@ class Frame:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(scope)
-        seen = SeenFields()
-        answer = _Answer(scope, send, request_id, seen)
         # A scope of our own: the server writes what its own one says, so a HEAD there must stay a HEAD.
-        call = {**scope, "request_id": request_id, AS_IT_CAME: scope, BODY_SHARES: self._bodies, SEEN_FIELDS: seen}
-        call[CALLER] = Caller()
+        call = {**scope, "request_id": request_id, AS_IT_CAME: scope, BODY_SHARES: self._bodies}
+        caller = call[CALLER] = Caller()
+        caller.places = self._users
+        answer = _Answer(call, send, request_id)
         started = time.perf_counter()
         self._metrics.active.inc()
         # Each call runs in a context of its own: what is bound here ends with it.
         structlog.contextvars.bind_contextvars(request_id=request_id)
         try:
-            with self._users.around(call):
-                await self._serve(call, receive, answer)
+            await self._serve(call, receive, answer)
         except ClientDisconnect:
             log.debug("client left before the call was answered")
         except asyncio.CancelledError:  # by the end of a stop, which waits for no call any longer
@@ -243,16 +248,21 @@ class Frame:
             elif not answer.ended:
                 raise
         finally:
-            self._metrics.active.dec()
-            seconds = time.perf_counter() - started
-            self._metrics.observe(call, answer.status, seconds)
-            if self._access_log is not None:
-                size_bytes, complete = answer.size_bytes, answer.ended
-                self._access_log.write(
-                    call, status=answer.status, size_bytes=size_bytes, seconds=seconds, complete=complete
-                )
-            if answer.unknown_fields:
-                self._unknown_fields.note(_template(call), answer.unknown_fields)
+            self._ended(call, answer, time.perf_counter() - started)
+
+    def _ended(self, call: Scope, answer: "_Answer", seconds: float) -> None:
+        caller: Caller = call[CALLER]
+        if caller.user_id is not None:
+            self._users.give_back(caller.user_id)
+        self._metrics.active.dec()
+        self._metrics.observe(call, answer.status, seconds)
+        if self._access_log is not None:
+            size_bytes, complete = answer.size_bytes, answer.ended
+            self._access_log.write(
+                call, status=answer.status, size_bytes=size_bytes, seconds=seconds, complete=complete
+            )
+        if answer.unknown_fields:
+            self._unknown_fields.note(_template(call), answer.unknown_fields)
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)
@@ -281,9 +291,10 @@ class Frame:
 class _Answer:
     """Passes an answer on with the headers that every answer has."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str, seen: SeenFields) -> None:
+    def __init__(self, call: Scope, send: Send, request_id: str) -> None:
+        scope = call[AS_IT_CAME]
         self._send = send
-        self._seen = seen
+        self._call = call
         self._request_id = request_id
         self._uncached = scope["path"].startswith("/api/v1/") or "/api/v1/" in scope["path"]
         self._has_body = scope["method"] != "HEAD"
@@ -302,9 +313,10 @@ class _Answer:
             headers["X-Content-Type-Options"] = "nosniff"
             if self._uncached and "cache-control" not in headers:
                 headers["Cache-Control"] = "no-store"
-            self.unknown_fields = self._seen.unknown(self.status)
-            if self.unknown_fields:
-                headers[HEADER] = header_value(self.unknown_fields)
+            seen: SeenFields | None = self._call.get(SEEN_FIELDS)
+            if seen is not None and (unknown := seen.unknown(self.status)):
+                self.unknown_fields = unknown
+                headers[HEADER] = header_value(unknown)
         elif message["type"] == "http.response.body":
             self.ended = not message.get("more_body", False)
             if not self._has_body:
@@ -414,8 +426,14 @@ def framed(
     """The application as served. Without `cors` no answer has a header of it; `shares` bounds calls of one address."""
     inner: ASGIApp = SharedByAddress(app, shares) if shares and shares.trusted else app
     inner = Cors(inner, cors) if cors else inner
-    users = UserShares(calls_per_user)
-    return Frame(inner, metrics=metrics, prefix=prefix, allowed_hosts=allowed_hosts, access_log=access_log, users=users)
+    return Frame(
+        inner,
+        metrics=metrics,
+        prefix=prefix,
+        allowed_hosts=allowed_hosts,
+        access_log=access_log,
+        calls_per_user=calls_per_user,
+    )
 
 
 async def _domain_error(request: Request, error: Exception) -> Response:
@@ -435,7 +453,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     route = request.scope.get("route")
     if not (isinstance(route, OperationRoute) and route.operation.is_public):
         try:
-            await authenticated(request)
+            await authenticated(request, services_of(request))
         except QueryServerError as refused:
             return respond(request, refused)
     return wrong_method(request, allow)

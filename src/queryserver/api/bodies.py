@@ -16,7 +16,7 @@ import structlog
 from fastapi import Request
 from starlette.types import Scope
 
-from queryserver.api.auth import client_address, services_of
+from queryserver.api.addresses import client_address
 from queryserver.api.connections import counted_address
 from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.fields import Fields as FieldsModel
@@ -266,15 +266,14 @@ class SeenFields:
 
 def came(scope: Scope, names: Iterable[str]) -> None:
     """Note that these fields came."""
-    seen: SeenFields | None = scope.get(SEEN_FIELDS)
-    if seen is not None:  # else outside of the frame
-        seen.came(names)
+    if names:
+        scope.setdefault(SEEN_FIELDS, SeenFields()).came(names)
 
 
 def came_unread(scope: Scope, but: Collection[str] = ()) -> None:
     """Note that the query string of a POST is not read, `but` for these names."""
-    seen: SeenFields | None = scope.get(SEEN_FIELDS)
-    if seen is not None and scope["query_string"]:
+    if scope.get("query_string"):
+        seen: SeenFields = scope.setdefault(SEEN_FIELDS, SeenFields())
         with suppress(InvalidRequest):  # what is not read need not be valid
             seen.came_unread(name for name, _ in form_fields(scope["query_string"]) if name not in but)
 
@@ -282,7 +281,7 @@ def came_unread(scope: Scope, but: Collection[str] = ()) -> None:
 def reads(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> None:
     """Note that the route of this call reads the fields of `models`."""
     seen: SeenFields | None = scope.get(SEEN_FIELDS)
-    if seen is not None:
+    if seen is not None:  # else nothing came
         seen.read(name for model in models for name in wire_names(model))
         seen.read(also)
 
@@ -402,7 +401,7 @@ def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextMa
         return nullcontext(_unbounded)
     if user_id != ANONYMOUS:
         return shares.holding(f"user {user_id} {max_bytes}", 4 * max_bytes, is_user=True)
-    address = client_address(request, services_of(request).settings.desktop.trusted_proxies)
+    address = client_address(request, cast("Services", request.app.state.services).settings.desktop.trusted_proxies)
     return shares.holding(f"{counted_address(address)} {max_bytes}", 2 * max_bytes, is_user=False)
 
 
@@ -442,7 +441,7 @@ async def read_body(
         body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
         if body is None:
             return Body({})
-        services = services_of(request)
+        services = cast("Services", request.app.state.services)
         parsed = partial(_parse, body, services.settings.limits.max_json_depth)
         fields, is_large = await parsed_aside(services, user_id, parsed, len(body.content))
         came(request.scope, fields)

@@ -11,24 +11,26 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, TypeVar
-from urllib.parse import unquote_to_bytes
+from typing import Any, TypeVar, cast
+from urllib.parse import quote, unquote_to_bytes
 
 import yaml
 from fastapi import APIRouter, Request, Response
 from starlette.convertors import Convertor, register_url_convertor
+from starlette.datastructures import URL, Headers
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
-from queryserver.api.auth import authenticated, client_address, services_of
+from queryserver.api.addresses import client_address
 from queryserver.api.bodies import Body, query_fields, read_body, reads
 from queryserver.api.errors import respond
 from queryserver.api.schemas import requests
-from queryserver.api.schemas.fields import Fields
-from queryserver.api.schemas.requests.editor import parse
-from queryserver.errors.base import QueryServerError, admin_required
+from queryserver.api.schemas.fields import Fields, parse
+from queryserver.errors.base import QueryServerError, TooManyRequests, admin_required
 from queryserver.identity.model import User
+from queryserver.platform.limits import FairPlaces
+from queryserver.platform.settings.sections import Network, contains
 from queryserver.services import Services
 
 Handler = Callable[..., Awaitable[Response]]
@@ -37,6 +39,15 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 # A load balancer must always get a response about health; metrics have a rule of their own, and the root is a page.
 _NOT_COUNTED = frozenset({"is_alive", "is_ready", "get_metrics", "get"})
+
+
+AS_IT_CAME = "queryserver.as_it_came"
+"""Key of a scope: the server's own scope, whose method and path are as the client sent them."""
+
+CALLER = "queryserver.caller"
+"""Key of a scope: the `Caller` of the call, for the access log."""
+
+PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,92 @@ def names_of(rest: str) -> tuple[str, ...]:
     return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))
 
 
+def services_of(request: Request) -> Services:
+    """The services of this process."""
+    return cast("Services", request.app.state.services)
+
+
+class CallToJudge:
+    """What authenticators read of a call; nothing is computed before it is read."""
+
+    __slots__ = ("_request", "_trusted", "raw_headers")
+
+    def __init__(self, request: Request, trusted: Sequence[Network]) -> None:
+        self._request = request
+        self._trusted = trusted
+        self.raw_headers: Sequence[tuple[bytes, bytes]] = request.scope["headers"]
+
+    @property
+    def method(self) -> str:
+        """In capitals; HEAD is HEAD, though it is answered as GET is."""
+        return self._as_it_came()["method"]
+
+    @property
+    def url(self) -> str:
+        """The whole address as it came, query included."""
+        scope = self._as_it_came()
+        # With our prefix, a last slash and the client's own way of encoding.
+        if raw_path := scope.get("raw_path"):
+            scope = {**scope, "path": quote(raw_path.partition(b"?")[0], safe=PRINTABLE)}
+        return str(URL(scope=scope))
+
+    @property
+    def headers(self) -> Headers:
+        """The headers by name."""
+        return self._request.headers
+
+    @property
+    def client(self) -> str:
+        """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
+        return client_address(self._request, self._trusted)
+
+    @property
+    def is_from_trusted_proxy(self) -> bool:
+        """Whether the peer is a trusted proxy."""
+        peer = self._request.client
+        return peer is not None and contains(self._trusted, peer.host)
+
+    def _as_it_came(self) -> Scope:
+        return self._request.scope.get(AS_IT_CAME, self._request.scope)
+
+
+class Caller:
+    """Who makes a call, once that is known. The frame has one for each call."""
+
+    name = ""
+    places: FairPlaces
+    user_id: int | None = None
+    """The user who holds a place among `places` for this call."""
+
+
+async def take_place(caller: Caller, user_id: int) -> None:
+    """Wait for the place of a call of this user; the frame gives it back. Raises TooManyRequests."""
+    try:
+        await caller.places.take(user_id)
+    except TooManyRequests as error:
+        raise TooManyRequests("Too many calls of yours are under way.", retry_after=error.retry_after) from None
+    caller.user_id = user_id
+
+
+async def authenticated(request: Request, services: Services) -> User:
+    """The caller; the stored connectors are at least as new as the rights.
+
+    Waits while the user has too many calls under way. Raises NotAuthenticated, TooManyRequests.
+    """
+    user = await services.accounts.authenticator.authenticate(
+        CallToJudge(request, services.settings.desktop.trusted_proxies)
+    )
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is not None:
+        caller.name = user.username
+    services.request_limits.count_user(user.id)
+    if caller is not None and caller.user_id is None:
+        await take_place(caller, user.id)
+    if user.connectors_version > services.connectors.version:
+        await services.connectors.at_least(user.connectors_version)
+    return user
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One authenticated call."""
@@ -227,7 +324,7 @@ class CallRoute(OperationRoute):
     async def call(self, request: Request) -> object:
         """The call. Raises NotAuthenticated, admin_required (before the body is read), and as `read_body`."""
         services = services_of(request)
-        user = await authenticated(request)
+        user = await authenticated(request, services)
         if self.operation.rights == "admin" and not user.is_admin:
             raise admin_required("You must be an administrator.")
         if request.method == "GET":

@@ -6,8 +6,8 @@ from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from queryserver.administration.readiness import Check
+from queryserver.api.addresses import client_address
 from queryserver.api.answers import answer
-from queryserver.api.auth import client_address
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
 from queryserver.api.errors import failure
 from queryserver.api.schemas import generated as wire

@@ -15,8 +15,7 @@ import orjson
 import yaml
 from fastapi import FastAPI, Request, Response
 
-from queryserver.api.auth import services_of
-from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
+from queryserver.api.calls import PathGroup, PublicCall, PublicRoute, services_of
 from queryserver.api.errors import failure
 from queryserver.api.openapi import whole_document
 

@@ -86,7 +86,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
     """What became of one connector."""
-    from queryserver.api.schemas.requests.editor import parse  # noqa: PLC0415 as above
+    from queryserver.api.schemas.fields import parse  # noqa: PLC0415 as above
     from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 as above
     from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import
 

@@ -166,7 +166,7 @@ class Connectors:
         self._idle: Mapping[str, tuple[Connector, Exception]] = MappingProxyType({})
         """Stored ones that cannot run here, and why."""
         self._read_stored = read_stored
-        self._version = 0
+        self.version = 0
         self._reading = asyncio.Lock()
         self._stale = asyncio.Event()
         self._changed = asyncio.Condition()
@@ -202,10 +202,10 @@ class Connectors:
 
         Raises DatabaseUnavailable.
         """
-        if version <= self._version:
+        if version <= self.version:
             return
         async with self._reading:
-            if version > self._version:
+            if version > self.version:
                 await self._read()
 
     async def refresh(self) -> None:
@@ -347,7 +347,7 @@ class Connectors:
                 running[connector.key] = connector
         configured = {key: one for key, one in self._configured.items() if key not in running and key not in idle}
         # From here on without a wait: nobody sees one half of a change.
-        self._version, self._connectors, self._idle = version, {**configured, **running}, idle
+        self.version, self._connectors, self._idle = version, {**configured, **running}, idle
         self._arrange()
         self._engines.retire_all_but(self._connectors.values())
         async with self._changed:

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.application import Frame, RequestMetrics
-from queryserver.api.auth import UserShares
 
 
 async def test_a_call_that_is_cut_off_by_the_stop_is_answered_in_the_form_of_the_service():
@@ -36,7 +35,7 @@ async def test_a_call_that_is_cut_off_by_the_stop_is_answered_in_the_form_of_the
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 2),
     }
-    frame = Frame(endless, metrics=RequestMetrics(CollectorRegistry()), users=UserShares(8))
+    frame = Frame(endless, metrics=RequestMetrics(CollectorRegistry()), calls_per_user=8)
     call = asyncio.create_task(frame(scope, receive, send))
     await begun.wait()
     call.cancel()

@@ -2,11 +2,11 @@
 
 import asyncio
 
-import pytest
-from starlette.requests import Request
-from starlette.types import Scope
+from prometheus_client import CollectorRegistry
+from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.api.auth import UserShares, enter_share
+from queryserver.api.application import Frame, RequestMetrics
+from queryserver.api.calls import CALLER, take_place
 from queryserver.errors.base import TooManyRequests
 
 ANA, EVE = 1, 2
@@ -18,12 +18,15 @@ class Application:
     def __init__(self, most: int) -> None:
         self.under_way = list[int]()
         self.go = asyncio.Event()
-        self.shared = UserShares(most)
+        self.refused = list[TooManyRequests]()
+        self.frame = Frame(self, metrics=RequestMetrics(CollectorRegistry()), calls_per_user=most)
 
-    async def _answer(self, scope: Scope) -> None:
-        request = Request(scope)
-        for _ in range(2):  # a call may be authenticated more than once
-            await enter_share(request, scope["user"])
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await take_place(scope[CALLER], scope["user"])
+        except TooManyRequests as refused:
+            self.refused.append(refused)
+            return
         self.under_way.append(scope["user"])
         try:
             await self.go.wait()
@@ -39,9 +42,15 @@ class Application:
         return tasks
 
     async def _call(self, user: int) -> None:
-        scope: Scope = {"type": "http", "user": user}
-        with self.shared.around(scope):
-            await self._answer(scope)
+        scope: Scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "user": user}
+
+        async def receive() -> Message:
+            return {"type": "http.request"}
+
+        async def send(message: Message) -> None:
+            del message
+
+        await self.frame(scope, receive, send)
 
 
 async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
@@ -57,17 +66,17 @@ async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
     application.go.set()
     await asyncio.gather(*held, *waiting, return_exceptions=True)
     assert application.under_way == []
-    assert application.shared._places.is_unused
+    assert application.frame._users.is_unused
 
 
 async def test_a_long_line_is_refused_to_its_user() -> None:
     application = Application(1)
     tasks = await application.begin(*[ANA] * 501)
-    with pytest.raises(TooManyRequests, match="Too many calls of yours are under way"):
-        await application._call(ANA)
+    await application._call(ANA)
+    assert [error.message for error in application.refused] == ["Too many calls of yours are under way."]
     tasks += await application.begin(EVE)
     assert application.under_way == [ANA, EVE]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert application.shared._places.is_unused
+    assert application.frame._users.is_unused

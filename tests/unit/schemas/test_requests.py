@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.api.schemas.fields import Fields
+from queryserver.api.schemas.fields import Fields, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -24,7 +24,6 @@ from queryserver.api.schemas.requests.editor import (
     LogsRequest,
     OperationRequest,
     SessionRequest,
-    parse,
     query_parameters,
 )
 from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter

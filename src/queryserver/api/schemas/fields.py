@@ -18,14 +18,15 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     TypeAdapter,
+    ValidationError,
     ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.json_schema import SkipJsonSchema
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
-from queryserver.errors.base import InvalidJson
+from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter
 from queryserver.platform.text import MAX_DEPTH, boolean_of, parse_json
 
 INT64_MAX = 2**63 - 1
@@ -431,3 +432,36 @@ class SessionSpec(Fields):
 
 
 _SETTINGS = TypeAdapter(Few[list[Nested[Setting]]])
+
+
+Model = TypeVar("Model", bound=Fields)
+
+
+def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
+    """The fields of one call, from form or query text or from native JSON values.
+
+    JSON text in a field may nest as deep as `max_json_depth`.
+    Raises MissingParameter, InvalidParameter or InvalidJson; the message names the field and what it may be.
+    """
+    try:
+        return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
+    except ValidationError as error:
+        raise as_domain_error(error.errors(include_url=False, include_input=False)) from None
+
+
+def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
+    """What does not parse comes first, then the first wrong field (Contract platform 1.1)."""
+    problem = next((problem for problem in problems if problem["type"] == INVALID_JSON), problems[0])
+    name = ".".join(str(part) for part in problem["loc"])
+    match problem["type"]:
+        case "missing":
+            return MissingParameter(f"{name} is required.")
+        case "literal_error":
+            return InvalidParameter(f"{name} must be {problem.get('ctx', {})['expected']}.")
+        case "list_type" | "tuple_type":
+            return InvalidParameter(f"{name} must be an array.")
+        case "dict_type":
+            return InvalidParameter(f"{name} must be a JSON object.")
+        case kind:
+            failure = InvalidJson if kind == INVALID_JSON else InvalidParameter
+            return failure(f"{name} {problem['msg']}")

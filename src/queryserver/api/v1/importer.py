@@ -11,7 +11,6 @@ from fastapi import Request, Response
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.answers import answer, moment, while_connected
-from queryserver.api.auth import authenticated, services_of
 from queryserver.api.bodies import (
     MULTIPART,
     Body,
@@ -24,7 +23,7 @@ from queryserver.api.bodies import (
     read_body,
     reads,
 )
-from queryserver.api.calls import CallRoute, PathGroup
+from queryserver.api.calls import CallRoute, PathGroup, authenticated, services_of
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import Fields
@@ -106,7 +105,7 @@ class ImporterRoute(CallRoute):
     async def call(self, request: Request) -> ImporterCall:
         """Who calls is asked first, then whether they may import; only then the body is read."""
         services = services_of(request)
-        user = await authenticated(request)
+        user = await authenticated(request, services)
         if not services.settings.importer.is_enabled:
             raise ImporterDenied("The importer is switched off.")
         require_importer(user)

@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import Request, Response
 
+from queryserver.api.addresses import client_address
 from queryserver.api.answers import answer
-from queryserver.api.auth import client_address
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import is_clean

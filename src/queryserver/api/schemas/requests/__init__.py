@@ -1,5 +1,6 @@
 """Request bodies and query parameters of all calls; the operations table names them as they stand here."""
 
+from queryserver.api.schemas.fields import parse as parse
 from queryserver.api.schemas.requests.editor import HISTORY_LIMIT_MAX as HISTORY_LIMIT_MAX
 from queryserver.api.schemas.requests.editor import KEY_MAX as KEY_MAX
 from queryserver.api.schemas.requests.editor import KEY_RULE as KEY_RULE
@@ -23,7 +24,6 @@ from queryserver.api.schemas.requests.editor import OperationRequest as Operatio
 from queryserver.api.schemas.requests.editor import ResultMetadataRequest as ResultMetadataRequest
 from queryserver.api.schemas.requests.editor import SampleRequest as SampleRequest
 from queryserver.api.schemas.requests.editor import SessionRequest as SessionRequest
-from queryserver.api.schemas.requests.editor import parse as parse
 from queryserver.api.schemas.requests.editor import query_parameters as query_parameters
 from queryserver.api.schemas.requests.importer import ColumnParameters as ColumnParameters
 from queryserver.api.schemas.requests.importer import CreateTableRequest as CreateTableRequest

@@ -6,16 +6,13 @@ the model's properties, never by the single fields.
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
-    INVALID_JSON,
-    JSON_DEPTH,
     Fields,
     Flag,
     Json,
@@ -30,11 +27,10 @@ from queryserver.api.schemas.fields import (
     TextOrNothing,
     Whole,
     must,
-    without_nulls,
+    parse,
 )
-from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter, conflicting_parameters
+from queryserver.errors.base import MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers
-from queryserver.platform.text import MAX_DEPTH
 
 HISTORY_LIMIT_MAX = 100
 PAGE_MAX = 10**9
@@ -44,36 +40,6 @@ KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
 
 
 Model = TypeVar("Model", bound=Fields)
-
-
-def parse(model: type[Model], values: Mapping[str, Any], *, max_json_depth: int = MAX_DEPTH) -> Model:
-    """The fields of one call, from form or query text or from native JSON values.
-
-    JSON text in a field may nest as deep as `max_json_depth`.
-    Raises MissingParameter, InvalidParameter or InvalidJson; the message names the field and what it may be.
-    """
-    try:
-        return model.model_validate(without_nulls(values), context={JSON_DEPTH: max_json_depth})
-    except ValidationError as error:
-        raise as_domain_error(error.errors(include_url=False, include_input=False)) from None
-
-
-def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParameter | MissingParameter:
-    """What does not parse comes first, then the first wrong field (Contract platform 1.1)."""
-    problem = next((problem for problem in problems if problem["type"] == INVALID_JSON), problems[0])
-    name = ".".join(str(part) for part in problem["loc"])
-    match problem["type"]:
-        case "missing":
-            return MissingParameter(f"{name} is required.")
-        case "literal_error":
-            return InvalidParameter(f"{name} must be {problem.get('ctx', {})['expected']}.")
-        case "list_type" | "tuple_type":
-            return InvalidParameter(f"{name} must be an array.")
-        case "dict_type":
-            return InvalidParameter(f"{name} must be a JSON object.")
-        case kind:
-            failure = InvalidJson if kind == INVALID_JSON else InvalidParameter
-            return failure(f"{name} {problem['msg']}")
 
 
 def _idempotency_key(value: str) -> str:

@@ -19,10 +19,12 @@ from queryserver.api.schemas.fields import (
     NameOrNumber,
     Text,
     Whole,
+    as_domain_error,
     must,
+    parse,
     without_nulls,
 )
-from queryserver.api.schemas.requests.editor import IdempotencyHeader, as_domain_error, parse
+from queryserver.api.schemas.requests.editor import IdempotencyHeader
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest
 from queryserver.errors.files import invalid_columns, invalid_dialect
 from queryserver.formats.value_formats import UnknownFormat, date_format

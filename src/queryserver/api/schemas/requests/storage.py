@@ -9,8 +9,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from queryserver.api.schemas.fields import MAX_ENTRIES, Fields, Flag, Json, Text, TextOrNothing, Whole, must
-from queryserver.api.schemas.requests.editor import parse
+from queryserver.api.schemas.fields import MAX_ENTRIES, Fields, Flag, Json, Text, TextOrNothing, Whole, must, parse
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.errors.files import too_many_entries
 

@@ -11,7 +11,6 @@ import orjson
 from fastapi import Request, Response
 
 from queryserver.api.answers import answer
-from queryserver.api.auth import authenticated, services_of
 from queryserver.api.bodies import (
     MULTIPART,
     RawBody,
@@ -27,7 +26,7 @@ from queryserver.api.bodies import (
     raw_body,
     reads,
 )
-from queryserver.api.calls import OperationRoute, PathGroup
+from queryserver.api.calls import OperationRoute, PathGroup, authenticated, services_of
 from queryserver.api.errors import http_status, respond
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.storage import (
@@ -109,7 +108,7 @@ class StorageRoute(OperationRoute):
     async def call(self, request: Request) -> StorageCall:
         """Who calls, then the body (Contract storage 2.5). Raises domain errors."""
         services = services_of(request)
-        user = await authenticated(request)
+        user = await authenticated(request, services)
         query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
             came(request.scope, query.keys() - _ALWAYS_READ)

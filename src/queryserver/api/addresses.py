@@ -1,38 +1,20 @@
-"""Who calls: the address of the client, the user, and the shares of both."""
+"""The address of a client, also behind trusted proxies, and the share of calls of one address."""
 
-import sys
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache
-from typing import cast
-from urllib.parse import quote
 
 import structlog
-from starlette.datastructures import URL, Headers
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queryserver.api.connections import counted_address
 from queryserver.api.errors import respond
-from queryserver.errors.base import TooManyConnections, TooManyRequests
-from queryserver.identity.model import User
-from queryserver.platform.limits import FairPlaces
+from queryserver.errors.base import TooManyConnections
 from queryserver.platform.settings.sections import Network, contains, parsed_address
-from queryserver.services import Services
 
 log = structlog.get_logger(__name__)
-
-AS_IT_CAME = "queryserver.as_it_came"
-"""Key of a scope: the server's own scope, whose method and path are as the client sent them."""
-
-CALLER = "queryserver.caller"
-"""Key of a scope: the `Caller` of the call, for the access log."""
-
-PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-_SHARE = "queryserver.user_share"
-_MAX_WAITING = 500
-_WAIT_S = 30.0
 
 UNKNOWN = "unknown"
 """Stands for an address that no trusted proxy tells plainly. It lies in no network; all such callers count as one."""
@@ -103,123 +85,6 @@ def _without_port(hop: str) -> str:
     if hop.startswith("["):
         return hop[1:].partition("]")[0]
     return hop.partition(":")[0] if hop.count(":") == 1 else hop
-
-
-class CallToJudge:
-    """What authenticators read of a call; nothing is computed before it is read."""
-
-    __slots__ = ("_request", "_trusted", "raw_headers")
-
-    def __init__(self, request: Request, trusted: Sequence[Network]) -> None:
-        self._request = request
-        self._trusted = trusted
-        self.raw_headers: Sequence[tuple[bytes, bytes]] = request.scope["headers"]
-
-    @property
-    def method(self) -> str:
-        """In capitals; HEAD is HEAD, though it is answered as GET is."""
-        return self._as_it_came()["method"]
-
-    @property
-    def url(self) -> str:
-        """The whole address as it came, query included."""
-        scope = self._as_it_came()
-        # With our prefix, a last slash and the client's own way of encoding.
-        if raw_path := scope.get("raw_path"):
-            scope = {**scope, "path": quote(raw_path.partition(b"?")[0], safe=PRINTABLE)}
-        return str(URL(scope=scope))
-
-    @property
-    def headers(self) -> Headers:
-        """The headers by name."""
-        return self._request.headers
-
-    @property
-    def client(self) -> str:
-        """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
-        return client_address(self._request, self._trusted)
-
-    @property
-    def is_from_trusted_proxy(self) -> bool:
-        """Whether the peer is a trusted proxy."""
-        peer = self._request.client
-        return peer is not None and contains(self._trusted, peer.host)
-
-    def _as_it_came(self) -> Scope:
-        return self._request.scope.get(AS_IT_CAME, self._request.scope)
-
-
-class Caller:
-    """Who called, once that is known."""
-
-    name = ""
-
-
-def services_of(request: Request) -> Services:
-    """The services of this process."""
-    return cast("Services", request.app.state.services)
-
-
-async def authenticated(request: Request) -> User:
-    """The caller; the stored connectors are at least as new as the rights.
-
-    Waits while the user has too many calls under way. Raises NotAuthenticated, TooManyRequests.
-    """
-    services = services_of(request)
-    call = CallToJudge(request, services.settings.desktop.trusted_proxies)
-    user = await services.accounts.authenticator.authenticate(call)
-    if (caller := request.scope.get(CALLER)) is not None:
-        caller.name = user.username
-    services.request_limits.count_user(user.id)
-    await enter_share(request, user.id)
-    await services.connectors.at_least(user.connectors_version)
-    return user
-
-
-class UserShare:
-    """The place of one call."""
-
-    def __init__(self, places: FairPlaces) -> None:
-        self._places = places
-        self._user_id: int | None = None
-
-    async def enter(self, user_id: int) -> None:
-        """Wait for the place of a call of this user; once per call. Raises TooManyRequests."""
-        if self._user_id is not None:
-            return
-        try:
-            await self._places.take(user_id)
-        except TooManyRequests as error:
-            raise TooManyRequests("Too many calls of yours are under way.", retry_after=error.retry_after) from None
-        self._user_id = user_id
-
-    def leave(self) -> None:
-        """The call has ended."""
-        if self._user_id is not None:
-            self._places.give_back(self._user_id)
-
-
-class UserShares:
-    """Of one user at most `most` calls are answered at once in this process."""
-
-    def __init__(self, most: int) -> None:
-        self._places = FairPlaces(sys.maxsize, per_user=most, max_waiting=_MAX_WAITING, wait_s=_WAIT_S)
-
-    @contextmanager
-    def around(self, scope: Scope) -> Generator[None]:
-        """Around one call: it takes a place once its user is known, and leaves it at the end."""
-        share = scope[_SHARE] = UserShare(self._places)
-        try:
-            yield
-        finally:
-            share.leave()
-
-
-async def enter_share(request: Request, user_id: int) -> None:
-    """Wait for the place of a call whose user is known. Raises TooManyRequests."""
-    share = cast("UserShare | None", request.scope.get(_SHARE))
-    if share is not None:
-        await share.enter(user_id)
 
 
 class AddressShares:
