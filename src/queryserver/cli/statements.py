@@ -18,7 +18,6 @@ from queryserver.cli.context import (
     print_table,
     printable,
 )
-from queryserver.statements.model import ACTIVE
 from queryserver.statements.overview import LONGEST_AGE_S, OverviewEntry, OverviewFilter, StatementStates
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ def stop_statement(
 
     async def work(statements: "StatementAdministration") -> None:
         entry = await statements.stop(_parsed(statement_id), by=operator(), wait_s=wait_s)
-        if entry.state in ACTIVE:
+        if not entry.state.is_terminal:
             typer.echo(f"{entry.id}: the cancel is recorded, its end is not confirmed after {wait_s} s.", err=True)
             raise typer.Exit(1)
         typer.echo(f"{entry.id}: {entry.state}")
@@ -120,7 +119,7 @@ def _line(entry: OverviewEntry) -> tuple[str, ...]:
     running = _seconds(times.elapsed) if times.started else "-"
     return (
         str(entry.id),
-        f"{entry.state}, cancel requested" if entry.cancel_requested and entry.state in ACTIVE else str(entry.state),
+        f"{entry.state}, cancel requested" if entry.cancel_requested and not entry.state.is_terminal else str(entry.state),
         entry.user,
         entry.connector,
         _moment(times.submitted),

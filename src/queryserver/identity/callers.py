@@ -22,7 +22,7 @@ from queryserver.errors.base import (
     UserNotFound,
     bad_authorization_header,
 )
-from queryserver.identity.model import User
+from queryserver.identity.model import Preferences, User
 from queryserver.identity.protocols import AuthRequest, CallerSource, TokenClaims, TokenCodec, TokenType
 from queryserver.identity.repository import CallerKey, KnownCaller, TokenKey, TokenOwner, preferences_of
 from queryserver.identity.throttling import network_of
@@ -132,7 +132,7 @@ def user_of(row: asyncpg.Record) -> User:
         rights=rights,
         groups=frozenset(row["groups"]),
         connectors_version=row["connectors_version"],
-        preferences=preferences_of(row["preferences"]),
+        preferences=preferences_of(stored) if (stored := row["preferences"]) else Preferences(),
     )
 
 

@@ -14,7 +14,6 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
-from queryserver.platform.metrics import UNMEASURED, DatabaseMetrics
 from queryserver.platform.settings.tree import Settings
 
 Connection = PoolConnectionProxy
@@ -74,9 +73,9 @@ class _Taken:
 class Database:
     """The service database. Each method is one statement in autocommit; `transaction` joins several."""
 
-    def __init__(self, pool: asyncpg.Pool, limits: PoolLimits, metrics: DatabaseMetrics = UNMEASURED) -> None:
+    def __init__(self, pool: asyncpg.Pool, limits: PoolLimits, observe_query: Callable[[float], None]) -> None:
         self._pool = pool
-        self._metrics = metrics
+        self._observe_query = observe_query
         self._acquire_timeout_s = limits.connect_timeout.total_seconds()
         self._at_hand: list[_Taken] = []
         self._waiting = 0
@@ -93,7 +92,7 @@ class Database:
                 yield taken.connection
                 may_stay = True
             finally:
-                self._metrics.query(time.perf_counter() - began)
+                self._observe_query(time.perf_counter() - began)
                 if may_stay and self._has_room_for(taken):
                     taken.idle_since = time.monotonic()
                     self._at_hand.append(taken)
@@ -173,9 +172,9 @@ def _is_open(connection: Connection) -> bool:
 
 @asynccontextmanager
 async def open_database(
-    dsn: str, limits: PoolLimits | None = None, metrics: DatabaseMetrics = UNMEASURED
+    dsn: str, limits: PoolLimits | None = None, observe_query: Callable[[float], None] = lambda _: None
 ) -> AsyncGenerator[Database]:
-    """A pool on `dsn`, closed at the end. Raises DatabaseUnavailable."""
+    """A pool on `dsn`, closed at the end. `observe_query` gets the seconds of each use. Raises DatabaseUnavailable."""
     limits = limits or PoolLimits()
     with database_errors():
         pool = await asyncpg.create_pool(
@@ -194,7 +193,7 @@ async def open_database(
                 "jit": "off",
             },
         )
-    database = Database(pool, limits, metrics)
+    database = Database(pool, limits, observe_query)
     try:
         yield database
     finally:

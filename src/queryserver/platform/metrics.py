@@ -85,7 +85,7 @@ class StorageMetrics(Protocol):
 class DatabaseMetrics(Protocol):
     """The service database."""
 
-    def query(self, seconds: float) -> None:
+    def query(self, seconds: float, /) -> None:
         """A connection of the pool was used that long."""
         ...
 
@@ -157,7 +157,7 @@ class Unmeasured:
     def upload(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def query(self, seconds: float) -> None:
+    def query(self, seconds: float, /) -> None:
         """See above."""
 
 

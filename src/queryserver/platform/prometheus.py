@@ -35,12 +35,13 @@ class PrometheusMetrics:
         self._accounts = _Accounts(registry)
         self._statements = _Statements(registry)
         self._files = _Files(registry)
-        self._queries = Histogram(
+        # The instrument itself: each query of the service calls it.
+        self.query = Histogram(
             "queryserver_db_query_seconds",
             "Time that a connection to the service database was used.",
             registry=registry,
             buckets=_QUERY_S,
-        )
+        ).observe
         self._connections = Gauge(
             "queryserver_db_pool_connections",
             "Connections to the service database, by whether they are in use.",
@@ -108,9 +109,6 @@ class PrometheusMetrics:
     def upload(self) -> Generator[None]:
         with self._files.uploads.track_inprogress():
             yield
-
-    def query(self, seconds: float) -> None:
-        self._queries.observe(seconds)
 
     def pool(self, *, used: int, idle: int) -> None:
         """The connections of this process now."""

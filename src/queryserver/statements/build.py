@@ -44,7 +44,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics))
+        database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics.query))
         records = StatementRecords(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))

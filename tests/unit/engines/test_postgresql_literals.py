@@ -24,11 +24,11 @@ from queryserver.engines.postgresql.values import DATE_INFINITY, TIMESTAMP_INFIN
     ],
 )
 def test_arrays(text, expected) -> None:
-    assert literals.array(text, ",") == expected
+    assert literals.array_literal(text, ",") == expected
 
 
 def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
-    assert literals.array("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
+    assert literals.array_literal("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
 
 
 @pytest.mark.parametrize(
@@ -44,23 +44,23 @@ def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
     ],
 )
 def test_composite_values(text, expected) -> None:
-    assert literals.attributes(text) == expected
+    assert literals.composite_attributes(text) == expected
 
 
 def test_pairs_of_hstore() -> None:
-    assert literals.pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
+    assert literals.hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0"))))
 def test_what_is_quoted_comes_back(items) -> None:
     quoted = ["NULL" if i is None else '"' + i.replace("\\", "\\\\").replace('"', '\\"') + '"' for i in items]
-    assert literals.array("{" + ",".join(quoted) + "}", ",") == items
+    assert literals.array_literal("{" + ",".join(quoted) + "}", ",") == items
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0")), min_size=1))
 def test_attributes_that_are_quoted_come_back(items) -> None:
     quoted = ["" if i is None else '"' + i.replace("\\", "\\\\").replace('"', '""') + '"' for i in items]
-    assert literals.attributes("(" + ",".join(quoted) + ")") == items
+    assert literals.composite_attributes("(" + ",".join(quoted) + ")") == items
 
 
 @pytest.mark.parametrize(
