@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from queryserver.api.addresses import client_address
-from queryserver.api.bodies import Body, query_fields, read_body, reads
+from queryserver.api.bodies import SEEN_FIELDS, Body, SeenFields, query_fields, read_body, reads
 from queryserver.api.errors import respond
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import Fields, parse
@@ -349,6 +349,8 @@ class PublicRoute(OperationRoute):
         model = self.operation.request_model
         if request.method == "GET" or model is None:
             return PublicCall(request, {})
+        # Its fields are known before the body is read, so that a refused body names the unread ones of its query.
+        request.scope[SEEN_FIELDS] = SeenFields()
         reads(request.scope, model)
         max_bytes = services_of(request).settings.limits.max_body_bytes
         return PublicCall(request, (await read_body(request, max_bytes=max_bytes)).fields)

@@ -119,7 +119,9 @@ def _line(entry: OverviewEntry) -> tuple[str, ...]:
     running = _seconds(times.elapsed) if times.started else "-"
     return (
         str(entry.id),
-        f"{entry.state}, cancel requested" if entry.cancel_requested and not entry.state.is_terminal else str(entry.state),
+        f"{entry.state}, cancel requested"
+        if entry.cancel_requested and not entry.state.is_terminal
+        else str(entry.state),
         entry.user,
         entry.connector,
         _moment(times.submitted),
