@@ -27,7 +27,8 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from queryserver.api.addresses import AddressShares
-from queryserver.api.application import AccessLog, CorsPolicy, RequestMetrics, create_application, framed
+from queryserver.api.application import CorsPolicy, create_application, framed
+from queryserver.api.calls import AccessLog, RequestMetrics
 from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.identity.build import ensure_administrator

@@ -11,7 +11,8 @@ from fastapi import APIRouter, FastAPI, Response
 from prometheus_client import CollectorRegistry
 
 from queryserver.api.answers import stream
-from queryserver.api.application import RequestMetrics, framed
+from queryserver.api.application import framed
+from queryserver.api.calls import RequestMetrics
 
 pytestmark = pytest.mark.platform(4)
 

@@ -8,9 +8,9 @@ from typing import Any
 from tests.cases import each
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
-from queryserver.api.calls import operations
 from queryserver.api.errors import BODY_STATUS
 from queryserver.api.openapi_answers import FORM, JSON, references, texts
+from queryserver.api.table import operations
 from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category
 from queryserver.engines.protocol import TableKind

@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
-from queryserver.api.calls import Operation, OperationRoute
+from queryserver.api.calls import OperationRoute
 from queryserver.api.openapi_answers import (
     FORM,
     JSON,
@@ -32,6 +32,7 @@ from queryserver.api.openapi_answers import (
     without_citations,
 )
 from queryserver.api.schemas import generated, requests
+from queryserver.api.table import Operation
 
 _BINARY = {"type": "string", "format": "binary"}
 # No type for events: generators and checkers differ on whether it is that of the stream or of an event.

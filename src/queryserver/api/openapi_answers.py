@@ -13,9 +13,9 @@ import yaml
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from queryserver.api.calls import Operation
 from queryserver.api.errors import STATUS
 from queryserver.api.schemas.requests.storage import StorageFields
+from queryserver.api.table import Operation
 from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
 
 REF = "#/components/schemas/{model}"

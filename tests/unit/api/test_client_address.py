@@ -8,9 +8,9 @@ from pydantic import SecretStr
 from starlette.requests import Request
 from structlog.testing import capture_logs
 
+from queryserver.api import addresses as module
 from queryserver.api.addresses import UNKNOWN, client_address
 from queryserver.api.debug import may_read_metrics
-from queryserver.api import addresses as module
 from queryserver.identity.throttling import network_of
 from queryserver.platform.settings.desktop import MetricsSettings
 from queryserver.platform.settings.sections import contains

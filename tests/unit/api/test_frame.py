@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from starlette.types import Receive, Scope, Send
 
-from queryserver.api.application import Frame, RequestMetrics
+from queryserver.api.calls import Frame, RequestMetrics
 
 
 async def test_a_call_that_is_cut_off_by_the_stop_is_answered_in_the_form_of_the_service():

@@ -5,8 +5,7 @@ import asyncio
 from prometheus_client import CollectorRegistry
 from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.api.application import Frame, RequestMetrics
-from queryserver.api.calls import CALLER, take_place
+from queryserver.api.calls import CALLER, Frame, RequestMetrics, take_place
 from queryserver.errors.base import TooManyRequests
 
 ANA, EVE = 1, 2

@@ -48,7 +48,11 @@ def test_composite_values(text, expected) -> None:
 
 
 def test_pairs_of_hstore() -> None:
-    assert literals.hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
+    assert literals.hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [
+        ("a", "1"),
+        ("b c", None),
+        ('"q"', "x, y"),
+    ]
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0"))))

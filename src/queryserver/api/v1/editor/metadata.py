@@ -8,10 +8,11 @@ import orjson
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.calls import Call, PathGroup, names_of
+from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
+from queryserver.api.table import names_of
 from queryserver.api.v1.editor.shapes import cell_form, handle, meta
 from queryserver.catalog.browsing import Excerpt, Names, Source
 from queryserver.catalog.cache import DescribedColumn, TableList, nested_type

@@ -1,0 +1,127 @@
+"""The table of operations, from which routes are made, and how path parameters are read.
+
+Routes are matched against the percent-encoded path in one normal form, so that `%2F` stays part of a name; a path
+parameter declared `{database:segment}` or `{table:name}` is decoded when it is read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import yaml
+from starlette.convertors import Convertor, register_url_convertor
+
+from queryserver.api.schemas import requests
+from queryserver.api.schemas.fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of operations.yaml; its head describes the fields."""
+
+    id: str
+    method: str
+    path: str
+    group: str
+    rights: str
+    error_style: str
+    source: str
+    status: str
+    request: str | Sequence[str]
+    response: Sequence[str]
+    http: int = 200
+    tag: str = ""
+    summary: str = ""
+    failures: Sequence[int] = ()
+    example: Mapping[str, Any] | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    takes: Sequence[str] = ()
+    headers: Sequence[str] = ()
+    answers: Mapping[int, str] = field(default_factory=dict[int, str])
+    failing: Mapping[int, str] = field(default_factory=dict[int, str])
+    body: Mapping[str, Any] | None = None
+    query: Sequence[Mapping[str, Any]] = ()
+    same_as: str = ""
+    fails: bool = False
+    hidden: bool = False
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it requires no credentials."""
+        return self.rights in {"public", "network"}
+
+    @property
+    def request_model(self) -> type[Fields] | None:
+        """The model of its fields."""
+        return getattr(requests, self.request) if isinstance(self.request, str) else None
+
+
+@cache
+def operations() -> Mapping[str, Operation]:
+    """The served rows by their ids, in the order in which routes are tried."""
+    text = files("queryserver.api").joinpath("operations.yaml").read_bytes()
+    rows: list[dict[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)["operations"]
+    return {row["id"]: Operation(**row) for row in rows if row["status"] == "served"}
+
+
+class SegmentConvertor(Convertor[str]):
+    """One path segment, possibly empty, decoded once. Invalid UTF-8 and U+0000 never match: 404."""
+
+    regex = "[^/]*"
+
+    def convert(self, value: str) -> str:
+        """The decoded name."""
+        return unquote_to_bytes(value).decode()
+
+
+class NameConvertor(SegmentConvertor):
+    """A segment that must not be empty."""
+
+    regex = "[^/]+"
+
+
+class RawConvertor(Convertor[str]):
+    """Everything up to the end of the path, still encoded: what stands behind `=` in storage calls."""
+
+    regex = ".*"
+
+    def convert(self, value: str) -> str:
+        """As it is: `%2F` is still part of a name."""
+        return value
+
+
+class RestConvertor(RawConvertor):
+    """One segment or more that are not empty: `names_of` takes them apart."""
+
+    regex = "[^/]+(?:/[^/]+)*"
+
+
+class InterfaceConvertor(RawConvertor):
+    """The interface of a context; any other text is an unknown path."""
+
+    regex = "(?!status$)[A-Za-z0-9_-]+"
+
+
+class OptimizerConvertor(RawConvertor):
+    """The optimizer calls of Hue (Contract platform 7.8)."""
+
+    regex = (
+        "top_databases|top_tables|top_columns|top_filters|top_joins|top_aggs"
+        "|query_risk|query_compatibility|similar_queries|predict"
+    )
+
+
+register_url_convertor("interface", InterfaceConvertor())
+register_url_convertor("optimizer", OptimizerConvertor())
+register_url_convertor("raw", RawConvertor())
+register_url_convertor("rest", RestConvertor())
+register_url_convertor("segment", SegmentConvertor())
+register_url_convertor("name", NameConvertor())
+
+
+def names_of(rest: str) -> tuple[str, ...]:
+    """The decoded names of the segments that a parameter `{…:rest}` took."""
+    return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))
