@@ -8,7 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver import __version__
@@ -31,16 +31,18 @@ from queryserver.api.v1 import (
     connector,
     context,
     dialect,
-    editor,
     get_config,
     iam,
     importer,
     metadata,
     optimizer,
-    storage,
     taskserver,
     token,
 )
+from queryserver.api.v1.editor import metadata as editor_metadata
+from queryserver.api.v1.editor import results, statements
+from queryserver.api.v1.storage import calls as storage_calls
+from queryserver.api.v1.storage import changing, reading, uploads
 from queryserver.errors.base import QueryServerError
 
 _PATHS = ("/api/", "/desktop/")
@@ -110,8 +112,8 @@ class Cors:
 
 
 _GROUPS = (
-    *(admin, connector, context, debug, dialect, pages, editor, get_config, iam, importer, metadata, optimizer),
-    *(storage, taskserver, token),
+    *(admin, connector, context, debug, dialect, get_config, iam, importer, metadata, optimizer, pages),
+    *(taskserver, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
 )
 
 
@@ -128,10 +130,12 @@ def create_application(*, docs_enabled: bool = True) -> FastAPI:
         # Asked anew for each call whether somebody listens, through the environment: a tenth of a status call.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
-    declared = {route.name: route for group in _GROUPS for route in group.router.routes if isinstance(route, Route)}
+    handlers = {name: how for group in _GROUPS for name, how in group.router.handlers.items()}
     # Added flat, because an included router is matched again at each of its levels; in the order of the table.
     app.router.routes.extend(
-        declared[row.id] for row in operations().values() if docs_enabled or row.group != "description"
+        handlers[row.id][0](row, handlers[row.id][1])
+        for row in operations().values()
+        if docs_enabled or row.group != "description"
     )
     app.router.middleware_stack = Routes(app.router)
     app.add_exception_handler(QueryServerError, _domain_error)

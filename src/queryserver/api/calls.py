@@ -41,7 +41,7 @@ from queryserver.api.bodies import (
 )
 from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.schemas.fields import Fields, parse
-from queryserver.api.table import Operation, operations
+from queryserver.api.table import Operation
 from queryserver.errors.base import QueryServerError, TooManyRequests, admin_required
 from queryserver.identity.model import User
 from queryserver.platform.limits import FairPlaces
@@ -503,18 +503,18 @@ class PublicRoute(OperationRoute):
         return PublicCall(request, (await read_body(request, max_bytes=max_bytes)).fields)
 
 
-class PathGroup(APIRouter):
-    """The routes of one path group. The table says method, path and rights of a call; the handler says its id."""
+class PathGroup:
+    """The handlers of one path group. The table says method, path and rights of a call; the handler says its id."""
 
     def __init__(self, kind: type[OperationRoute] = CallRoute) -> None:
-        super().__init__(redirect_slashes=False)
         self._kind = kind
+        self.handlers: dict[str, tuple[type[OperationRoute], Handler]] = {}
 
     def operation(self, *ids: str, kind: type[OperationRoute] | None = None) -> Callable[[AnyHandler], AnyHandler]:
         """Declare the handler of the rows `ids`."""
 
         def declare(handler: AnyHandler) -> AnyHandler:
-            self.routes.extend((kind or self._kind)(operations()[name], handler) for name in ids)
+            self.handlers.update(dict.fromkeys(ids, (kind or self._kind, handler)))
             return handler
 
         return declare

@@ -218,7 +218,7 @@ def must(rule: str) -> PydanticCustomError:
 class WireModel(BaseModel):
     """One shape of the wire. A field whose wire name Python forbids ends in `_` and is written under the wire name."""
 
-    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, defer_build=True)
 
 
 def _is_none(value: object) -> bool:
@@ -253,7 +253,7 @@ _STEERING = frozenset({"statement_id", "statements_count", "has_more_statements"
 class Fields(BaseModel):
     """Fields of one call or of one object in it; unknown ones are ignored (Contract editor 1.2)."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class PreviousHandle(Fields):
