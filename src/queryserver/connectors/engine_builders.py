@@ -183,7 +183,7 @@ def _sqlite(connector: Connector, context: BuildContext) -> Engine:
 def _trino(connector: Connector, context: BuildContext) -> Engine:
     """A coordinator of Trino, or of Presto when that is the connector's dialect."""
     from queryserver.engines.trino.engine import TrinoEngine
-    from queryserver.engines.trino.protocol import PRESTO, TRINO, Authentication, TrinoAddress
+    from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication
 
     options = context.options(TrinoOptions, connector)
     address = TrinoAddress(
@@ -192,7 +192,7 @@ def _trino(connector: Connector, context: BuildContext) -> Engine:
         schema=options.schema_,
         username=options.username,
         password=options.password,
-        authentication=Authentication(options.auth_mechanism),
+        authentication=TrinoAuthentication(options.auth_mechanism),
         has_impersonation=options.has_impersonation,
         ssl_validate=options.ssl_validate,
         ssl_ca=options.ssl_ca,

@@ -20,7 +20,7 @@ from tests.engines.scripted_trino import (
 
 from queryserver.engines.protocol import Credentials, EngineSession, OperationState, SessionOptions
 from queryserver.engines.trino.engine import TrinoEngine
-from queryserver.engines.trino.protocol import PRESTO, TRINO, Authentication, Patience, TrinoAddress
+from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication, TrinoTimeouts
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
@@ -30,7 +30,7 @@ from queryserver.errors.statements import (
     StatementRejected,
 )
 
-QUICK = Patience(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
+QUICK = TrinoTimeouts(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
 SERVER_FAILS = Reply(status=503, body=b"starting")
@@ -40,7 +40,7 @@ SERVER_FAILS = Reply(status=503, body=b"starting")
 async def session_at(
     server: ScriptedTrino, options: SessionOptions = NO_OPTIONS, **address: object
 ) -> AsyncGenerator[EngineSession]:
-    engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK, **address))  # type: ignore[arg-type]
+    engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK, **address))  # type: ignore[arg-type]
     try:
         async with engine.session(USER, options) as session:
             yield session
@@ -84,7 +84,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
     given = page(2, rows=[[1], [2]], columns=NUMBERS)
     asked_by_both = page(rows=[[3]], columns=NUMBERS, state="FINISHED")
     async with scripted_trino(page(1), given, asked_by_both) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -103,7 +103,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
 @pytest.mark.item(25)
 async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
     async with scripted_trino(*ONE_ROW) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -336,15 +336,15 @@ async def test_a_login_is_sent_as_configured() -> None:
         ({}, NO_OPTIONS, "ada", None),
         ({"username": "etl"}, NO_OPTIONS, "etl", None),
         ({"username": "etl", "has_impersonation": True}, NO_OPTIONS, "ada", None),
-        ({"username": "etl", "password": "pw", "authentication": Authentication.BASIC, "has_impersonation": True},
+        ({"username": "etl", "password": "pw", "authentication": TrinoAuthentication.BASIC, "has_impersonation": True},
          NO_OPTIONS, "ada", "Basic ZXRsOnB3"),
-        ({"username": None, "authentication": Authentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
+        ({"username": None, "authentication": TrinoAuthentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
         # Latin-1, which Trino reads; UTF-8 where that has no such letter.
-        ({"username": "etl", "password": "p\u00fc", "authentication": Authentication.BASIC}, NO_OPTIONS, "etl",
+        ({"username": "etl", "password": "p\u00fc", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",
          "Basic ZXRsOnD8"),
-        ({"username": "etl", "password": "p\u20ac", "authentication": Authentication.BASIC}, NO_OPTIONS, "etl",
+        ({"username": "etl", "password": "p\u20ac", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",
          "Basic ZXRsOnDigqw="),
-        ({"authentication": Authentication.JWT}, by_token, "ada", "Bearer abc"),
+        ({"authentication": TrinoAuthentication.JWT}, by_token, "ada", "Bearer abc"),
     ]  # fmt: skip
     for address, options, user, authorization in cases:
         async with scripted_trino(*ONE_ROW) as server, session_at(server, options, **address) as session:
@@ -361,7 +361,7 @@ async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> Non
                 pass
 
 
-@pytest.mark.parametrize("address", [{"username": None}, {"authentication": Authentication.JWT}])
+@pytest.mark.parametrize("address", [{"username": None}, {"authentication": TrinoAuthentication.JWT}])
 async def test_callers_without_a_login_are_asked_for_one(address) -> None:
     async with scripted_trino(*ONE_ROW) as server:
         with pytest.raises(CredentialsRequired):
@@ -400,7 +400,7 @@ async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) 
     ]
     async with (
         scripted_trino(*script) as server,
-        session_at(server, username="etl", password="pw", authentication=Authentication.BASIC) as session,
+        session_at(server, username="etl", password="pw", authentication=TrinoAuthentication.BASIC) as session,
         operation(session, "SELECT") as handle,
     ):
         await ended(session, handle)
