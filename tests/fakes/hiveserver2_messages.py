@@ -16,7 +16,7 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     _Reader,
     _start,
 )
-from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode, struct
+from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode
 
 METHODS = {one.name: one for one in vars(methods).values() if isinstance(one, Method)}
 SUCCESS = TStatus(status_code=TStatusCode.SUCCESS)
@@ -34,7 +34,6 @@ class Call:
     request: Struct
 
 
-@struct
 class _Nothing(Struct):
     """Whatever it held is skipped."""
 

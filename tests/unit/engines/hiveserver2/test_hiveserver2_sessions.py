@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.engines.hiveserver2.engine import Mark, session_configuration
+from queryserver.engines.hiveserver2.engine import ResumeToken, session_configuration
 from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TSessionHandle
 from queryserver.engines.hiveserver2.variants import (
     HIVE,
@@ -85,14 +85,14 @@ def test_logins_that_need_the_caller_say_so():
 def test_a_mark_is_read_back():
     identifier = THandleIdentifier(guid=b"\0" * 16, secret=b"\xff" * 16)
     operation = TOperationHandle(operation_id=identifier, operation_type=0, has_result_set=True)
-    mark = Mark(MEMBER, TSessionHandle(session_id=identifier), operation)
-    assert Mark.from_text(mark.to_text()) == mark
+    mark = ResumeToken(MEMBER, TSessionHandle(session_id=identifier), operation)
+    assert ResumeToken.from_text(mark.to_text()) == mark
 
 
 @pytest.mark.parametrize("token", ["", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}'])
 def test_a_text_that_is_no_mark_has_expired(token):
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
-        Mark.from_text(token)
+        ResumeToken.from_text(token)
 
 
 def test_every_dialect_has_its_facts():
