@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.engines.hiveserver2.errors import LONGEST_LINE, LogFilter, in_plain_words
+from queryserver.engines.hiveserver2.errors import LONGEST_LINE, LogFilter, without_internals
 
 SPARK = """\
 26/11/23 11:43:55 ERROR SparkExecuteStatementOperation: Error executing query with ba3b7151, currentState RUNNING
@@ -159,6 +159,6 @@ UNITS = (
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_time_for_a_line_grows_with_its_length_only(unit: str) -> None:
     """A quadratic pattern would need hours for it; the time limit of the test says so."""
-    in_plain_words(unit * (300_000 // len(unit)))
+    without_internals(unit * (300_000 // len(unit)))
     for line in LogFilter().lines([unit * (300_000 // len(unit))]):
         assert len(line) <= LONGEST_LINE + 1
