@@ -64,7 +64,7 @@ def test_every_secret_option_is_masked_by_its_name() -> None:
     ("interface", "mechanisms", "taken"),
     [
         ("trino", trino.TrinoAuthentication, "NONE, BASIC, JWT"),
-        ("phoenix", phoenix.Authentication, "NONE, BASIC, SPNEGO"),
+        ("phoenix", phoenix.PhoenixAuthentication, "NONE, BASIC, SPNEGO"),
         ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
     ],
 )

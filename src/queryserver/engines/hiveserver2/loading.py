@@ -69,7 +69,7 @@ def constant(text: str | None) -> str:
 
 
 def spark_constant(text: str | None) -> str:
-    """The same for Spark, whose parser scans the rest of a constant at each escape: where that is slow, UTF-8 in hex."""
+    """The same for Spark, whose parser scans the rest of a constant at each escape: if slow, UTF-8 in hex."""
     plain = constant(text)
     if text is None or (len(plain) - len(text)) * len(plain) < 10_000_000:
         return plain
