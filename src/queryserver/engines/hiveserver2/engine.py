@@ -19,24 +19,7 @@ from queryserver.engines.hiveserver2.connection import Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, WireLost, call_errors, check
 from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Operation
-from queryserver.engines.hiveserver2.protocol.messages import (
-    CLOSE_SESSION,
-    EXECUTE_STATEMENT,
-    GET_OPERATION_STATUS,
-    OPEN_SESSION,
-)
-from queryserver.engines.hiveserver2.protocol.structs import (
-    TCloseSessionReq,
-    TExecuteStatementReq,
-    TGetOperationStatusReq,
-    THandleIdentifier,
-    TOpenSessionReq,
-    TOperationHandle,
-    TOperationType,
-    TProtocolVersion,
-    TSessionHandle,
-    TStatusCode,
-)
+from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Address, Login, Mechanism, Member, Variant
 from queryserver.engines.protocol import (
     Catalog,
@@ -68,13 +51,13 @@ class ResumeToken:
     """A statement, its session, and the member that holds both."""
 
     member: Member
-    session: TSessionHandle
-    operation: TOperationHandle
+    session: structs.TSessionHandle
+    operation: structs.TOperationHandle
 
     def to_text(self) -> str:
         """JSON."""
 
-        def identifier(handle: THandleIdentifier) -> list[str]:
+        def identifier(handle: structs.THandleIdentifier) -> list[str]:
             return [handle.guid.hex(), handle.secret.hex()]
 
         values = {
@@ -90,18 +73,18 @@ class ResumeToken:
     def from_text(cls, token: str) -> "ResumeToken":
         """Raises OutcomeUnknown for a text that is no such token."""
 
-        def identifier(texts: list[str]) -> THandleIdentifier:
+        def identifier(texts: list[str]) -> structs.THandleIdentifier:
             guid, secret = texts
-            return THandleIdentifier(guid=bytes.fromhex(guid), secret=bytes.fromhex(secret))
+            return structs.THandleIdentifier(guid=bytes.fromhex(guid), secret=bytes.fromhex(secret))
 
         try:
             values: dict[str, Any] = json.loads(token)
             return cls(
                 Member(str(values["host"]), int(values["port"])),
-                TSessionHandle(session_id=identifier(values["session"])),
-                TOperationHandle(
+                structs.TSessionHandle(session_id=identifier(values["session"])),
+                structs.TOperationHandle(
                     operation_id=identifier(values["operation"]),
-                    operation_type=TOperationType.EXECUTE_STATEMENT,
+                    operation_type=structs.TOperationType.EXECUTE_STATEMENT,
                     has_result_set=bool(values["has_result_set"]),
                 ),
             )
@@ -112,7 +95,7 @@ class ResumeToken:
 class Hs2Session:
     """An EngineSession and ResumableSession. It knows its last statement only, because one runs at a time."""
 
-    def __init__(self, wire: Wire, handle: TSessionHandle, member: Member, variant: Variant) -> None:
+    def __init__(self, wire: Wire, handle: structs.TSessionHandle, member: Member, variant: Variant) -> None:
         self._wire = wire
         self.handle = handle
         self._member = member
@@ -129,7 +112,7 @@ class Hs2Session:
         await self._close_operation()
         if not await self.is_alive():
             raise SessionLost("The engine session is gone; the statement was not started.")
-        request = TExecuteStatementReq(
+        request = structs.TExecuteStatementReq(
             session_handle=self.handle,
             statement=statement,
             conf_overlay=dict(self._variant.conf_overlay) if self._variant.conf_overlay else None,
@@ -137,7 +120,9 @@ class Hs2Session:
         )
         try:
             with call_errors(Purpose.SUBMIT):
-                reply = await self._wire.call_opener(EXECUTE_STATEMENT, request, limit_s=self._wire.limits.execute_s)
+                reply = await self._wire.call_opener(
+                    messages.EXECUTE_STATEMENT, request, limit_s=self._wire.limits.execute_s
+                )
                 check(reply.status)
         except SessionLost:
             self._lost = True
@@ -146,7 +131,7 @@ class Hs2Session:
             raise StatementRejected("The engine accepted the statement without a handle for it.")
         return self.adopt(reply.operation_handle, rows_read=None)
 
-    def adopt(self, handle: TOperationHandle, *, rows_read: int | None) -> OperationHandle:
+    def adopt(self, handle: structs.TOperationHandle, *, rows_read: int | None) -> OperationHandle:
         """Follow an operation of this session; `rows_read`: rows that another process has read."""
         self._operation = Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read)
         self._token = ResumeToken(self._member, self.handle, handle).to_text()
@@ -192,11 +177,11 @@ class Hs2Session:
             return False
         await self._close_operation()
         # Over another connection where its own is lost or busy: Hive's sessions outlive theirs.
-        request = TCloseSessionReq(session_handle=self.handle)
+        request = structs.TCloseSessionReq(session_handle=self.handle)
         for call in (self._wire.call_opener, self._wire.call):
             with suppress(*CALL_FAILURES):
-                reply = await call(CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
-                return reply.status.status_code == TStatusCode.SUCCESS
+                reply = await call(messages.CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
+                return reply.status.status_code == structs.TStatusCode.SUCCESS
         self.is_left_open = True
         return False
 
@@ -212,22 +197,22 @@ class Hs2Session:
 
 async def _open_session(
     connection: Connection, address: Hs2Address, variant: Variant, user: User, options: SessionOptions
-) -> TSessionHandle:
+) -> structs.TSessionHandle:
     """A new session. Raises EngineUnavailable, CredentialsRequired, StatementRejected (database, setting)."""
-    request = TOpenSessionReq(
-        client_protocol=TProtocolVersion.V11,
+    request = structs.TOpenSessionReq(
+        client_protocol=structs.TProtocolVersion.V11,
         username=(options.credentials.username if options.credentials else address.username) or user.username,
         configuration=session_configuration(address, variant, user, options),
     )
     with call_errors(Purpose.OPEN):
-        reply = await connection.call(OPEN_SESSION, request, limit_s=address.limits.execute_s)
+        reply = await connection.call(messages.OPEN_SESSION, request, limit_s=address.limits.execute_s)
         check(reply.status)
     if reply.session_handle is None:
         raise EngineUnavailable("The server opened a session without a handle for it.")
-    if reply.server_protocol_version < TProtocolVersion.V6:
+    if reply.server_protocol_version < structs.TProtocolVersion.V6:
         with suppress(*CALL_FAILURES):
-            request_end = TCloseSessionReq(session_handle=reply.session_handle)
-            await connection.call(CLOSE_SESSION, request_end, limit_s=address.limits.end_s)
+            request_end = structs.TCloseSessionReq(session_handle=reply.session_handle)
+            await connection.call(messages.CLOSE_SESSION, request_end, limit_s=address.limits.end_s)
         raise EngineUnavailable("The server speaks a version of HiveServer2 that is too old.")
     return reply.session_handle
 
@@ -335,9 +320,11 @@ class Hs2Engine:
         wire = self._wire(login, connection)
         session: Hs2Session | None = None
         try:
-            request = TGetOperationStatusReq(operation_handle=resumed.operation)
+            request = structs.TGetOperationStatusReq(operation_handle=resumed.operation)
             with call_errors(Purpose.FOLLOW):  # OutcomeUnknown when the server no longer knows the operation
-                reply = await wire.call_until_answered(GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
+                reply = await wire.call_until_answered(
+                    messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s
+                )
                 check(reply.status)
             session = Hs2Session(wire, resumed.session, resumed.member, self._variant)
             yield session, session.adopt(resumed.operation, rows_read=rows_read)
@@ -436,8 +423,8 @@ class Hs2Engine:
         while await retries.pause():
             try:
                 async with self._pool.borrowed(login) as connection:
-                    request = TCloseSessionReq(session_handle=session.handle)
-                    await connection.call(CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
+                    request = structs.TCloseSessionReq(session_handle=session.handle)
+                    await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
             except (EngineUnavailable, WireLost):
                 continue
             except (EngineError, *CALL_FAILURES):

@@ -11,20 +11,8 @@ import pyarrow as pa
 from queryserver.engines.connections import Retries
 from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors, check
+from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
-from queryserver.engines.hiveserver2.protocol.structs import (
-    FetchType,
-    TColumn,
-    TColumnDesc,
-    TFetchOrientation,
-    TFetchResultsReq,
-    TFetchResultsResp,
-    TOperationHandle,
-    TPrimitiveTypeEntry,
-    TRowSet,
-    TTypeDesc,
-    TTypeId,
-)
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
@@ -34,28 +22,28 @@ from queryserver.formats.scalar_cells import kernels
 _MAX_DIGITS = 38
 
 _TYPES: dict[int, tuple[ResultType, str, pa.DataType]] = {
-    TTypeId.BOOLEAN: (ResultType.BOOLEAN, "boolean", pa.bool_()),
-    TTypeId.TINYINT: (ResultType.TINYINT, "tinyint", pa.int8()),
-    TTypeId.SMALLINT: (ResultType.SMALLINT, "smallint", pa.int16()),
-    TTypeId.INT: (ResultType.INT, "int", pa.int32()),
-    TTypeId.BIGINT: (ResultType.BIGINT, "bigint", pa.int64()),
-    TTypeId.FLOAT: (ResultType.FLOAT, "float", pa.float32()),
-    TTypeId.DOUBLE: (ResultType.DOUBLE, "double", pa.float64()),
-    TTypeId.STRING: (ResultType.STRING, "string", pa.string()),
-    TTypeId.TIMESTAMP: (ResultType.TIMESTAMP, "timestamp", pa.timestamp("us")),
-    TTypeId.BINARY: (ResultType.BINARY, "binary", pa.binary()),
-    TTypeId.ARRAY: (ResultType.ARRAY, "array", pa.string()),
-    TTypeId.MAP: (ResultType.MAP, "map", pa.string()),
-    TTypeId.STRUCT: (ResultType.STRUCT, "struct", pa.string()),
-    TTypeId.UNION: (ResultType.UNION, "uniontype", pa.string()),
-    TTypeId.DECIMAL: (ResultType.DECIMAL, "decimal", pa.string()),
-    TTypeId.NULL: (ResultType.NULL, "void", pa.string()),
-    TTypeId.DATE: (ResultType.DATE, "date", pa.date32()),
-    TTypeId.VARCHAR: (ResultType.VARCHAR, "varchar", pa.string()),
-    TTypeId.CHAR: (ResultType.CHAR, "char", pa.string()),
-    TTypeId.INTERVAL_YEAR_MONTH: (ResultType.INTERVAL_YEAR_MONTH, "interval year to month", pa.string()),
-    TTypeId.INTERVAL_DAY_TIME: (ResultType.INTERVAL_DAY_TIME, "interval day to second", pa.string()),
-    TTypeId.TIMESTAMP_LOCAL_TZ: (ResultType.TIMESTAMP_TZ, "timestamp with local time zone", pa.string()),
+    structs.TTypeId.BOOLEAN: (ResultType.BOOLEAN, "boolean", pa.bool_()),
+    structs.TTypeId.TINYINT: (ResultType.TINYINT, "tinyint", pa.int8()),
+    structs.TTypeId.SMALLINT: (ResultType.SMALLINT, "smallint", pa.int16()),
+    structs.TTypeId.INT: (ResultType.INT, "int", pa.int32()),
+    structs.TTypeId.BIGINT: (ResultType.BIGINT, "bigint", pa.int64()),
+    structs.TTypeId.FLOAT: (ResultType.FLOAT, "float", pa.float32()),
+    structs.TTypeId.DOUBLE: (ResultType.DOUBLE, "double", pa.float64()),
+    structs.TTypeId.STRING: (ResultType.STRING, "string", pa.string()),
+    structs.TTypeId.TIMESTAMP: (ResultType.TIMESTAMP, "timestamp", pa.timestamp("us")),
+    structs.TTypeId.BINARY: (ResultType.BINARY, "binary", pa.binary()),
+    structs.TTypeId.ARRAY: (ResultType.ARRAY, "array", pa.string()),
+    structs.TTypeId.MAP: (ResultType.MAP, "map", pa.string()),
+    structs.TTypeId.STRUCT: (ResultType.STRUCT, "struct", pa.string()),
+    structs.TTypeId.UNION: (ResultType.UNION, "uniontype", pa.string()),
+    structs.TTypeId.DECIMAL: (ResultType.DECIMAL, "decimal", pa.string()),
+    structs.TTypeId.NULL: (ResultType.NULL, "void", pa.string()),
+    structs.TTypeId.DATE: (ResultType.DATE, "date", pa.date32()),
+    structs.TTypeId.VARCHAR: (ResultType.VARCHAR, "varchar", pa.string()),
+    structs.TTypeId.CHAR: (ResultType.CHAR, "char", pa.string()),
+    structs.TTypeId.INTERVAL_YEAR_MONTH: (ResultType.INTERVAL_YEAR_MONTH, "interval year to month", pa.string()),
+    structs.TTypeId.INTERVAL_DAY_TIME: (ResultType.INTERVAL_DAY_TIME, "interval day to second", pa.string()),
+    structs.TTypeId.TIMESTAMP_LOCAL_TZ: (ResultType.TIMESTAMP_TZ, "timestamp with local time zone", pa.string()),
 }
 _UNKNOWN_TYPE = (ResultType.USER_DEFINED, "user defined", pa.string())
 
@@ -69,7 +57,7 @@ class WireColumn:
     arrow: pa.DataType
 
 
-def wire_column(described: TColumnDesc) -> WireColumn:
+def wire_column(described: structs.TColumnDesc) -> WireColumn:
     """The column that a server describes."""
     types = described.type_desc
     entry = types.types[0] if types.types else None
@@ -77,18 +65,18 @@ def wire_column(described: TColumnDesc) -> WireColumn:
         type_id = entry.primitive.type
         kind, name, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
         native = name + _qualifiers(entry.primitive)
-        if type_id == TTypeId.DECIMAL:
+        if type_id == structs.TTypeId.DECIMAL:
             precision, scale = _number(entry.primitive, "precision"), _number(entry.primitive, "scale") or 0
             if precision is not None and 0 < precision <= _MAX_DIGITS and 0 <= scale <= precision:
                 arrow = pa.decimal128(precision, scale)
     else:
-        type_id = TTypeId.USER_DEFINED
+        type_id = structs.TTypeId.USER_DEFINED
         if entry is not None:
             nested = {
-                TTypeId.UNION: entry.union,
-                TTypeId.ARRAY: entry.array,
-                TTypeId.MAP: entry.map,
-                TTypeId.STRUCT: entry.struct,
+                structs.TTypeId.UNION: entry.union,
+                structs.TTypeId.ARRAY: entry.array,
+                structs.TTypeId.MAP: entry.map,
+                structs.TTypeId.STRUCT: entry.struct,
             }
             type_id = next((number for number, found in nested.items() if found is not None), type_id)
         kind, _, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
@@ -96,7 +84,7 @@ def wire_column(described: TColumnDesc) -> WireColumn:
     return WireColumn(Column(described.column_name, kind, native, described.comment or ""), type_id, arrow)
 
 
-def _native(described: TTypeDesc, position: int) -> str:
+def _native(described: structs.TTypeDesc, position: int) -> str:
     """The text of a type that is described in full: `array<map<string,int>>`."""
     if not 0 <= position < len(described.types):
         return "?"
@@ -119,21 +107,25 @@ def _native(described: TTypeDesc, position: int) -> str:
     return f"{word}<{','.join(texts)}>"
 
 
-def _qualifiers(entry: TPrimitiveTypeEntry) -> str:
-    if entry.type == TTypeId.DECIMAL:
+def _qualifiers(entry: structs.TPrimitiveTypeEntry) -> str:
+    if entry.type == structs.TTypeId.DECIMAL:
         precision, scale = _number(entry, "precision"), _number(entry, "scale")
         return "" if precision is None else f"({precision},{scale or 0})"
-    length = _number(entry, "characterMaximumLength") if entry.type in {TTypeId.VARCHAR, TTypeId.CHAR} else None
+    length = (
+        _number(entry, "characterMaximumLength")
+        if entry.type in {structs.TTypeId.VARCHAR, structs.TTypeId.CHAR}
+        else None
+    )
     return "" if length is None else f"({length})"
 
 
-def _number(entry: TPrimitiveTypeEntry, name: str) -> int | None:
+def _number(entry: structs.TPrimitiveTypeEntry, name: str) -> int | None:
     qualifiers = entry.type_qualifiers.qualifiers if entry.type_qualifiers is not None else {}
     value = qualifiers.get(name)
     return value.i32_value if value is not None else None
 
 
-def record_batch(rows: TRowSet, columns: tuple[WireColumn, ...]) -> pa.RecordBatch:
+def record_batch(rows: structs.TRowSet, columns: tuple[WireColumn, ...]) -> pa.RecordBatch:
     """The rows of one answer. Raises MalformedMessage when they do not fit the columns."""
     found = rows.columns or []
     names = [one.column.name for one in columns]
@@ -147,7 +139,7 @@ def record_batch(rows: TRowSet, columns: tuple[WireColumn, ...]) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(arrays, names)
 
 
-def _array(values: TColumn, declared: WireColumn) -> pa.Array:
+def _array(values: structs.TColumn, declared: WireColumn) -> pa.Array:
     if (text := values.string_val) is not None:
         raw = pa.array(text.values, pa.binary(), mask=null_mask(text.nulls, len(text.values)))
         return _from_text(raw, declared)
@@ -159,7 +151,7 @@ def _array(values: TColumn, declared: WireColumn) -> pa.Array:
         (values.i16_val, pa.int16()),
         (values.i32_val, pa.int32()),
         (values.i64_val, pa.int64()),
-        (values.double_val, pa.float32() if declared.type_id == TTypeId.FLOAT else pa.float64()),
+        (values.double_val, pa.float32() if declared.type_id == structs.TTypeId.FLOAT else pa.float64()),
     )
     for column, kind in numbers:
         if column is not None:
@@ -184,7 +176,7 @@ def _from_text(raw: pa.Array, declared: WireColumn) -> pa.Array:
     except pa.ArrowInvalid:  # what is no UTF-8 gets replacement characters
         texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
         text = pa.array(texts, pa.string())
-    has_fraction = declared.type_id == TTypeId.TIMESTAMP_LOCAL_TZ
+    has_fraction = declared.type_id == structs.TTypeId.TIMESTAMP_LOCAL_TZ
     if not pa.types.is_string(declared.arrow):
         has_fraction = pa.types.is_timestamp(declared.arrow)
         for kind in [declared.arrow, pa.timestamp("ns")] if has_fraction else [declared.arrow]:
@@ -224,7 +216,7 @@ class Fetcher:
     def __init__(
         self,
         wire: Wire,
-        handle: TOperationHandle,
+        handle: structs.TOperationHandle,
         *,
         tells_more: bool,
         can_repeat: Callable[[], Awaitable[bool]],
@@ -238,7 +230,7 @@ class Fetcher:
         self._tells_more = tells_more
         self._known = skip  # rows from the first one on that are not needed again
         self._passed = 0  # rows that the server has given since its cursor was last at the first one
-        self._orientation = TFetchOrientation.NEXT
+        self._orientation = structs.TFetchOrientation.NEXT
         self._rows = _FIRST_ROWS
         self._most_rows = _MAX_ROWS
         self._ahead: asyncio.Task[_Fetched] | None = None
@@ -333,12 +325,12 @@ class Fetcher:
             if batch.num_rows or not more:
                 return batch, more, reply.results is not None and reply.results.columns is not None
 
-    async def _call(self) -> TFetchResultsResp:
-        request = TFetchResultsReq(
+    async def _call(self) -> structs.TFetchResultsResp:
+        request = structs.TFetchResultsReq(
             operation_handle=self._handle,
             orientation=self._orientation,
             max_rows=self._rows,
-            fetch_type=FetchType.ROWS,
+            fetch_type=structs.FetchType.ROWS,
         )
         wire, limit = self._wire, self._wire.cell_max_bytes
         begun = time.monotonic()
@@ -360,11 +352,11 @@ class Fetcher:
             raise
         return reply
 
-    def _wanted(self, reply: TFetchResultsResp) -> _Fetched:
+    def _wanted(self, reply: structs.TFetchResultsResp) -> _Fetched:
         """The rows of an answer without those that were read before."""
-        self._orientation = TFetchOrientation.NEXT
+        self._orientation = structs.TFetchOrientation.NEXT
         if reply.results is None:
-            return record_batch(TRowSet(start_row_offset=0, rows=[]), self.columns), bool(reply.has_more_rows)
+            return record_batch(structs.TRowSet(start_row_offset=0, rows=[]), self.columns), bool(reply.has_more_rows)
         try:
             batch = record_batch(reply.results, self.columns)
         except (MalformedMessage, pa.ArrowException, OverflowError, TypeError) as error:
@@ -390,18 +382,18 @@ class Fetcher:
         if not self._is_repeatable:
             raise OutcomeUnknown(_NOT_AGAIN)
         self.may_have_moved = False
-        self._orientation = TFetchOrientation.FIRST
+        self._orientation = structs.TFetchOrientation.FIRST
         self._passed = 0
 
 
-async def log_lines(wire: Wire, handle: TOperationHandle, *, first: bool) -> list[str]:
+async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool) -> list[str]:
     """The log from its beginning, or the lines since the last call. Raises EngineError."""
     lines: list[str] = []
-    orientation = TFetchOrientation.FIRST if first else TFetchOrientation.NEXT
+    orientation = structs.TFetchOrientation.FIRST if first else structs.TFetchOrientation.NEXT
     with call_errors(Purpose.FOLLOW):
         while True:
-            request = TFetchResultsReq(
-                operation_handle=handle, orientation=orientation, max_rows=_MAX_ROWS, fetch_type=FetchType.LOG
+            request = structs.TFetchResultsReq(
+                operation_handle=handle, orientation=orientation, max_rows=_MAX_ROWS, fetch_type=structs.FetchType.LOG
             )
             try:
                 reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
@@ -414,4 +406,4 @@ async def log_lines(wire: Wire, handle: TOperationHandle, *, first: bool) -> lis
                 lines += value.decode("utf-8", "replace").splitlines()
             if len(values) < _MAX_ROWS or len(lines) > _MAX_LOG_LINES:
                 return lines
-            orientation = TFetchOrientation.NEXT
+            orientation = structs.TFetchOrientation.NEXT

@@ -21,32 +21,7 @@ from queryserver.engines.hiveserver2.errors import (
     domain_error,
 )
 from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, wire_column
-from queryserver.engines.hiveserver2.protocol.messages import (
-    CANCEL_OPERATION,
-    CLOSE_IMPALA_OPERATION,
-    CLOSE_OPERATION,
-    EXECUTE_STATEMENT,
-    FETCH_RESULTS,
-    GET_EXEC_SUMMARY,
-    GET_LOG,
-    GET_OPERATION_STATUS,
-    GET_RESULT_SET_METADATA,
-)
-from queryserver.engines.hiveserver2.protocol.structs import (
-    FetchType,
-    TExecuteStatementReq,
-    TFetchOrientation,
-    TFetchResultsReq,
-    TGetExecSummaryReq,
-    TGetOperationStatusReq,
-    TGetOperationStatusResp,
-    TOperationHandle,
-    TOperationReq,
-    TOperationState,
-    TProgressUpdateResp,
-    TSessionHandle,
-    TStatusCode,
-)
+from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Variant
 from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.sessions import MAX_LOG_LINES
@@ -63,7 +38,7 @@ class OperationLog:
     At most MAX_LOG_LINES lines, and lines of 8 MiB of characters, are kept: the first ones.
     """
 
-    def __init__(self, wire: Wire, handle: TOperationHandle, *, by_rpc: bool) -> None:
+    def __init__(self, wire: Wire, handle: structs.TOperationHandle, *, by_rpc: bool) -> None:
         self._wire = wire
         self._handle = handle
         self._by_rpc = by_rpc
@@ -83,8 +58,8 @@ class OperationLog:
             with suppress(EngineError):
                 if self._by_rpc:
                     with call_errors(Purpose.FOLLOW):
-                        request = TOperationReq(operation_handle=self._handle)
-                        reply = await self._wire.call(GET_LOG, request, limit_s=self._wire.limits.other_s)
+                        request = structs.TOperationReq(operation_handle=self._handle)
+                        reply = await self._wire.call(messages.GET_LOG, request, limit_s=self._wire.limits.other_s)
                         check(reply.status)
                     text = reply.log or ""
                     if (whole := (len(text), hash(text))) != self._whole:
@@ -115,7 +90,7 @@ class OperationLog:
         self.lines, self._is_full = kept, is_full
 
 
-def percentage(update: TProgressUpdateResp | None, before: int | None) -> int | None:
+def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -> int | None:
     """The progress in a status, never less than before; None where the server never gives one."""
     if update is None or update.status == 2:  # NOT_AVAILABLE
         return before
@@ -123,21 +98,23 @@ def percentage(update: TProgressUpdateResp | None, before: int | None) -> int | 
     return before if math.isnan(share) else max(before or 0, round(100 * min(max(share, 0.0), 1.0)))
 
 
-async def summary_percentage(wire: Wire, session: TSessionHandle, handle: TOperationHandle) -> int | None:
+async def summary_percentage(
+    wire: Wire, session: structs.TSessionHandle, handle: structs.TOperationHandle
+) -> int | None:
     """The share of scan ranges that Impala has read; None while it gives none. It requires the session as well."""
     try:
-        request = TGetExecSummaryReq(operation_handle=handle, session_handle=session)
-        reply = await wire.call(GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
+        request = structs.TGetExecSummaryReq(operation_handle=handle, session_handle=session)
+        reply = await wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
     except CALL_FAILURES:
         return None
-    summary = reply.summary if reply.status.status_code == TStatusCode.SUCCESS else None
+    summary = reply.summary if reply.status.status_code == structs.TStatusCode.SUCCESS else None
     progress = summary.progress if summary is not None else None
     if progress is None or not progress.total_scan_ranges or progress.num_completed_scan_ranges is None:
         return None
     return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
 
 
-def has_tasks(reply: TGetOperationStatusResp) -> bool:
+def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
     """Whether the statement had a task of its own (Hive), which leaves its rows in files."""
     try:
         return bool(json.loads(reply.task_status or "[]"))
@@ -145,7 +122,7 @@ def has_tasks(reply: TGetOperationStatusResp) -> bool:
         return False
 
 
-async def keeps_rows(wire: Wire, session: TSessionHandle, variant: Variant) -> bool:
+async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Variant) -> bool:
     """Whether the session keeps the rows of its results, by the setting that decides it; False where it is not known.
 
     Servers without such a setting refuse what they cannot give again.
@@ -159,11 +136,11 @@ async def keeps_rows(wire: Wire, session: TSessionHandle, variant: Variant) -> b
     return False
 
 
-async def _setting(wire: Wire, session: TSessionHandle, name: str) -> list[str]:
+async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> list[str]:
     """The cells of the answer to SET: `name=value` in one cell, or name and value in two."""
     limit_s = wire.limits.other_s
-    request = TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
-    started = await wire.call_until_answered(EXECUTE_STATEMENT, request, limit_s=limit_s)
+    request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
+    started = await wire.call_until_answered(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
     check(started.status)
     if started.operation_handle is None:
         return []
@@ -172,18 +149,20 @@ async def _setting(wire: Wire, session: TSessionHandle, name: str) -> list[str]:
     finally:
         with suppress(*CALL_FAILURES):
             await wire.call(
-                CLOSE_OPERATION, TOperationReq(operation_handle=started.operation_handle), limit_s=wire.limits.end_s
+                messages.CLOSE_OPERATION,
+                structs.TOperationReq(operation_handle=started.operation_handle),
+                limit_s=wire.limits.end_s,
             )
 
 
-async def _cells(wire: Wire, handle: TOperationHandle) -> list[str]:
-    request = TFetchResultsReq(
+async def _cells(wire: Wire, handle: structs.TOperationHandle) -> list[str]:
+    request = structs.TFetchResultsReq(
         operation_handle=handle,
-        orientation=TFetchOrientation.FIRST,
+        orientation=structs.TFetchOrientation.FIRST,
         max_rows=10,
-        fetch_type=FetchType.ROWS,
+        fetch_type=structs.FetchType.ROWS,
     )
-    reply = await wire.call_until_answered(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
+    reply = await wire.call_until_answered(messages.FETCH_RESULTS, request, limit_s=wire.limits.other_s)
     check(reply.status)
     columns = (reply.results.columns if reply.results is not None else None) or []
     texts = [one.string_val.values for one in columns if one.string_val is not None]
@@ -192,9 +171,9 @@ async def _cells(wire: Wire, handle: TOperationHandle) -> list[str]:
 
 _POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # where the server answers at once
 _STATES = {
-    TOperationState.INITIALIZED: OperationState.PENDING,
-    TOperationState.PENDING: OperationState.PENDING,
-    TOperationState.RUNNING: OperationState.RUNNING,
+    structs.TOperationState.INITIALIZED: OperationState.PENDING,
+    structs.TOperationState.PENDING: OperationState.PENDING,
+    structs.TOperationState.RUNNING: OperationState.RUNNING,
 }
 CANCELED = "The statement was canceled."
 
@@ -208,8 +187,8 @@ class Operation:
     def __init__(
         self,
         wire: Wire,
-        session: TSessionHandle,
-        handle: TOperationHandle,
+        session: structs.TSessionHandle,
+        handle: structs.TOperationHandle,
         variant: Variant,
         *,
         rows_read: int | None = None,
@@ -309,16 +288,18 @@ class Operation:
 
     async def _send_cancel(self) -> None:
         with suppress(*CALL_FAILURES):
-            request = TOperationReq(operation_handle=self._handle)
-            await self._wire.call_until_answered(CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s)
+            request = structs.TOperationReq(operation_handle=self._handle)
+            await self._wire.call_until_answered(
+                messages.CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s
+            )
 
     async def _free(self) -> None:
         if self._closed:
             return
         self._closed = True
         with suppress(*CALL_FAILURES):
-            request = TOperationReq(operation_handle=self._handle)
-            await self._wire.call(CLOSE_OPERATION, request, limit_s=self._wire.limits.end_s)
+            request = structs.TOperationReq(operation_handle=self._handle)
+            await self._wire.call(messages.CLOSE_OPERATION, request, limit_s=self._wire.limits.end_s)
 
     async def _follow(self) -> None:
         """Poll the statement until its end; a failure becomes its status."""
@@ -334,8 +315,10 @@ class Operation:
 
     async def _poll(self) -> bool:
         """Update the status and its progress; True once the statement has ended."""
-        request = TGetOperationStatusReq(operation_handle=self._handle, get_progress_update=True)
-        reply = await self._wire.call_until_answered(GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s)
+        request = structs.TGetOperationStatusReq(operation_handle=self._handle, get_progress_update=True)
+        reply = await self._wire.call_until_answered(
+            messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
+        )
         check(reply.status)
         state = reply.operation_state
         if state not in _STATES:
@@ -349,25 +332,25 @@ class Operation:
             progress = max(await summary_percentage(self._wire, self._session, self._handle) or 0, before or 0)
         else:
             progress = percentage(reply.progress_update, before)
-        self._status = replace(self._status, state=_STATES[TOperationState(state)], progress=progress)
+        self._status = replace(self._status, state=_STATES[structs.TOperationState(state)], progress=progress)
         return False
 
     async def _can_repeat(self) -> bool:
         """Whether the server gives the rows from the first one again."""
         return self._had_tasks or await keeps_rows(self._wire, self._session, self._variant)
 
-    async def _end(self, reply: TGetOperationStatusResp) -> None:
+    async def _end(self, reply: structs.TGetOperationStatusResp) -> None:
         match reply.operation_state:
-            case TOperationState.FINISHED:
+            case structs.TOperationState.FINISHED:
                 self._status = await self._finished(reply)
-            case TOperationState.CANCELED:
+            case structs.TOperationState.CANCELED:
                 self._status = OperationStatus(OperationState.CANCELED)
-            case TOperationState.CLOSED if self._cancel_requested:
+            case structs.TOperationState.CLOSED if self._cancel_requested:
                 self._status = OperationStatus(OperationState.CANCELED)
-            case TOperationState.TIMEDOUT:
+            case structs.TOperationState.TIMEDOUT:
                 message = clean_message(reply.error_message or "") or "The engine's time limit ended the statement."
                 self._status = OperationStatus(OperationState.FAILED, error=EngineTimeout(message))
-            case TOperationState.CLOSED:
+            case structs.TOperationState.CLOSED:
                 raise OutcomeUnknown("Results have expired: the statement was closed at the engine.")
             case _:
                 if self._cancel_requested:
@@ -377,7 +360,7 @@ class Operation:
                     error = domain_error(message, Purpose.FOLLOW)
                     self._status = OperationStatus(OperationState.FAILED, error=error)
 
-    async def _finished(self, reply: TGetOperationStatusResp) -> OperationStatus:
+    async def _finished(self, reply: structs.TGetOperationStatusResp) -> OperationStatus:
         has_result_set = self._handle.has_result_set if reply.has_result_set is None else reply.has_result_set
         if has_result_set:
             has_result_set = await self._describe()
@@ -390,9 +373,9 @@ class Operation:
 
     async def _describe(self) -> bool:
         """Read the columns; False when there is no result set after all."""
-        request = TOperationReq(operation_handle=self._handle)
+        request = structs.TOperationReq(operation_handle=self._handle)
         reply = await self._wire.call_until_answered(
-            GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s
+            messages.GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s
         )
         check(reply.status)
         described = reply.schema.columns if reply.schema is not None else []
@@ -406,8 +389,8 @@ class Operation:
         """Close it as Impala does; its log is read before, because the server then drops it."""
         await self._log.read()
         self._closed = True
-        request = TOperationReq(operation_handle=self._handle)
-        reply = await self._wire.call(CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
+        request = structs.TOperationReq(operation_handle=self._handle)
+        reply = await self._wire.call(messages.CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
         check(reply.status)
         if reply.dml_result is None:
             return None

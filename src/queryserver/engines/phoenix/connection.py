@@ -18,15 +18,6 @@ import httpx
 
 from queryserver.engines.connections import client_tls
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.phoenix.protocol import (
-    HttpRefusal,
-    Message,
-    Missing,
-    NotConnected,
-    Phase,
-    Silent,
-    avatica_errors,
-)
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -176,11 +167,11 @@ class PhoenixClient:
                 try:
                     response = await transport.handle_async_request(request)
                 except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                    raise NotConnected from error
+                    raise protocol.NotConnected from error
                 response.request = request
                 return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
         except TimeoutError:
-            raise Silent from None
+            raise protocol.Silent from None
 
     async def close(self) -> None:
         """Idempotent."""
@@ -215,7 +206,7 @@ async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> byte
     try:
         # 500 carries Avatica's own errors; any other status but 200 comes from a proxy.
         if response.status_code not in {200, 500}:
-            raise HttpRefusal(response.status_code)
+            raise protocol.HttpRefusal(response.status_code)
         async for piece in response.aiter_bytes():
             pieces.append(piece)
             size += len(piece)
@@ -268,14 +259,14 @@ class PhoenixConnection:
 
     async def forbid_changes(self) -> None:
         """Make the server refuse all changes, `USE` included. Raises EngineUnavailable."""
-        await self._call(Phase.OPENING, "ConnectionSync", protocol.synchronize(self.id, read_only=True))
+        await self._call(protocol.Phase.OPENING, "ConnectionSync", protocol.synchronize(self.id, read_only=True))
         self._read_only = True
 
     async def new_statement(self) -> int:
         """The number of a new statement. Raises SessionLost when the connection is gone."""
         if self._is_stopped:
             await self._open_again()
-        return (await self._call(Phase.BEFORE, "CreateStatement", protocol.text(1, self.id))).number(2)
+        return (await self._call(protocol.Phase.BEFORE, "CreateStatement", protocol.text(1, self.id))).number(2)
 
     async def stop(self) -> bool:
         """End all work of the server for the connection; it is opened again, in its schema, for the next statement.
@@ -285,9 +276,11 @@ class PhoenixConnection:
         """
         self._is_stopped, limit_s = True, self._timeouts.stop_s
         try:
-            answer = await self._call(Phase.BEFORE, "ConnectionSync", protocol.synchronize(self.id), within_s=limit_s)
+            answer = await self._call(
+                protocol.Phase.BEFORE, "ConnectionSync", protocol.synchronize(self.id), within_s=limit_s
+            )
             self._schema = answer.message(1).text(6)
-            await self._call(Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=limit_s)
+            await self._call(protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=limit_s)
         except EngineError as error:
             self._lose(error)
             return False
@@ -297,8 +290,8 @@ class PhoenixConnection:
         """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
         body += protocol.number(5, -1) + protocol.number(6, rows)  # no limit of rows; the size of the first frame
-        answer = await self._watched(self._call(Phase.SENT, "PrepareAndExecute", body, within_s=None))
-        with avatica_errors(Phase.SENT):
+        answer = await self._watched(self._call(protocol.Phase.SENT, "PrepareAndExecute", body, within_s=None))
+        with protocol.avatica_errors(protocol.Phase.SENT):
             return protocol.executed(answer)
 
     async def prepare(self, sql: str) -> int:
@@ -306,24 +299,24 @@ class PhoenixConnection:
         if self._is_stopped:
             await self._open_again()
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, -1)
-        return (await self._call(Phase.BEFORE, "Prepare", body)).message(1).number(2)
+        return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).message(1).number(2)
 
     async def execute_batch(self, statement: int, rows: Sequence[bytes]) -> None:
         """Run a prepared statement once for each row, an UpdateBatch. Raises StatementRejected, OutcomeUnknown."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         body += b"".join(protocol.octets(3, row) for row in rows)
-        answer = await self._watched(self._call(Phase.SENT, "ExecuteBatch", body, within_s=None))
-        with avatica_errors(Phase.SENT):
+        answer = await self._watched(self._call(protocol.Phase.SENT, "ExecuteBatch", body, within_s=None))
+        with protocol.avatica_errors(protocol.Phase.SENT):
             if answer.number(4):
-                raise Missing
+                raise protocol.Missing
 
     async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.Frame:
         """The rows from number `offset` on, at most `rows`. Raises as `execute`."""
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
         # Servers before Avatica 1.10 read the size of the frame from field 4.
         body += protocol.number(4, rows) + protocol.number(5, rows)
-        answer = await self._watched(self._call(Phase.SENT, "Fetch", body, within_s=None))
-        with avatica_errors(Phase.SENT):
+        answer = await self._watched(self._call(protocol.Phase.SENT, "Fetch", body, within_s=None))
+        with protocol.avatica_errors(protocol.Phase.SENT):
             return protocol.fetched(answer)
 
     async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
@@ -333,8 +326,8 @@ class PhoenixConnection:
         """
         body = protocol.text(2, schema) + protocol.text(3, table) + protocol.text(5, self.id)
         body += protocol.number(7, 1) + protocol.number(8, 1)
-        answer = await self._call(Phase.OPENING, "Columns", body)
-        with avatica_errors(Phase.OPENING):
+        answer = await self._call(protocol.Phase.OPENING, "Columns", body)
+        with protocol.avatica_errors(protocol.Phase.OPENING):
             found = protocol.result_set(answer)
         frame, offset = found.frame, 0
         while True:
@@ -350,7 +343,7 @@ class PhoenixConnection:
         """Free a statement; one that runs is stopped. False when the server did not confirm. Limited in time."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
-            await self._call(Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
+            await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
         except EngineError:
             return False
         return True
@@ -365,14 +358,14 @@ class PhoenixConnection:
             # Also after a stop: the connection may have been about to be opened again.
             with suppress(EngineError):
                 await self._call(
-                    Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
+                    protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
                 )
 
     async def _open_at_server(self) -> None:
         body = protocol.text(1, self.id) + protocol.pairs(2, self._properties)
-        await self._call(Phase.OPENING, "OpenConnection", body)
+        await self._call(protocol.Phase.OPENING, "OpenConnection", body)
         body = protocol.synchronize(self.id, auto_commit=True, read_only=self._read_only or None, schema=self._schema)
-        await self._call(Phase.OPENING, "ConnectionSync", body)
+        await self._call(protocol.Phase.OPENING, "ConnectionSync", body)
 
     async def _open_again(self) -> None:
         self.id = str(uuid4())
@@ -383,16 +376,18 @@ class PhoenixConnection:
             raise SessionLost("The session could not be opened again; the statement was not started.") from error
         self._is_stopped = False
 
-    async def _call(self, phase: Phase, name: str, body: bytes, *, within_s: float | None = 0) -> Message:
+    async def _call(
+        self, phase: protocol.Phase, name: str, body: bytes, *, within_s: float | None = 0
+    ) -> protocol.Message:
         """One exchange; 0 means the usual limit."""
         limit_s = self._timeouts.answer_s if within_s == 0 else within_s
         request = protocol.request(name, body)
         try:
-            with avatica_errors(phase):
+            with protocol.avatica_errors(phase):
                 return protocol.response(name, await self._http.post(self._route, request, within_s=limit_s))
         except (SessionLost, OutcomeUnknown) as error:
             # An error after a stop is no loss of the connection.
-            if not self._is_stopped and not isinstance(error.__cause__, Missing):
+            if not self._is_stopped and not isinstance(error.__cause__, protocol.Missing):
                 self._lose(error)
             raise
 
@@ -425,7 +420,7 @@ class PhoenixConnection:
                 continue
             sent_at, body = clock(), protocol.request("ConnectionSync", protocol.synchronize(self.id))
             try:
-                with avatica_errors(Phase.BEFORE):
+                with protocol.avatica_errors(protocol.Phase.BEFORE):
                     answer = await self._http.post(self._route, body, within_s=self._timeouts.answer_s)
                     protocol.response("ConnectionSync", answer)
                 silent_since = None

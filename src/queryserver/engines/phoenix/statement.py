@@ -14,19 +14,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import PhoenixConnection
-from queryserver.engines.phoenix.protocol import (
-    ColumnMetadata,
-    Frame,
-    Malformed,
-    Missing,
-    Phase,
-    ServerError,
-    avatica_errors,
-    fields,
-    read_varint,
-    zigzag,
-)
 from queryserver.engines.sessions import Rows, Stopped
 from queryserver.engines.statement_texts import first_keyword
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
@@ -77,7 +66,7 @@ class DeclaredColumn:
         return Column(self.name, self.result, self.native_type)
 
 
-def declare(metadata: ColumnMetadata) -> DeclaredColumn:
+def declare(metadata: protocol.ColumnMetadata) -> DeclaredColumn:
     """The declared type of a column."""
     base, array, rest = metadata.type_name.partition(_ARRAY)
     native = native_type(base, metadata.precision, metadata.scale)
@@ -117,7 +106,7 @@ Value = object
 
 def row_values(row: bytes) -> list[Value]:
     """The values of a `Row`. Raises Malformed."""
-    return [cell_value(cell) for number, cell in fields(row) if number == 1 and isinstance(cell, bytes)]
+    return [cell_value(cell) for number, cell in protocol.fields(row) if number == 1 and isinstance(cell, bytes)]
 
 
 class RowReader:
@@ -132,7 +121,7 @@ class RowReader:
         for row in rows:
             cells = row_values(row)
             if len(cells) != len(columns):
-                raise Malformed
+                raise protocol.Malformed
             for column, cell in zip(columns, cells, strict=True):
                 column.append(cell)
         arrays = [reader.read(values) for reader, values in zip(self._readers, columns, strict=True)]
@@ -183,7 +172,7 @@ def cell_value(data: bytes) -> Value:
     old: list[Value] = []
     items: list[Value] = []
     is_array = False
-    for number, value in fields(data):
+    for number, value in protocol.fields(data):
         if number == 4 and isinstance(value, bytes):
             return typed_value(value)
         # Avatica before 1.6 wrote either of them in field 1; newer servers send an array in both fields.
@@ -199,12 +188,12 @@ def cell_value(data: bytes) -> Value:
 def typed_value(data: bytes) -> Value:
     """A `TypedValue`. Fields with the empty value of their type are not sent."""
     if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent
-        length, at = read_varint(data, 3)
+        length, at = protocol.read_varint(data, 3)
         if at + length == len(data):
             return data[at:].decode(errors="replace")
     parts: dict[int, int | bytes] = {}
     items: list[Value] = []
-    for number, value in fields(data):
+    for number, value in protocol.fields(data):
         parts[number] = value
         if number == 8 and isinstance(value, bytes):
             items.append(typed_value(value))
@@ -228,8 +217,8 @@ def _scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
         return _octets(parts.get(5, b""))
     number = parts.get(4, 0)
     if isinstance(number, bytes):
-        raise Malformed
-    whole = zigzag(number)
+        raise protocol.Malformed
+    whole = protocol.zigzag(number)
     if rep == _DATE:
         return whole // _DAY_MS
     return whole % _DAY_MS if rep == _TIME else whole
@@ -237,7 +226,7 @@ def _scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
 
 def _octets(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise Malformed
+        raise protocol.Malformed
     return value
 
 
@@ -303,7 +292,7 @@ class PhoenixStatement:
         return rows
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        with avatica_errors(Phase.SENT):
+        with protocol.avatica_errors(protocol.Phase.SENT):
             return self._reader.read([bytes(row) for row in rows])
 
     async def interrupt(self) -> None:
@@ -315,7 +304,7 @@ class PhoenixStatement:
             self._stopped.set()
 
     def was_interrupted(self, error: EngineError) -> bool:
-        unknown = isinstance(error.__cause__, Missing | ServerError)
+        unknown = isinstance(error.__cause__, protocol.Missing | protocol.ServerError)
         return self._stop_sent and (unknown or isinstance(error, StatementRejected))
 
     async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row
@@ -347,6 +336,6 @@ class PhoenixStatement:
                 task.cancel()
             await asyncio.wait({request, stop})
 
-    def _keep(self, frame: Frame) -> None:
+    def _keep(self, frame: protocol.Frame) -> None:
         self._ready = frame.rows
         self._is_read = frame.done or not frame.rows

@@ -14,23 +14,7 @@ import httpx
 
 from queryserver.engines.connections import Retries
 from queryserver.engines.statement_texts import without_token
-from queryserver.engines.trino.protocol import (
-    ClientState,
-    Expired,
-    Refused,
-    Transient,
-    TrinoAddress,
-    TrinoLogin,
-    TrinoPage,
-    TrinoRejected,
-    TrinoVariant,
-    check_status,
-    engine_error,
-    given_up,
-    parse,
-    request_headers,
-    transport_errors,
-)
+from queryserver.engines.trino import protocol
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
 from queryserver.formats.columns import ROW_CELLS
 
@@ -59,7 +43,7 @@ class TrinoAnswer:
 class TrinoClient:
     """Connections to the coordinator and to the servers of its segments; shared by all sessions of an engine."""
 
-    def __init__(self, address: TrinoAddress) -> None:
+    def __init__(self, address: protocol.TrinoAddress) -> None:
         self._address = address
         self._opening = asyncio.Lock()
         self._transport: httpx.AsyncHTTPTransport | None = None
@@ -78,13 +62,13 @@ class TrinoClient:
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
             transport = self._transport
         place = (url.host, url.port or (443 if url.scheme == "https" else 80))
-        last = Transient("No connection to Trino could be made.", reached=False)
+        last = protocol.Transient("No connection to Trino could be made.", reached=False)
         chosen = self._chosen.get(place)
         # The address that answered last, or all that the name has.
         for ip in (chosen,) if chosen else await self._address.rules.resolve(*place):
             try:
                 answer = await self._exchange(transport, method, url, headers, content, ip)
-            except Transient as error:
+            except protocol.Transient as error:
                 self._chosen.pop(place, None)
                 if error.reached:
                     raise
@@ -117,22 +101,25 @@ class TrinoClient:
         try:
             # Limits on single reads do not stop a peer that sends one byte at a time.
             async with asyncio.timeout(timeouts.connect_s + _EXCHANGES_PER_ANSWER * timeouts.answer_s):
-                with transport_errors():
+                with protocol.transport_errors():
                     response = await transport.handle_async_request(request)
                     return await _whole(response, request, self._address.cell_max_bytes)
         except TimeoutError:
-            raise Transient("Trino did not answer in time.") from None
+            raise protocol.Transient("Trino did not answer in time.") from None
 
 
 async def insist(
-    attempt: Callable[[], Awaitable[Answered]], *, for_s: float, only_if: Callable[[Transient], bool] = lambda _: True
+    attempt: Callable[[], Awaitable[Answered]],
+    *,
+    for_s: float,
+    only_if: Callable[[protocol.Transient], bool] = lambda _: True,
 ) -> Answered:
     """The result of `attempt`, repeated after Transient with growing pauses; the last Transient is raised."""
     retries = Retries(for_s)
     while True:
         try:
             return await attempt()
-        except Transient as error:
+        except protocol.Transient as error:
             if not (only_if(error) and await retries.pause()):
                 raise
 
@@ -154,7 +141,7 @@ async def _whole(response: httpx.Response, request: httpx.Request, cell_max_byte
     return TrinoAnswer(response.status_code, response.headers, body)
 
 
-def _tls_context(address: TrinoAddress) -> ssl.SSLContext:
+def _tls_context(address: protocol.TrinoAddress) -> ssl.SSLContext:
     """Needed also for a coordinator without TLS: its segments may be on another server."""
     context = ssl.create_default_context(cadata=address.ssl_ca or None)
     if address.is_tls and not address.ssl_validate:
@@ -176,9 +163,14 @@ class Coordinator:
     """The coordinator as one session uses it. `executor` reads large answers."""
 
     def __init__(
-        self, http: TrinoClient, address: TrinoAddress, variant: TrinoVariant, login: TrinoLogin, state: ClientState,
+        self,
+        http: TrinoClient,
+        address: protocol.TrinoAddress,
+        variant: protocol.TrinoVariant,
+        login: protocol.TrinoLogin,
+        state: protocol.ClientState,
         executor: Executor,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.state = state
         self.executor = executor
         self.address = address
@@ -196,15 +188,15 @@ class Coordinator:
                 for_s=self.address.timeouts.stop_s,
                 only_if=lambda error: error.reached,
             )
-        except Transient as error:
+        except protocol.Transient as error:
             raise EngineUnavailable(error.message) from error
-        except Expired:
+        except protocol.Expired:
             return  # as expected, there is no such query
-        except TrinoRejected as error:
+        except protocol.TrinoRejected as error:
             if error.name == "HTTP_403":
                 raise
 
-    async def start(self, statement: str) -> TrinoPage:
+    async def start(self, statement: str) -> protocol.TrinoPage:
         """The first page. Repeated only after a refusal (`Refused`): no statement is sent twice.
 
         Raises EngineUnavailable, CredentialsRequired, StatementRejected, OutcomeUnknown.
@@ -213,28 +205,28 @@ class Coordinator:
             answer = await insist(
                 partial(self._accepted, "POST", _STATEMENT, statement.encode()),
                 for_s=self.address.timeouts.retry_s,
-                only_if=lambda error: isinstance(error, Refused),
+                only_if=lambda error: isinstance(error, protocol.Refused),
             )
             return await self._page(answer, "")
-        except Transient as error:
-            raise given_up(error, sent=error.reached and not isinstance(error, Refused)) from error
+        except protocol.Transient as error:
+            raise protocol.given_up(error, sent=error.reached and not isinstance(error, protocol.Refused)) from error
 
-    async def page(self, uri: str) -> TrinoPage:
+    async def page(self, uri: str) -> protocol.TrinoPage:
         """The page of that path. Raises OutcomeUnknown, StatementRejected."""
         garbage = 0
 
-        async def attempt() -> TrinoPage:
+        async def attempt() -> protocol.TrinoPage:
             nonlocal garbage
             mark = "&" if "?" in uri else "?"
             try:
                 answer = await self._accepted("GET", f"{uri}{mark}targetResultSize={PAGE_BYTES}B")
-            except TrinoRejected as error:
+            except protocol.TrinoRejected as error:
                 if error.name == "HTTP_500":  # Trino's answer once the page after this one was requested
-                    raise Expired from error
+                    raise protocol.Expired from error
                 raise
             try:
                 return await self._page(answer, uri)
-            except Transient as error:
+            except protocol.Transient as error:
                 garbage += 1
                 if garbage >= _GARBAGE_TRIES:
                     raise OutcomeUnknown(error.message) from error
@@ -242,17 +234,17 @@ class Coordinator:
 
         try:
             return await insist(attempt, for_s=self.address.timeouts.retry_s)
-        except Transient as error:
-            raise given_up(error, sent=True) from error
+        except protocol.Transient as error:
+            raise protocol.given_up(error, sent=True) from error
 
     async def stop(self, uri: str) -> bool:
         """Stop the statement; True once the coordinator has accepted the request. Limited in time."""
         try:
             async with asyncio.timeout(self.address.timeouts.stop_s):
                 await insist(partial(self._accepted, "DELETE", uri), for_s=self.address.timeouts.stop_s)
-        except Expired:
+        except protocol.Expired:
             return True
-        except (EngineError, Transient, TimeoutError):
+        except (EngineError, protocol.Transient, TimeoutError):
             return False
         return True
 
@@ -262,23 +254,23 @@ class Coordinator:
         while page.next_uri is not None and page.error is None:
             page = await self.page(page.next_uri)
         if page.error is not None:
-            raise engine_error(page.error)
+            raise protocol.engine_error(page.error)
 
     async def _accepted(self, method: str, path: str, content: bytes = b"") -> TrinoAnswer:
         """One exchange with the configured coordinator; `path` includes a query."""
-        headers = request_headers(self.address, self._variant, self._login, self.state)
+        headers = protocol.request_headers(self.address, self._variant, self._login, self.state)
         url = self._origin.copy_with(raw_path=f"{self.address.path}{path}".encode())
         answer = await self.http.send(method, url, headers, content)
-        check_status(answer.status, answer.body)
+        protocol.check_status(answer.status, answer.body)
         self.state.absorb(answer.headers, self._variant)
         return answer
 
-    async def _page(self, answer: TrinoAnswer, uri: str) -> TrinoPage:
+    async def _page(self, answer: TrinoAnswer, uri: str) -> protocol.TrinoPage:
         if len(answer.body) < _SMALL_BYTES:
-            page = parse(answer.body, uri)
+            page = protocol.parse(answer.body, uri)
         else:
             loop = asyncio.get_running_loop()
-            page = await loop.run_in_executor(self.executor, parse, answer.body, uri)
+            page = await loop.run_in_executor(self.executor, protocol.parse, answer.body, uri)
         if page.next_uri is None:
             return page
         return replace(page, next_uri=self.own_uri(page.next_uri))
@@ -293,5 +285,5 @@ class Coordinator:
         uri = parts.path + (f"?{parts.query}" if parts.query else "")
         own = uri[max(uri.find(_STATEMENT), 0) :]
         if not _STATEMENT_URI.fullmatch(own) or ".." in own:
-            raise Transient("Trino's answer cannot be read.")
+            raise protocol.Transient("Trino's answer cannot be read.")
         return own

@@ -15,15 +15,8 @@ import pyarrow as pa
 
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
 from queryserver.engines.statement_texts import KeptLines, pieces
+from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
-from queryserver.engines.trino.protocol import (
-    NO_TRANSACTION,
-    Transient,
-    TrinoPage,
-    check_status,
-    engine_error,
-    given_up,
-)
 from queryserver.engines.trino.values import DeclaredType, Misfit, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, unpack_zstandard
@@ -55,7 +48,7 @@ async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> As
                     yield rows[skip:]
                 skip = max(skip - len(rows), 0)
         if segment.get("ackUri"):  # without it the engine deletes the segment only after a while
-            with suppress(Transient, EngineError, TimeoutError):
+            with suppress(protocol.Transient, EngineError, TimeoutError):
                 async with asyncio.timeout(coordinator.address.timeouts.stop_s):
                     await _send(coordinator, segment, "ackUri")
 
@@ -77,13 +70,13 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> by
 async def _download(coordinator: Coordinator, segment: Json) -> bytes:
     async def attempt() -> bytes:
         answer = await _send(coordinator, segment, "uri")
-        check_status(answer.status, answer.body)
+        protocol.check_status(answer.status, answer.body)
         return answer.body
 
     try:
         return await insist(attempt, for_s=coordinator.address.timeouts.retry_s)
-    except Transient as error:
-        raise given_up(error, sent=True) from error
+    except protocol.Transient as error:
+        raise protocol.given_up(error, sent=True) from error
 
 
 async def _send(coordinator: Coordinator, segment: Json, member: str) -> TrinoAnswer:
@@ -133,7 +126,7 @@ class TrinoOperation:
     read and more are wanted: so another process can continue from `position`.
     """
 
-    def __init__(self, coordinator: Coordinator, first: TrinoPage, *, skip: int = 0) -> None:
+    def __init__(self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0) -> None:
         self.columns: tuple[Column, ...] = ()
         self.log_lines = KeptLines()
         self._coordinator = coordinator
@@ -236,7 +229,7 @@ class TrinoOperation:
         has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
         if stop and self._page.next_uri is not None and not has_failed and not self._canceled:
             await self._coordinator.stop(self._page.next_uri)
-        self._page = TrinoPage(self._page.uri, self._page.query_id, None)
+        self._page = protocol.TrinoPage(self._page.uri, self._page.query_id, None)
 
     @property
     def _has_rows_left(self) -> bool:
@@ -266,7 +259,7 @@ class TrinoOperation:
             else:
                 self._error = error
 
-    def _absorb(self, page: TrinoPage) -> None:
+    def _absorb(self, page: protocol.TrinoPage) -> None:
         self._page, self._is_waiting = page, page.is_waiting
         self._progress = max(self._progress, page.progress)
         self._update_count = page.update_count if page.update_count is not None else self._update_count
@@ -285,7 +278,7 @@ class TrinoOperation:
             if page.error.get("errorName") == "USER_CANCELED":
                 self._canceled = True
             else:
-                self._error = engine_error(page.error)
+                self._error = protocol.engine_error(page.error)
 
     async def _rows_left(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
         if self._page.spooled is None:
@@ -377,7 +370,7 @@ class TrinoSession:
         self._left = True
         await self._close_operation()
         state = self._coordinator.state
-        if state.transaction != NO_TRANSACTION and not self._detached:
+        if state.transaction != protocol.NO_TRANSACTION and not self._detached:
             # Trino would keep the transaction, and its locks at the data source, for minutes.
             with suppress(EngineError, TimeoutError):
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):

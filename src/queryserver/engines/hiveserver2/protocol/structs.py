@@ -12,39 +12,39 @@ from thrift.Thrift import TType
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class WireType:
     """A thrift type; `arguments` describe its elements or fields, as in `thrift_spec`."""
 
     number: int
     arguments: Any = None
 
 
-BOOL = Kind(TType.BOOL)
-BYTE = Kind(TType.BYTE)
-I16 = Kind(TType.I16)
-I32 = Kind(TType.I32)
-I64 = Kind(TType.I64)
-DOUBLE = Kind(TType.DOUBLE)
-TEXT = Kind(TType.STRING, "UTF8")
-BYTES = Kind(TType.STRING, "BINARY")
+BOOL = WireType(TType.BOOL)
+BYTE = WireType(TType.BYTE)
+I16 = WireType(TType.I16)
+I32 = WireType(TType.I32)
+I64 = WireType(TType.I64)
+DOUBLE = WireType(TType.DOUBLE)
+TEXT = WireType(TType.STRING, "UTF8")
+BYTES = WireType(TType.STRING, "BINARY")
 
 
-def list_of(kind: Kind) -> Kind:
+def list_of(kind: WireType) -> WireType:
     """`list<kind>`."""
-    return Kind(TType.LIST, (kind.number, kind.arguments, False))
+    return WireType(TType.LIST, (kind.number, kind.arguments, False))
 
 
-def map_of(key: Kind, value: Kind) -> Kind:
+def map_of(key: WireType, value: WireType) -> WireType:
     """`map<key, value>`."""
-    return Kind(TType.MAP, (key.number, key.arguments, value.number, value.arguments, False))
+    return WireType(TType.MAP, (key.number, key.arguments, value.number, value.arguments, False))
 
 
-def struct_of(one: type["Struct"]) -> Kind:
+def struct_of(one: type["Struct"]) -> WireType:
     """A struct within a struct."""
-    return Kind(TType.STRUCT, [one, one.thrift_spec])
+    return WireType(TType.STRUCT, [one, one.thrift_spec])
 
 
-def wire(number: int, kind: Kind, *, default: Any = ...) -> Any:
+def wire(number: int, kind: WireType, *, default: Any = ...) -> Any:
     """A field: its number and type on the wire; required where no default is given."""
     return field(default=None, metadata={"number": number, "kind": kind, "required": default is ...})
 
@@ -63,7 +63,7 @@ class Struct(TBase):
         spec = list[tuple[Any, ...] | None]([None] * (max(declared, default=-1) + 1))
         required, inner = list[str](), list[str]()
         for number, each in declared.items():
-            kind: Kind = each.metadata["kind"]
+            kind: WireType = each.metadata["kind"]
             spec[number] = (number, kind.number, each.name, kind.arguments, None)
             if each.metadata["required"]:
                 required.append(each.name)
@@ -167,48 +167,44 @@ class TTableSchema(Struct):
     columns: list[TColumnDesc] = wire(1, list_of(struct_of(TColumnDesc)))
 
 
-class TBoolColumn(Struct):
+class ColumnValues(Struct):
     """`nulls` is a bit mask, lowest bit first; it may be shorter than the column."""
 
+    nulls: bytes = wire(2, BYTES)
+
+
+class TBoolColumn(ColumnValues):
     values: list[bool] = wire(1, list_of(BOOL))
-    nulls: bytes = wire(2, BYTES)
 
 
-class TByteColumn(Struct):
+class TByteColumn(ColumnValues):
     values: list[int] = wire(1, list_of(BYTE))
-    nulls: bytes = wire(2, BYTES)
 
 
-class TI16Column(Struct):
+class TI16Column(ColumnValues):
     values: list[int] = wire(1, list_of(I16))
-    nulls: bytes = wire(2, BYTES)
 
 
-class TI32Column(Struct):
+class TI32Column(ColumnValues):
     values: list[int] = wire(1, list_of(I32))
-    nulls: bytes = wire(2, BYTES)
 
 
-class TI64Column(Struct):
+class TI64Column(ColumnValues):
     values: list[int] = wire(1, list_of(I64))
-    nulls: bytes = wire(2, BYTES)
 
 
-class TDoubleColumn(Struct):
+class TDoubleColumn(ColumnValues):
     values: list[float] = wire(1, list_of(DOUBLE))
-    nulls: bytes = wire(2, BYTES)
 
 
-class TStringColumn(Struct):
+class TStringColumn(ColumnValues):
     """The values are UTF-8; they stay bytes, which Arrow takes without a conversion to str."""
 
     values: list[bytes] = wire(1, list_of(BYTES))
-    nulls: bytes = wire(2, BYTES)
 
 
-class TBinaryColumn(Struct):
+class TBinaryColumn(ColumnValues):
     values: list[bytes] = wire(1, list_of(BYTES))
-    nulls: bytes = wire(2, BYTES)
 
 
 class TColumn(Struct):
@@ -304,6 +300,12 @@ class FetchType(IntEnum):
     ROWS, LOG = range(2)
 
 
+class TStatusResp(Struct):
+    """A reply with a status; nothing else for CloseSession, CancelOperation and CloseOperation."""
+
+    status: TStatus = wire(1, STATUS)
+
+
 class TOpenSessionReq(Struct):
     client_protocol: int = wire(1, I32)
     username: str | None = wire(2, TEXT, default=None)
@@ -311,8 +313,7 @@ class TOpenSessionReq(Struct):
     configuration: dict[str, str] | None = wire(4, map_of(TEXT, TEXT), default=None)
 
 
-class TOpenSessionResp(Struct):
-    status: TStatus = wire(1, STATUS)
+class TOpenSessionResp(TStatusResp):
     server_protocol_version: int = wire(2, I32, default=None)
     session_handle: TSessionHandle | None = wire(3, SESSION, default=None)
     configuration: dict[str, str] | None = wire(4, map_of(TEXT, TEXT), default=None)
@@ -329,10 +330,9 @@ class TExecuteStatementReq(Struct):
     run_async: bool | None = wire(4, BOOL, default=None)
 
 
-class TOperationResp(Struct):
+class TOperationResp(TStatusResp):
     """The reply of every call that starts an operation."""
 
-    status: TStatus = wire(1, STATUS)
     operation_handle: TOperationHandle | None = wire(2, OPERATION, default=None)
 
 
@@ -345,13 +345,17 @@ class TProgressUpdateResp(Struct):
     status: int | None = wire(4, I32, default=None)
 
 
-class TGetOperationStatusReq(Struct):
+class TOperationReq(Struct):
+    """The request of CancelOperation, CloseOperation, CloseImpalaOperation, GetResultSetMetadata and GetLog."""
+
     operation_handle: TOperationHandle = wire(1, OPERATION)
+
+
+class TGetOperationStatusReq(TOperationReq):
     get_progress_update: bool | None = wire(2, BOOL, default=None)
 
 
-class TGetOperationStatusResp(Struct):
-    status: TStatus = wire(1, STATUS)
+class TGetOperationStatusResp(TStatusResp):
     operation_state: int | None = wire(2, I32, default=None)
     error_message: str | None = wire(5, TEXT, default=None)
     task_status: str | None = wire(6, TEXT, default=None)
@@ -360,40 +364,24 @@ class TGetOperationStatusResp(Struct):
     num_modified_rows: int | None = wire(11, I64, default=None)
 
 
-class TOperationReq(Struct):
-    """The request of CancelOperation, CloseOperation, CloseImpalaOperation, GetResultSetMetadata and GetLog."""
-
-    operation_handle: TOperationHandle = wire(1, OPERATION)
-
-
-class TStatusResp(Struct):
-    """The reply of CloseSession, CancelOperation and CloseOperation."""
-
-    status: TStatus = wire(1, STATUS)
-
-
-class TGetResultSetMetadataResp(Struct):
-    status: TStatus = wire(1, STATUS)
+class TGetResultSetMetadataResp(TStatusResp):
     schema: TTableSchema | None = wire(2, struct_of(TTableSchema), default=None)
 
 
-class TFetchResultsReq(Struct):
-    operation_handle: TOperationHandle = wire(1, OPERATION)
+class TFetchResultsReq(TOperationReq):
     orientation: int = wire(2, I32)
     max_rows: int = wire(3, I64)
     fetch_type: int | None = wire(4, I16, default=None)
 
 
-class TFetchResultsResp(Struct):
+class TFetchResultsResp(TStatusResp):
     """`has_more_rows` cannot be trusted: Hive and Spark always answer false."""
 
-    status: TStatus = wire(1, STATUS)
     has_more_rows: bool | None = wire(2, BOOL, default=None)
     results: TRowSet | None = wire(3, struct_of(TRowSet), default=None)
 
 
-class TGetLogResp(Struct):
-    status: TStatus = wire(1, STATUS)
+class TGetLogResp(TStatusResp):
     log: str | None = wire(2, TEXT, default=None)
 
 
@@ -404,10 +392,9 @@ class TDmlResult(Struct):
     rows_deleted: dict[str, int] | None = wire(3, map_of(TEXT, I64), default=None)
 
 
-class TCloseImpalaOperationResp(Struct):
+class TCloseImpalaOperationResp(TStatusResp):
     """`dml_result` is set after a change of data."""
 
-    status: TStatus = wire(1, STATUS)
     dml_result: TDmlResult | None = wire(2, struct_of(TDmlResult), default=None)
 
 
@@ -428,6 +415,5 @@ class TGetExecSummaryReq(Struct):
     session_handle: TSessionHandle | None = wire(2, SESSION, default=None)
 
 
-class TGetExecSummaryResp(Struct):
-    status: TStatus = wire(1, STATUS)
+class TGetExecSummaryResp(TStatusResp):
     summary: TExecSummary | None = wire(2, struct_of(TExecSummary), default=None)
