@@ -35,7 +35,7 @@ from queryserver.engines.hiveserver2.transports import (
     Transport,
     skim,
 )
-from queryserver.engines.hiveserver2.variants import CELL_BYTES, Hs2Address, Limits, Login, Mechanism
+from queryserver.engines.hiveserver2.variants import CELL_BYTES, Hs2Address, Hs2Login, Limits, Mechanism
 from queryserver.engines.statement_texts import without_token
 from queryserver.errors.statements import EngineError, EngineUnavailable
 
@@ -43,7 +43,7 @@ _MAX_CONNECTIONS = 3
 _OK = 200
 
 
-class Connection:
+class Hs2Connection:
     """A PooledConnection. Answers longer than `most_bytes` are not kept.
 
     When a caller is cancelled, the connection waits for the answer of its call and drops it: closing the connection
@@ -140,8 +140,8 @@ class Wire:
 
     def __init__(
         self,
-        opener: Connection,
-        more: Callable[[], Awaitable[Connection]],
+        opener: Hs2Connection,
+        more: Callable[[], Awaitable[Hs2Connection]],
         limits: Limits,
         cell_max_bytes: int = CELL_BYTES,
     ) -> None:
@@ -161,7 +161,7 @@ class Wire:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Make a call on a connection that is free. Raises as Connection.call.
+        """Make a call on a connection that is free. Raises as Hs2Connection.call.
 
         `limit_s` applies to the wait for a connection, to the wait for its turn, and to the answer.
         """
@@ -194,16 +194,16 @@ class Wire:
         self._check_kept()
         return await self._opener.call(method, request, limit_s=limit_s)
 
-    def release(self) -> list[Connection]:
+    def release(self) -> list[Hs2Connection]:
         """All connections; afterwards the wire has none, and makes no calls."""
         self.is_released = True
         connections, self._connections = self._connections, []
         return connections
 
-    def _idle(self) -> Connection | None:
+    def _idle(self) -> Hs2Connection | None:
         return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
 
-    async def _another(self) -> Connection:
+    async def _another(self) -> Hs2Connection:
         """One more connection; one of the present ones when there are enough, or none can be made."""
         async with self._growing:
             self._check_kept()
@@ -238,7 +238,7 @@ class Wire:
 class HttpTransport:
     """HTTP to one member with one login. `resolved` is the address of the member's name."""
 
-    def __init__(self, address: Hs2Address, login: Login, resolved: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: Hs2Address, login: Hs2Login, resolved: str, tls: ssl.SSLContext | None) -> None:
         host = f"[{resolved}]" if ":" in resolved else resolved
         self._url = f"{'https' if tls else 'http'}://{host}:{login.member.port}/{(address.http_path or '').lstrip('/')}"
         self._closed = False
@@ -384,7 +384,7 @@ class Gssapi:
         return self._context.wrap(b"\x01\0\0\0", encrypt=False).message
 
 
-async def connect(address: Hs2Address, login: Login) -> Connection:
+async def connect(address: Hs2Address, login: Hs2Login) -> Hs2Connection:
     """A connection to the member of `login`. Raises EngineUnavailable, CredentialsRequired."""
     member = login.member
     resolved = await address.rules.resolve(member.host, member.port)
@@ -397,7 +397,7 @@ async def connect(address: Hs2Address, login: Login) -> Connection:
     return await _connect_to(address, login, resolved[-1], limit_s)
 
 
-async def _connect_to(address: Hs2Address, login: Login, resolved: str, limit_s: float) -> Connection:
+async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit_s: float) -> Hs2Connection:
     member, tls = login.member, None
     with connect_errors():
         if address.tls is not None:
@@ -406,7 +406,7 @@ async def _connect_to(address: Hs2Address, login: Login, resolved: str, limit_s:
             tls = await asyncio.to_thread(client_tls, member.host, validate=validate, ca=ca)
         if address.http_path is not None:
             # Nothing is sent before the first call: the session's OpenSession proves the login.
-            return Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
+            return Hs2Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
         async with asyncio.timeout(limit_s):
             reader, writer = await asyncio.open_connection(
                 resolved, member.port, limit=READ_BYTES, ssl=tls, server_hostname=member.host if tls else None
@@ -419,11 +419,11 @@ async def _connect_to(address: Hs2Address, login: Login, resolved: str, limit_s:
             except BaseException:  # a cancel too: the connection must not stay open
                 writer.transport.abort()
                 raise
-            return Connection(transport, most_bytes=address.reply_max_bytes)
+            return Hs2Connection(transport, most_bytes=address.reply_max_bytes)
 
 
 async def _logged_in(
-    address: Hs2Address, login: Login, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    address: Hs2Address, login: Hs2Login, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> Transport:
     if address.mechanism is Mechanism.NOSASL:
         return BareTransport(reader, writer)

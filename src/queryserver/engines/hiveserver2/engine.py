@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from queryserver.engines.connections import ConnectionPool, Retries
 from queryserver.engines.hiveserver2.catalog_variants import catalog_of
-from queryserver.engines.hiveserver2.connection import Connection, Wire, connect
+from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, WireLost, call_errors, check
 from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
-from queryserver.engines.hiveserver2.operation import Operation
+from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.protocol import messages, structs
-from queryserver.engines.hiveserver2.variants import Hs2Address, Login, Mechanism, Member, Variant
+from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
 from queryserver.engines.protocol import (
     Catalog,
     EngineCapabilities,
@@ -95,13 +95,13 @@ class ResumeToken:
 class Hs2Session:
     """An EngineSession and ResumableSession. It knows its last statement only, because one runs at a time."""
 
-    def __init__(self, wire: Wire, handle: structs.TSessionHandle, member: Member, variant: Variant) -> None:
+    def __init__(self, wire: Wire, handle: structs.TSessionHandle, member: Member, variant: Hs2Variant) -> None:
         self._wire = wire
         self.handle = handle
         self._member = member
         self._variant = variant
         self._token = ""
-        self._operation: Operation | None = None
+        self._operation: Hs2Operation | None = None
         self._lost = False
         self._left = False
         self._is_detached = False
@@ -133,7 +133,7 @@ class Hs2Session:
 
     def adopt(self, handle: structs.TOperationHandle, *, rows_read: int | None) -> OperationHandle:
         """Follow an operation of this session; `rows_read`: rows that another process has read."""
-        self._operation = Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read)
+        self._operation = Hs2Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read)
         self._token = ResumeToken(self._member, self.handle, handle).to_text()
         return OperationHandle(self._token)
 
@@ -189,14 +189,14 @@ class Hs2Session:
         if self._operation is not None:
             await self._operation.close()
 
-    def _find(self, handle: OperationHandle) -> Operation:
+    def _find(self, handle: OperationHandle) -> Hs2Operation:
         if self._operation is None or handle.token != self._token:
             raise OutcomeUnknown(EXPIRED)
         return self._operation
 
 
 async def _open_session(
-    connection: Connection, address: Hs2Address, variant: Variant, user: User, options: SessionOptions
+    connection: Hs2Connection, address: Hs2Address, variant: Hs2Variant, user: User, options: SessionOptions
 ) -> structs.TSessionHandle:
     """A new session. Raises EngineUnavailable, CredentialsRequired, StatementRejected (database, setting)."""
     request = structs.TOpenSessionReq(
@@ -217,7 +217,9 @@ async def _open_session(
     return reply.session_handle
 
 
-def session_configuration(address: Hs2Address, variant: Variant, user: User, options: SessionOptions) -> dict[str, str]:
+def session_configuration(
+    address: Hs2Address, variant: Hs2Variant, user: User, options: SessionOptions
+) -> dict[str, str]:
     """The configuration of OpenSession; settings of the session override those of the address.
 
     Raises StatementRejected for a setting whose name cannot be one: servers would accept it silently.
@@ -265,7 +267,7 @@ class _BackgroundTasks:
 class Hs2Engine:
     """Statements on one group of servers. Idle connections are kept for the next session of the same login."""
 
-    def __init__(self, address: Hs2Address, variant: Variant, *, read_only: bool = False) -> None:
+    def __init__(self, address: Hs2Address, variant: Hs2Variant, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
         self._variant = variant
@@ -373,7 +375,7 @@ class Hs2Engine:
         await self._pool.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _connect(self, user: User, options: SessionOptions) -> tuple[Login, Connection]:
+    async def _connect(self, user: User, options: SessionOptions) -> tuple[Hs2Login, Hs2Connection]:
         """A connection to the member whose turn it is, or to the next one that can be reached."""
         members = self._address.members
         first = next(self._turns) % len(members)
@@ -386,17 +388,17 @@ class Hs2Engine:
                 failure = error
         raise failure
 
-    def _wire(self, login: Login, opener: Connection) -> Wire:
+    def _wire(self, login: Hs2Login, opener: Hs2Connection) -> Wire:
         opener.opened_session = True
         return Wire(opener, partial(self._pool.take, login), self._address.limits, self._address.cell_max_bytes)
 
     async def _open(
-        self, login: Login, connection: Connection, wire: Wire, user: User, options: SessionOptions
+        self, login: Hs2Login, connection: Hs2Connection, wire: Wire, user: User, options: SessionOptions
     ) -> Hs2Session:
         handle = await _open_session(connection, self._address, self._variant, user, options)
         return Hs2Session(wire, handle, login.member, self._variant)
 
-    async def _leave_once_open(self, login: Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
+    async def _leave_once_open(self, login: Hs2Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
         """Hive keeps a session whose connection is closed before it answers: only its handle ends it."""
         session: Hs2Session | None = None
         try:
@@ -405,7 +407,7 @@ class Hs2Engine:
         finally:
             await self._leave(login, wire, session)
 
-    async def _leave(self, login: Login, wire: Wire, session: Hs2Session | None) -> None:
+    async def _leave(self, login: Hs2Login, wire: Wire, session: Hs2Session | None) -> None:
         is_closed = False
         try:
             is_closed = session is not None and await session.leave()
@@ -417,7 +419,7 @@ class Hs2Engine:
             if session is not None and session.is_left_open and not self._is_closed:
                 self._closing_later.start(self._close_later(login, session), name="close session")
 
-    async def _close_later(self, login: Login, session: Hs2Session) -> None:
+    async def _close_later(self, login: Hs2Login, session: Hs2Session) -> None:
         """Close a session that was left while the network was broken: its statement would continue without a reader."""
         retries = Retries(self._address.limits.retry_s)
         while await retries.pause():

@@ -22,7 +22,7 @@ from queryserver.engines.hiveserver2.errors import (
 )
 from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, wire_column
 from queryserver.engines.hiveserver2.protocol import messages, structs
-from queryserver.engines.hiveserver2.variants import Variant
+from queryserver.engines.hiveserver2.variants import Hs2Variant
 from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.sessions import MAX_LOG_LINES
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
@@ -122,7 +122,7 @@ def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
         return False
 
 
-async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Variant) -> bool:
+async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Variant) -> bool:
     """Whether the session keeps the rows of its results, by the setting that decides it; False where it is not known.
 
     Servers without such a setting refuse what they cannot give again.
@@ -178,7 +178,7 @@ _STATES = {
 CANCELED = "The statement was canceled."
 
 
-class Operation:
+class Hs2Operation:
     """Follows its statement from the start in a task of its own, so that no caller waits for the server.
 
     `rows_read`: the statement was started by another process, which has read so many rows.
@@ -189,7 +189,7 @@ class Operation:
         wire: Wire,
         session: structs.TSessionHandle,
         handle: structs.TOperationHandle,
-        variant: Variant,
+        variant: Hs2Variant,
         *,
         rows_read: int | None = None,
     ) -> None:

@@ -16,7 +16,7 @@ from queryserver.platform.addresses import AddressRules
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRows:
+class RowRetention:
     """The session setting that decides whether the server keeps the rows of results, and its values for yes."""
 
     setting: str
@@ -24,7 +24,7 @@ class KeptRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class Hs2Variant:
     """Facts about one kind of server. No other code compares dialect names."""
 
     dialect: str
@@ -39,7 +39,7 @@ class Variant:
     close_tells_rows: bool = False  # CloseImpalaOperation gives the number of changed rows
     progress_by_summary: bool = False  # GetExecSummary gives the progress
     tells_more_rows: bool = False  # `has_more_rows` is reliable
-    kept_rows: KeptRows | None = None  # None: the server itself refuses to repeat rows that it does not keep
+    kept_rows: RowRetention | None = None  # None: the server itself refuses to repeat rows that it does not keep
     timeout_keys: tuple[str, str] | None = None  # session options: time-outs of queries and of idle sessions
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
@@ -47,27 +47,27 @@ class Variant:
         return identifier(database, mark="`") if self.quotes_database else database
 
 
-_HIVE_KEEPS = KeptRows("hive.fetch.task.caching", frozenset({"true"}))
-HIVE = Variant(
+_HIVE_KEEPS = RowRetention("hive.fetch.task.caching", frozenset({"true"}))
+HIVE = Hs2Variant(
     dialect="hive",
     setting_prefix="set:hiveconf:",
     kept_rows=_HIVE_KEEPS,
     capabilities=EngineCapabilities(reports_progress=True),
 )
-HPLSQL = Variant(
+HPLSQL = Hs2Variant(
     dialect="hplsql",
     setting_prefix="set:hiveconf:",
     session_conf=MappingProxyType({"set:hivevar:mode": "HPLSQL"}),
     kept_rows=_HIVE_KEEPS,
     capabilities=EngineCapabilities(can_explain=False, reports_progress=True),
 )
-SPARKSQL = Variant(
+SPARKSQL = Hs2Variant(
     dialect="sparksql",
     setting_prefix="set:hiveconf:",
     quotes_database=True,
     empty_result_column="Result",
     # With incremental collection a second fetch computes the rows anew, in any order.
-    kept_rows=KeptRows("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
+    kept_rows=RowRetention("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
     # Spark answers EXPLAIN of a statement that it refuses with its error in place of the plan.
     capabilities=EngineCapabilities(
         explain_failure=re.compile(
@@ -75,7 +75,7 @@ SPARKSQL = Variant(
         )
     ),
 )
-IMPALA = Variant(
+IMPALA = Hs2Variant(
     dialect="impala",
     proxy_user_key="impala.doas.user",
     # The coordinator keeps this many rows so that FETCH_FIRST works after a re-attach.
@@ -89,7 +89,7 @@ IMPALA = Variant(
     capabilities=EngineCapabilities(reports_progress=True),
 )
 
-VARIANTS: Mapping[str, Variant] = MappingProxyType({one.dialect: one for one in (HIVE, HPLSQL, SPARKSQL, IMPALA)})
+VARIANTS: Mapping[str, Hs2Variant] = MappingProxyType({one.dialect: one for one in (HIVE, HPLSQL, SPARKSQL, IMPALA)})
 
 
 CELL_BYTES = 16 * 1024 * 1024
@@ -118,7 +118,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class Hs2Login:
     """The member and the user of a connection. With JWT `password` is the token."""
 
     member: Member
@@ -197,17 +197,17 @@ class Hs2Address:
         """Only callers can log in, not the service."""
         return self.wants_credentials or self.mechanism is Mechanism.JWT
 
-    def login(self, member: Member, user: User, options: SessionOptions) -> Login:
+    def login(self, member: Member, user: User, options: SessionOptions) -> Hs2Login:
         """The login of a session. Raises CredentialsRequired."""
         if self.mechanism is Mechanism.JWT:
             if not options.external_token:
                 raise CredentialsRequired("This data source needs the caller's own token.")
-            return Login(member, user.username, options.external_token)
+            return Hs2Login(member, user.username, options.external_token)
         if options.credentials is not None:
-            return Login(member, options.credentials.username, options.credentials.password)
+            return Hs2Login(member, options.credentials.username, options.credentials.password)
         if self.wants_credentials:
             raise CredentialsRequired("This data source needs a user and a password.")
-        return Login(member, self.username or user.username, self.password)
+        return Hs2Login(member, self.username or user.username, self.password)
 
     def proxied(self, user: User, options: SessionOptions) -> str | None:
         """The user to act for; None: the user of the login."""

@@ -310,7 +310,7 @@ class PhoenixConnection:
             if answer.number(4):
                 raise protocol.Missing
 
-    async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.Frame:
+    async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.AvaticaFrame:
         """The rows from number `offset` on, at most `rows`. Raises as `execute`."""
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
         # Servers before Avatica 1.10 read the size of the frame from field 4.

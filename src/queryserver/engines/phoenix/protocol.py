@@ -165,7 +165,7 @@ def zigzag(value: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnMetadata:
+class AvaticaColumn:
     """A column as the server declares it; sizes are 0 where it has none."""
 
     label: str
@@ -175,7 +175,7 @@ class ColumnMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class AvaticaFrame:
     """Rows, each still a message `Row`; `done` when no more follow."""
 
     rows: Sequence[bytes]
@@ -186,8 +186,8 @@ class Frame:
 class Executed:
     """The first answer to a statement: columns and a frame, or a count of changed rows."""
 
-    columns: Sequence[ColumnMetadata]
-    frame: Frame
+    columns: Sequence[AvaticaColumn]
+    frame: AvaticaFrame
     update_count: int | None
     statement: int = 0  # the server's number of the statement, where the server chose it
 
@@ -244,30 +244,30 @@ def executed(message: Message) -> Executed:
         raise Missing
     for result in message.messages(1):
         return result_set(result)
-    return Executed((), Frame((), done=True), None)
+    return Executed((), AvaticaFrame((), done=True), None)
 
 
 def result_set(message: Message) -> Executed:
     """A ResultSetResponse. Raises Malformed."""
     count = message.signed(6)
-    declared = list[ColumnMetadata]()
+    declared = list[AvaticaColumn]()
     for one in message.message(4).messages(1):
         name, type_name = one.text(9) or one.text(10), one.message(20).text(2)
-        declared.append(ColumnMetadata(name, type_name, precision=one.number(12), scale=one.number(13)))
+        declared.append(AvaticaColumn(name, type_name, precision=one.number(12), scale=one.number(13)))
     if declared:
         return Executed(declared, _frame(message.message(5)), None, message.number(2))
-    return Executed((), Frame((), done=True), count if count >= 0 else None)
+    return Executed((), AvaticaFrame((), done=True), count if count >= 0 else None)
 
 
-def fetched(message: Message) -> Frame:
+def fetched(message: Message) -> AvaticaFrame:
     """Of a FetchResponse. Raises Missing, Malformed."""
     if message.number(2) or message.number(3):
         raise Missing
     return _frame(message.message(1))
 
 
-def _frame(message: Message) -> Frame:
-    return Frame(list(message.each(3)), done=bool(message.number(2)))
+def _frame(message: Message) -> AvaticaFrame:
+    return AvaticaFrame(list(message.each(3)), done=bool(message.number(2)))
 
 
 # Numbers of Avatica's enumeration `Rep`.

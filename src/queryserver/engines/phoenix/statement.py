@@ -53,7 +53,7 @@ _PLAIN = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredColumn:
+class PhoenixColumn:
     """A column, and the Arrow type of its values unless one of them does not fit."""
 
     name: str
@@ -66,7 +66,7 @@ class DeclaredColumn:
         return Column(self.name, self.result, self.native_type)
 
 
-def declare(metadata: protocol.ColumnMetadata) -> DeclaredColumn:
+def declare(metadata: protocol.AvaticaColumn) -> PhoenixColumn:
     """The declared type of a column."""
     base, array, rest = metadata.type_name.partition(_ARRAY)
     native = native_type(base, metadata.precision, metadata.scale)
@@ -81,8 +81,8 @@ def declare(metadata: protocol.ColumnMetadata) -> DeclaredColumn:
     elif base == "CHAR":
         result = ResultType.CHAR
     if not array:
-        return DeclaredColumn(metadata.label, native, result, arrow)
-    return DeclaredColumn(metadata.label, f"{native}{_ARRAY}{rest}", ResultType.ARRAY, pa.list_(arrow))
+        return PhoenixColumn(metadata.label, native, result, arrow)
+    return PhoenixColumn(metadata.label, f"{native}{_ARRAY}{rest}", ResultType.ARRAY, pa.list_(arrow))
 
 
 def native_type(name: str, size: int | None, scale: int | None) -> str:
@@ -109,10 +109,10 @@ def row_values(row: bytes) -> list[Value]:
     return [cell_value(cell) for number, cell in protocol.fields(row) if number == 1 and isinstance(cell, bytes)]
 
 
-class RowReader:
+class AvaticaRowReader:
     """Reads the rows of one result. Raises StatementRejected, Malformed."""
 
-    def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
+    def __init__(self, declared: Sequence[PhoenixColumn]) -> None:
         self._names = [column.name for column in declared]
         self._readers = [_ColumnReader(column) for column in declared]
 
@@ -131,7 +131,7 @@ class RowReader:
 class _ColumnReader:
     """Reads one column, chunk by chunk."""
 
-    def __init__(self, declared: DeclaredColumn) -> None:
+    def __init__(self, declared: PhoenixColumn) -> None:
         self._declared = declared
         self._arrow = declared.arrow
         self._is_decided = False
@@ -247,7 +247,7 @@ class PhoenixStatement:
         self._sql = sql
         self._keyword = first_keyword(sql, line_comments=("--", "//"))
         self._statement: int | None = None
-        self._reader = RowReader(())
+        self._reader = AvaticaRowReader(())
         self._ready: Sequence[bytes] = ()
         self._is_read = False
         self._rows_read = 0
@@ -268,7 +268,7 @@ class PhoenixStatement:
         self.is_open = bool(executed.columns)
         declared = [declare(column) for column in executed.columns]
         self.columns = tuple(column.column for column in declared)
-        self._reader = RowReader(declared)
+        self._reader = AvaticaRowReader(declared)
         if not declared and self._keyword in {"UPSERT", "DELETE"}:
             self.modified_rows = executed.update_count
         self._keep(executed.frame)
@@ -336,6 +336,6 @@ class PhoenixStatement:
                 task.cancel()
             await asyncio.wait({request, stop})
 
-    def _keep(self, frame: protocol.Frame) -> None:
+    def _keep(self, frame: protocol.AvaticaFrame) -> None:
         self._ready = frame.rows
         self._is_read = frame.done or not frame.rows

@@ -197,7 +197,7 @@ class Coordinator:
                 raise
 
     async def start(self, statement: str) -> protocol.TrinoPage:
-        """The first page. Repeated only after a refusal (`Refused`): no statement is sent twice.
+        """The first page. Repeated only after a refusal (`TransientRefusal`): no statement is sent twice.
 
         Raises EngineUnavailable, CredentialsRequired, StatementRejected, OutcomeUnknown.
         """
@@ -205,11 +205,13 @@ class Coordinator:
             answer = await insist(
                 partial(self._accepted, "POST", _STATEMENT, statement.encode()),
                 for_s=self.address.timeouts.retry_s,
-                only_if=lambda error: isinstance(error, protocol.Refused),
+                only_if=lambda error: isinstance(error, protocol.TransientRefusal),
             )
             return await self._page(answer, "")
         except protocol.Transient as error:
-            raise protocol.given_up(error, sent=error.reached and not isinstance(error, protocol.Refused)) from error
+            raise protocol.given_up(
+                error, sent=error.reached and not isinstance(error, protocol.TransientRefusal)
+            ) from error
 
     async def page(self, uri: str) -> protocol.TrinoPage:
         """The page of that path. Raises OutcomeUnknown, StatementRejected."""

@@ -17,7 +17,7 @@ from queryserver.engines.protocol import OperationHandle, OperationState, Operat
 from queryserver.engines.statement_texts import KeptLines, pieces
 from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
-from queryserver.engines.trino.values import DeclaredType, Misfit, declare, record_batch, result_columns
+from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, unpack_zstandard
 
@@ -130,7 +130,7 @@ class TrinoOperation:
         self.columns: tuple[Column, ...] = ()
         self.log_lines = KeptLines()
         self._coordinator = coordinator
-        self._declared: tuple[DeclaredType, ...] = ()
+        self._declared: tuple[TrinoType, ...] = ()
         self._raw_columns: Sequence[Json] = ()
         self._page = first
         self._given = skip
@@ -296,7 +296,7 @@ class TrinoOperation:
             part = partial(record_batch, names, self._declared, rows[start : start + _ROWS_AT_ONCE])
             try:
                 batch = await loop.run_in_executor(self._coordinator.executor, part)
-            except Misfit as error:
+            except TrinoMisfit as error:
                 raise OutcomeUnknown("Trino's answer cannot be read.") from error
             for piece in pieces(batch):
                 self._raise_failure()

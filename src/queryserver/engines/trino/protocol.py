@@ -40,7 +40,7 @@ class Transient(Exception):
         self.reached = reached
 
 
-class Refused(Transient):
+class TransientRefusal(Transient):
     """An answer that asks to send the request again in a moment (HTTP 429, 502, 503, 504)."""
 
 
@@ -81,7 +81,7 @@ def check_status(status: int, body: bytes) -> None:
     if status in {200, 204}:
         return
     if status in {429, 502, 503, 504}:
-        raise Refused(f"Trino cannot be reached now (HTTP {status}).")
+        raise TransientRefusal(f"Trino cannot be reached now (HTTP {status}).")
     if status == 401:
         raise CredentialsRequired(_body_text(body) or "Trino refused the login.")
     if status in {404, 410}:

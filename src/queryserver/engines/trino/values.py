@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from queryserver.formats.columns import Column, ResultType
 
 
-class Kind(Enum):
+class JsonKind(Enum):
     """How values of a type are written in JSON."""
 
     BOOLEAN = auto()
@@ -35,56 +35,56 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredType:
+class TrinoType:
     """A type. `numbers`: its parameters; `parts`: the element, key and value, or fields; `names` of fields."""
 
-    kind: Kind
+    kind: JsonKind
     result: ResultType
     numbers: tuple[int, ...] = ()
-    parts: tuple["DeclaredType", ...] = ()
+    parts: tuple["TrinoType", ...] = ()
     names: tuple[str, ...] = ()
 
 
-_SIMPLE: Mapping[str, tuple[Kind, ResultType]] = {
-    "boolean": (Kind.BOOLEAN, ResultType.BOOLEAN),
-    "tinyint": (Kind.INTEGER, ResultType.TINYINT),
-    "smallint": (Kind.INTEGER, ResultType.SMALLINT),
-    "integer": (Kind.INTEGER, ResultType.INT),
-    "bigint": (Kind.INTEGER, ResultType.BIGINT),
-    "real": (Kind.FLOAT, ResultType.FLOAT),
-    "double": (Kind.FLOAT, ResultType.DOUBLE),
-    "decimal": (Kind.DECIMAL, ResultType.DECIMAL),
-    "char": (Kind.TEXT, ResultType.CHAR),
-    "json": (Kind.TEXT, ResultType.STRING),
-    "uuid": (Kind.TEXT, ResultType.STRING),
-    "ipaddress": (Kind.TEXT, ResultType.STRING),
-    "time": (Kind.TIME, ResultType.STRING),
-    "time with time zone": (Kind.TEXT, ResultType.STRING),
-    "date": (Kind.DATE, ResultType.DATE),
-    "timestamp": (Kind.TIMESTAMP, ResultType.TIMESTAMP),
-    "timestamp with time zone": (Kind.TEXT, ResultType.TIMESTAMP_TZ),
-    "interval year to month": (Kind.TEXT, ResultType.INTERVAL_YEAR_MONTH),
-    "interval day to second": (Kind.TEXT, ResultType.INTERVAL_DAY_TIME),
-    "array": (Kind.ARRAY, ResultType.ARRAY),
-    "map": (Kind.MAP, ResultType.MAP),
-    "row": (Kind.ROW, ResultType.STRUCT),
-    "unknown": (Kind.UNKNOWN, ResultType.NULL),
+_SIMPLE: Mapping[str, tuple[JsonKind, ResultType]] = {
+    "boolean": (JsonKind.BOOLEAN, ResultType.BOOLEAN),
+    "tinyint": (JsonKind.INTEGER, ResultType.TINYINT),
+    "smallint": (JsonKind.INTEGER, ResultType.SMALLINT),
+    "integer": (JsonKind.INTEGER, ResultType.INT),
+    "bigint": (JsonKind.INTEGER, ResultType.BIGINT),
+    "real": (JsonKind.FLOAT, ResultType.FLOAT),
+    "double": (JsonKind.FLOAT, ResultType.DOUBLE),
+    "decimal": (JsonKind.DECIMAL, ResultType.DECIMAL),
+    "char": (JsonKind.TEXT, ResultType.CHAR),
+    "json": (JsonKind.TEXT, ResultType.STRING),
+    "uuid": (JsonKind.TEXT, ResultType.STRING),
+    "ipaddress": (JsonKind.TEXT, ResultType.STRING),
+    "time": (JsonKind.TIME, ResultType.STRING),
+    "time with time zone": (JsonKind.TEXT, ResultType.STRING),
+    "date": (JsonKind.DATE, ResultType.DATE),
+    "timestamp": (JsonKind.TIMESTAMP, ResultType.TIMESTAMP),
+    "timestamp with time zone": (JsonKind.TEXT, ResultType.TIMESTAMP_TZ),
+    "interval year to month": (JsonKind.TEXT, ResultType.INTERVAL_YEAR_MONTH),
+    "interval day to second": (JsonKind.TEXT, ResultType.INTERVAL_DAY_TIME),
+    "array": (JsonKind.ARRAY, ResultType.ARRAY),
+    "map": (JsonKind.MAP, ResultType.MAP),
+    "row": (JsonKind.ROW, ResultType.STRUCT),
+    "unknown": (JsonKind.UNKNOWN, ResultType.NULL),
     **dict.fromkeys(
         ("varbinary", "hyperloglog", "p4hyperloglog", "qdigest", "tdigest", "setdigest", "kllsketch", "khyperloglog",
          "thetasketch", "sfmsketch", "bloomfilter"),
-        (Kind.BINARY, ResultType.BINARY),
+        (JsonKind.BINARY, ResultType.BINARY),
     ),
 }  # fmt: skip
 _UNBOUNDED_LENGTH = 2**31 - 1
 _MAX_DEPTH = 100
 
 
-def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[DeclaredType, ...]:
+def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
     """The types in the member `columns` of an answer. Raises KeyError, TypeError for anything else."""
     return tuple(_of_signature(column["typeSignature"]) for column in columns)
 
 
-def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[DeclaredType]) -> tuple[Column, ...]:
+def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
     """The columns as clients see them."""
     result = list[Column]()
     for column, kind in zip(columns, declared, strict=True):
@@ -96,7 +96,7 @@ def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[Decl
     return tuple(result)
 
 
-def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> DeclaredType:
+def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
     if depth > _MAX_DEPTH:
         raise TypeError("a type is nested too deeply")
     raw = str(signature["rawType"]).lower()
@@ -104,11 +104,11 @@ def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> DeclaredType:
     numbers = tuple(int(one["value"]) for one in arguments if one.get("kind") in {"LONG", "LONG_LITERAL"})
     if raw == "varchar":
         bounded = bool(numbers) and numbers[0] < _UNBOUNDED_LENGTH
-        return DeclaredType(Kind.TEXT, ResultType.VARCHAR if bounded else ResultType.STRING, numbers)
-    kind, result = _SIMPLE.get(raw, (Kind.OTHER, ResultType.USER_DEFINED))
-    if kind not in {Kind.ARRAY, Kind.MAP, Kind.ROW}:
-        return DeclaredType(kind, result, numbers)
-    names, parts = list[str](), list[DeclaredType]()
+        return TrinoType(JsonKind.TEXT, ResultType.VARCHAR if bounded else ResultType.STRING, numbers)
+    kind, result = _SIMPLE.get(raw, (JsonKind.OTHER, ResultType.USER_DEFINED))
+    if kind not in {JsonKind.ARRAY, JsonKind.MAP, JsonKind.ROW}:
+        return TrinoType(kind, result, numbers)
+    names, parts = list[str](), list[TrinoType]()
     for argument in arguments:
         name, inner = "", argument["value"]
         if argument.get("kind") in {"NAMED_TYPE", "NAMED_TYPE_SIGNATURE"}:  # a field of a row
@@ -116,7 +116,7 @@ def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> DeclaredType:
             inner = inner["typeSignature"]
         names.append(name)
         parts.append(_of_signature(inner, depth + 1))
-    return DeclaredType(kind, result, parts=tuple(parts), names=tuple(names))
+    return TrinoType(kind, result, parts=tuple(parts), names=tuple(names))
 
 
 Values = Sequence[Any]
@@ -137,28 +137,28 @@ _ARROW: Mapping[ResultType, pa.DataType] = {
 }
 
 
-class Misfit(ValueError):
+class TrinoMisfit(ValueError):
     """A value does not fit its declared type."""
 
 
-def record_batch(names: Sequence[str], declared: Sequence[DeclaredType], rows: Sequence[Values]) -> pa.RecordBatch:
-    """Rows as one batch. Raises Misfit."""
+def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
+    """Rows as one batch. Raises TrinoMisfit."""
     try:
         columns: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(declared)
         arrays = [read(kind, values) for kind, values in zip(declared, columns, strict=True)]
     except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise Misfit from error
+        raise TrinoMisfit from error
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def read(declared: DeclaredType, values: Values) -> pa.Array:
+def read(declared: TrinoType, values: Values) -> pa.Array:
     """The values of one column."""
     if reader := _READERS.get(declared.kind):
         return reader(declared, values)
-    return pa.array(values, pa.string() if declared.kind is Kind.TEXT else _ARROW[declared.result])
+    return pa.array(values, pa.string() if declared.kind is JsonKind.TEXT else _ARROW[declared.result])
 
 
-def _floats(declared: DeclaredType, values: Values) -> pa.Array:
+def _floats(declared: TrinoType, values: Values) -> pa.Array:
     wanted = _ARROW[declared.result]
     try:
         return pa.array(values, wanted)
@@ -166,22 +166,22 @@ def _floats(declared: DeclaredType, values: Values) -> pa.Array:
         return pa.array([_FLOAT_WORDS[value] if isinstance(value, str) else value for value in values], wanted)
 
 
-def _decimals(declared: DeclaredType, values: Values) -> pa.Array:
+def _decimals(declared: TrinoType, values: Values) -> pa.Array:
     precision, scale = declared.numbers if len(declared.numbers) == 2 else (_DECIMAL128_DIGITS, 0)
     texts = pa.array(values, pa.string())
     return texts.cast(pa.decimal128(precision, scale)) if precision <= _DECIMAL128_DIGITS else texts
 
 
-def _binary(_declared: DeclaredType, values: Values) -> pa.Array:
+def _binary(_declared: TrinoType, values: Values) -> pa.Array:
     return pa.array([None if value is None else b64decode(value, validate=True) for value in values], pa.binary())
 
 
-def _times(_declared: DeclaredType, values: Values) -> pa.Array:
+def _times(_declared: TrinoType, values: Values) -> pa.Array:
     """Trino writes all digits of the declared precision; a fraction of zeros is left out (Contract editor 6.3)."""
     return _without_zero_fraction(pa.array(values, pa.string()))
 
 
-def _dates(_declared: DeclaredType, values: Values) -> pa.Array:
+def _dates(_declared: TrinoType, values: Values) -> pa.Array:
     texts = pa.array(values, pa.string())
     try:
         return texts.cast(pa.date32())
@@ -190,7 +190,7 @@ def _dates(_declared: DeclaredType, values: Values) -> pa.Array:
         return pa.array(days, pa.int32()).cast(pa.date32())
 
 
-def _timestamps(declared: DeclaredType, values: Values) -> pa.Array:
+def _timestamps(declared: TrinoType, values: Values) -> pa.Array:
     """Microseconds cover every year that Trino has; Arrow has no picoseconds, so these stay text."""
     digits = declared.numbers[0] if declared.numbers else 3
     texts = pa.array(values, pa.string())
@@ -212,7 +212,7 @@ def _days(text: str) -> int:
     """Days since 1970-01-01 of the Gregorian calendar, for any year."""
     match = re.fullmatch(r"([+-]?\d{4,})-(\d\d)-(\d\d)", text)
     if match is None:
-        raise Misfit(text)
+        raise TrinoMisfit(text)
     year, month, day = (int(part) for part in match.groups())
     # 400 years have 146,097 days; `date` covers only the years 1 to 9999.
     eras, year_of_era = divmod(year - 2000, 400)
@@ -222,29 +222,29 @@ def _days(text: str) -> int:
 def _microseconds(text: str) -> int:
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise Misfit(text)
+        raise TrinoMisfit(text)
     day, hours, minutes, seconds, fraction = match.groups()
     whole = _days(day) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     return whole * 1_000_000 + int((fraction or "").ljust(_MICROSECOND_DIGITS, "0"))
 
 
-def _arrays(declared: DeclaredType, values: Values) -> pa.Array:
+def _arrays(declared: TrinoType, values: Values) -> pa.Array:
     (element,) = declared.parts
     items = [item for value in values if value is not None for item in value]
     return pa.ListArray.from_arrays(_offsets(values), read(element, items), mask=_nulls(values))
 
 
-def _maps(declared: DeclaredType, values: Values) -> pa.Array:
+def _maps(declared: TrinoType, values: Values) -> pa.Array:
     key_type, value_type = declared.parts
     if key_type.parts:  # a key of JSON is the text that Java makes of it
-        key_type = DeclaredType(Kind.TEXT, key_type.result)
+        key_type = TrinoType(JsonKind.TEXT, key_type.result)
     pairs = [pair for value in values if value is not None for pair in value.items()]
     keys = read(key_type, [_key(key_type, key) for key, _ in pairs])
     items = read(value_type, [item for _, item in pairs])
     return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_nulls(values))
 
 
-def _rows(declared: DeclaredType, values: Values) -> pa.Array:
+def _rows(declared: TrinoType, values: Values) -> pa.Array:
     width = len(declared.parts)
     rows = list[Values]()
     for value in values:
@@ -258,13 +258,13 @@ def _rows(declared: DeclaredType, values: Values) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(values))
 
 
-def _key(declared: DeclaredType, key: str) -> Any:
+def _key(declared: TrinoType, key: str) -> Any:
     """The value of a key: in JSON all keys are text."""
-    if declared.kind is Kind.BOOLEAN:
+    if declared.kind is JsonKind.BOOLEAN:
         return key == "true"
-    if declared.kind is Kind.INTEGER:
+    if declared.kind is JsonKind.INTEGER:
         return int(key)
-    if declared.kind is Kind.FLOAT:
+    if declared.kind is JsonKind.FLOAT:
         return float(key)
     return key
 
@@ -280,20 +280,20 @@ def _nulls(values: Values) -> pa.Array:
     return pa.array([value is None for value in values], pa.bool_())
 
 
-def _others(_declared: DeclaredType, values: Values) -> pa.Array:
+def _others(_declared: TrinoType, values: Values) -> pa.Array:
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
 
 
-_READERS: Mapping[Kind, Callable[[DeclaredType, Values], pa.Array]] = {
-    Kind.FLOAT: _floats,
-    Kind.DECIMAL: _decimals,
-    Kind.TIME: _times,
-    Kind.DATE: _dates,
-    Kind.TIMESTAMP: _timestamps,
-    Kind.BINARY: _binary,
-    Kind.ARRAY: _arrays,
-    Kind.MAP: _maps,
-    Kind.ROW: _rows,
-    Kind.OTHER: _others,
+_READERS: Mapping[JsonKind, Callable[[TrinoType, Values], pa.Array]] = {
+    JsonKind.FLOAT: _floats,
+    JsonKind.DECIMAL: _decimals,
+    JsonKind.TIME: _times,
+    JsonKind.DATE: _dates,
+    JsonKind.TIMESTAMP: _timestamps,
+    JsonKind.BINARY: _binary,
+    JsonKind.ARRAY: _arrays,
+    JsonKind.MAP: _maps,
+    JsonKind.ROW: _rows,
+    JsonKind.OTHER: _others,
 }

@@ -62,7 +62,7 @@ def test_the_first_info_message_stands_for_a_missing_error_message():
         ("Cannot modify x at runtime. It is not in list of params", Purpose.OPEN, StatementRejected),
         ("User: svc is not allowed to impersonate ada", Purpose.OPEN, CredentialsRequired),
         ("Cannot open sessions on an inactive HS2 instance", Purpose.OPEN, EngineUnavailable),
-        ("Connection limit per user reached (user: ada limit: 1)", Purpose.OPEN, EngineUnavailable),
+        ("Hs2Connection limit per user reached (user: ada limit: 1)", Purpose.OPEN, EngineUnavailable),
         ("Invalid SessionHandle: SessionHandle [5f2]", Purpose.SUBMIT, SessionLost),
         ("Invalid session id: 5f2:9", Purpose.SUBMIT, SessionLost),
         ("Client session expired due to more than 3600s of inactivity", Purpose.SUBMIT, SessionLost),

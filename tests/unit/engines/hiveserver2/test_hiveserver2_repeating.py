@@ -24,7 +24,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TStatusResp,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Limits, Variant
+from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Hs2Variant, Limits
 
 IDENTIFIER = THandleIdentifier(guid=b"g", secret=b"s")
 SESSION = TSessionHandle(session_id=IDENTIFIER)
@@ -69,7 +69,9 @@ class SettingServer:
         (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"true"), False),
     ],
 )
-async def test_a_setting_of_the_session_decides(variant: Variant, cells: tuple[bytes, ...] | None, kept: bool) -> None:
+async def test_a_setting_of_the_session_decides(
+    variant: Hs2Variant, cells: tuple[bytes, ...] | None, kept: bool
+) -> None:
     server = SettingServer(cells)
     assert await keeps_rows(server, SESSION, variant) is kept  # type: ignore[arg-type]
     if cells:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.engines.hiveserver2.connection import Connection, connect
+from queryserver.engines.hiveserver2.connection import Hs2Connection, connect
 from queryserver.engines.hiveserver2.errors import WireLost
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, OPEN_SESSION, MalformedMessage, encode_call
 from queryserver.engines.hiveserver2.protocol.structs import (
@@ -26,7 +26,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TStringColumn,
 )
 from queryserver.engines.hiveserver2.transports import Overlong, Skimmer, skim
-from queryserver.engines.hiveserver2.variants import Hs2Address, Limits, Login, Mechanism, Member
+from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Limits, Mechanism, Member
 from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -57,9 +57,9 @@ async def serving(serve: Serve) -> AsyncGenerator[Member]:
 
 
 @asynccontextmanager
-async def connected(member: Member, mechanism: Mechanism, password: str = "") -> AsyncGenerator[Connection]:
+async def connected(member: Member, mechanism: Mechanism, password: str = "") -> AsyncGenerator[Hs2Connection]:
     address = Hs2Address((member,), mechanism=mechanism, limits=QUICK)
-    connection = await connect(address, Login(member, "Zoë", password))
+    connection = await connect(address, Hs2Login(member, "Zoë", password))
     try:
         yield connection
     finally:
@@ -259,7 +259,7 @@ async def test_an_answer_that_is_too_long_is_read_past_and_leaves_the_connection
     async with serving(serve) as member:
         path = "cliservice" if kind == "http" else None
         address = Hs2Address((member,), mechanism=mechanism, http_path=path, cell_max_bytes=65536)
-        connection = await connect(address, Login(member, "Zoë"))
+        connection = await connect(address, Hs2Login(member, "Zoë"))
         try:
             with pytest.raises(Overlong) as caught:
                 await connection.call(FETCH_RESULTS, FETCH, limit_s=60)
@@ -283,7 +283,7 @@ async def test_packed_answers_are_neither_asked_for_nor_unpacked():
         await reader.read()
 
     async with serving(serve) as member:
-        connection = await connect(Hs2Address((member,), http_path="cliservice"), Login(member, "Zoë"))
+        connection = await connect(Hs2Address((member,), http_path="cliservice"), Hs2Login(member, "Zoë"))
         with pytest.raises(WireLost) as caught:
             await connection.call(OPEN_SESSION, OPEN, limit_s=10)
         assert isinstance(caught.value.__cause__, MalformedMessage)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from queryserver.engines.hiveserver2.connection import Connection, Wire
+from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire
 from queryserver.engines.hiveserver2.errors import WireLost
 from queryserver.engines.hiveserver2.protocol.messages import GET_OPERATION_STATUS
 from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TOperationReq
@@ -14,7 +14,7 @@ from queryserver.errors.statements import CredentialsRequired, EngineError, Engi
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
 
 
-class _Broken(Connection):
+class _Broken(Hs2Connection):
     """The session's own connection after a break."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class _Group:
         self.attempts = 0
         self.was_asked_twice = asyncio.Event()
 
-    async def more(self) -> Connection:
+    async def more(self) -> Hs2Connection:
         self.attempts += 1
         if self.attempts == 2:
             self.was_asked_twice.set()

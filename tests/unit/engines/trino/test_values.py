@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.engines.trino.values import Misfit, declare, record_batch, result_columns
+from queryserver.engines.trino.values import TrinoMisfit, declare, record_batch, result_columns
 from queryserver.formats.columns import ResultType
 
 
@@ -106,13 +106,13 @@ def test_objects_of_unknown_types_are_json_text() -> None:
     ],
 )
 def test_values_that_are_not_of_their_type_are_told(signature: dict[str, object], value: object) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(TrinoMisfit):
         _read(signature, value)
 
 
 def test_rows_of_another_width_are_told() -> None:
     declared = declare([{"name": "a", "type": "bigint", "typeSignature": _signature("bigint")}])
-    with pytest.raises(Misfit):
+    with pytest.raises(TrinoMisfit):
         record_batch(["a"], declared, [[1], [1, 2]])
 
 
