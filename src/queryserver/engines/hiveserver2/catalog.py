@@ -2,9 +2,9 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from urllib.parse import unquote
 
 from queryserver.engines.catalog_queries import Row, escaped_literal, identifier, read_rows
@@ -304,15 +304,3 @@ def named_statistics(values: Mapping[str, str]) -> ColumnStatistics:
         num_falses=whole(values.get("num_falses", "")),
     )
     return NO_STATISTICS if found == ColumnStatistics() else found
-
-
-def once(functions: Iterable[FunctionDescription]) -> list[FunctionDescription]:
-    """Each name once; the signatures of its overloads are joined by line breaks, the rest is that of the first."""
-    found = dict[str, FunctionDescription]()
-    for function in functions:
-        first = found.get(function.name)
-        if first is None:
-            found[function.name] = function
-        elif function.signature not in first.signature.split("\n"):
-            found[function.name] = replace(first, signature=f"{first.signature}\n{function.signature}")
-    return list(found.values())

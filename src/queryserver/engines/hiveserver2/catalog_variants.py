@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import (
@@ -13,7 +13,6 @@ from queryserver.engines.hiveserver2.catalog import (
     literal,
     named_statistics,
     nested_values,
-    once,
     qualified,
     quoted,
     read_partition,
@@ -268,13 +267,18 @@ class ImpalaCatalog(FamilyCatalog):
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
-    """From rows of return type, signature `abs(BIGINT)`, binary type, is persistent."""
-    found = list[FunctionDescription]()
+    """From rows of return type, signature `abs(BIGINT)`, binary type, is persistent; overloads are merged."""
+    found = dict[str, FunctionDescription]()
     for row in rows:
-        returned, signature, binary, persistent = (cell(one) for one in row[:4])
-        name, bracket, rest = signature.partition("(")
-        found.append(FunctionDescription(name.lower(), bracket + rest, returned, binary, persistent))
-    return once(found)
+        returned, text, binary, persistent = (cell(one) for one in row[:4])
+        name, bracket, rest = text.partition("(")
+        name, signature = name.lower(), bracket + rest
+        first = found.get(name)
+        if first is None:
+            found[name] = FunctionDescription(name, signature, returned, binary, persistent)
+        elif signature not in first.signature.split("\n"):
+            found[name] = replace(first, signature=f"{first.signature}\n{signature}")
+    return list(found.values())
 
 
 @dataclass(slots=True)

@@ -65,7 +65,6 @@ class Hs2Connection:
 
     @property
     def is_busy(self) -> bool:
-        """A call is under way, or waits for its turn."""
         return self._waiting > 0 or self._turn.locked()
 
     async def call(
@@ -155,7 +154,6 @@ class Wire:
 
     @property
     def is_connected(self) -> bool:
-        """The connection that the session lives with is open."""
         return not self._opener.is_closed()
 
     async def call(
@@ -309,8 +307,6 @@ _MAX_STEPS = 20
 
 
 class SaslMechanism(Protocol):
-    """One way to log in."""
-
     @property
     def name(self) -> str: ...
 

@@ -57,13 +57,11 @@ def known(text: str) -> str | None:
 
 
 def whole(text: str) -> int | None:
-    """An integer, None when unknown."""
     value = real(text)
     return None if value is None else int(value)
 
 
 def real(text: str) -> float | None:
-    """A number, None when unknown."""
     try:
         return float(text) if known(text) is not None else None
     except ValueError:
@@ -109,7 +107,6 @@ def rows_can_change(format_name: str, parameters: Mapping[str, str]) -> bool:
 
 
 def statistics(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The statistics that the engine has."""
     found = {name: known(parameters.get(name, "")) for name in ("numRows", "totalSize", "numFiles", "rawDataSize")}
     return {name: value for name, value in found.items() if value is not None}
 

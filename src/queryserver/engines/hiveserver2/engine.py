@@ -55,8 +55,6 @@ class ResumeToken:
     operation: structs.TOperationHandle
 
     def to_text(self) -> str:
-        """JSON."""
-
         def identifier(handle: structs.THandleIdentifier) -> list[str]:
             return [handle.guid.hex(), handle.secret.hex()]
 
@@ -108,7 +106,6 @@ class Hs2Session:
         self.is_left_open = False  # the session was left, but the server could not be reached to close it
 
     async def submit(self, statement: str) -> OperationHandle:
-        """Start a statement; the one before is freed."""
         await self._close_operation()
         if not await self.is_alive():
             raise SessionLost("The engine session is gone; the statement was not started.")

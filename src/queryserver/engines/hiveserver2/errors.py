@@ -94,7 +94,6 @@ class LogFilter:
         self._causes: deque[str] = deque(maxlen=100)
 
     def lines(self, lines: Iterable[str]) -> list[str]:
-        """The clean lines of a piece of the log."""
         return [kept for line in lines if (kept := self._kept(line)) is not None]
 
     def _kept(self, line: str) -> str | None:
@@ -131,8 +130,6 @@ class LoginRefused(Exception):
 
 
 class ServerRefused(Exception):
-    """An answer whose status is an error."""
-
     def __init__(self, status: TStatus) -> None:
         super().__init__(message_of(status))
         self.status = status
@@ -206,7 +203,6 @@ def call_errors(purpose: Purpose) -> Generator[None]:
 
 
 def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) -> EngineError:
-    """The error that a message of the server means."""
     if purpose is Purpose.OPEN:
         if _NOT_ALLOWED.search(message):
             return CredentialsRequired(message)

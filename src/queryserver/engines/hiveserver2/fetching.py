@@ -58,7 +58,6 @@ class WireColumn:
 
 
 def wire_column(described: structs.TColumnDesc) -> WireColumn:
-    """The column that a server describes."""
     types = described.type_desc
     entry = types.types[0] if types.types else None
     if entry is not None and entry.primitive is not None:

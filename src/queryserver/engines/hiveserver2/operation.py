@@ -144,26 +144,16 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     check(started.status)
     if started.operation_handle is None:
         return []
+    handle = started.operation_handle
+    first, rows = structs.TFetchOrientation.FIRST, structs.FetchType.ROWS
+    fetch = structs.TFetchResultsReq(operation_handle=handle, orientation=first, max_rows=10, fetch_type=rows)
     try:
-        return await _cells(wire, started.operation_handle)
+        reply = await wire.call_until_answered(messages.FETCH_RESULTS, fetch, limit_s=limit_s)
+        check(reply.status)
     finally:
         with suppress(*CALL_FAILURES):
-            await wire.call(
-                messages.CLOSE_OPERATION,
-                structs.TOperationReq(operation_handle=started.operation_handle),
-                limit_s=wire.limits.end_s,
-            )
-
-
-async def _cells(wire: Wire, handle: structs.TOperationHandle) -> list[str]:
-    request = structs.TFetchResultsReq(
-        operation_handle=handle,
-        orientation=structs.TFetchOrientation.FIRST,
-        max_rows=10,
-        fetch_type=structs.FetchType.ROWS,
-    )
-    reply = await wire.call_until_answered(messages.FETCH_RESULTS, request, limit_s=wire.limits.other_s)
-    check(reply.status)
+            close = structs.TOperationReq(operation_handle=handle)
+            await wire.call(messages.CLOSE_OPERATION, close, limit_s=wire.limits.end_s)
     columns = (reply.results.columns if reply.results is not None else None) or []
     texts = [one.string_val.values for one in columns if one.string_val is not None]
     return [values[0].decode("utf-8", "replace") for values in texts if values]
@@ -340,25 +330,20 @@ class Hs2Operation:
         return self._had_tasks or await keeps_rows(self._wire, self._session, self._variant)
 
     async def _end(self, reply: structs.TGetOperationStatusResp) -> None:
-        match reply.operation_state:
-            case structs.TOperationState.FINISHED:
-                self._status = await self._finished(reply)
-            case structs.TOperationState.CANCELED:
-                self._status = OperationStatus(OperationState.CANCELED)
-            case structs.TOperationState.CLOSED if self._cancel_requested:
-                self._status = OperationStatus(OperationState.CANCELED)
-            case structs.TOperationState.TIMEDOUT:
-                message = clean_message(reply.error_message or "") or "The engine's time limit ended the statement."
-                self._status = OperationStatus(OperationState.FAILED, error=EngineTimeout(message))
-            case structs.TOperationState.CLOSED:
-                raise OutcomeUnknown("Results have expired: the statement was closed at the engine.")
-            case _:
-                if self._cancel_requested:
-                    self._status = OperationStatus(OperationState.CANCELED)
-                else:
-                    message = clean_message(reply.error_message or "") or "The engine failed without a reason."
-                    error = domain_error(message, Purpose.FOLLOW)
-                    self._status = OperationStatus(OperationState.FAILED, error=error)
+        state = reply.operation_state
+        message = clean_message(reply.error_message or "")
+        if state == structs.TOperationState.FINISHED:
+            self._status = await self._finished(reply)
+        elif state == structs.TOperationState.TIMEDOUT:
+            error = EngineTimeout(message or "The engine's time limit ended the statement.")
+            self._status = OperationStatus(OperationState.FAILED, error=error)
+        elif state == structs.TOperationState.CANCELED or self._cancel_requested:
+            self._status = OperationStatus(OperationState.CANCELED)
+        elif state == structs.TOperationState.CLOSED:
+            raise OutcomeUnknown("Results have expired: the statement was closed at the engine.")
+        else:
+            failure = domain_error(message or "The engine failed without a reason.", Purpose.FOLLOW)
+            self._status = OperationStatus(OperationState.FAILED, error=failure)
 
     async def _finished(self, reply: structs.TGetOperationStatusResp) -> OperationStatus:
         has_result_set = self._handle.has_result_set if reply.has_result_set is None else reply.has_result_set

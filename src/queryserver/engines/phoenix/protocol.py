@@ -105,7 +105,10 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Message:
-    """A decoded message. Absent fields have the empty value of their type, as in proto3. Raises Malformed."""
+    """A decoded message; its methods raise Malformed for a field of another type.
+
+    They give the last value of a field, and for an absent one the empty value of its type, as in proto3.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._fields: dict[int, list[int | bytes]] = {}
@@ -113,25 +116,23 @@ class Message:
             self._fields.setdefault(field, []).append(value)
 
     def number(self, field: int) -> int:
-        """The last value of a field of an unsigned or boolean type."""
+        """Of an unsigned or boolean type."""
         value = self._fields.get(field, [0])[-1]
         if isinstance(value, bytes):
             raise Malformed
         return value
 
     def signed(self, field: int) -> int:
-        """The last value of a field of type int32 or int64, or of an unsigned one that holds a negative number."""
+        """Of type int32 or int64, or of an unsigned type that holds a negative number."""
         return signed(self.number(field))
 
     def octets(self, field: int) -> bytes:
-        """The last value of a field of type bytes."""
         value = self._fields.get(field, [b""])[-1]
         if isinstance(value, int):
             raise Malformed
         return value
 
     def text(self, field: int) -> str:
-        """The last value of a field of type string."""
         return self.octets(field).decode(errors="replace")
 
     def has(self, field: int) -> bool:
@@ -139,18 +140,16 @@ class Message:
         return field in self._fields
 
     def message(self, field: int) -> "Message":
-        """The last value of a field of a message type."""
         return Message(self.octets(field))
 
     def each(self, field: int) -> Iterator[bytes]:
-        """All values of a repeated field of type bytes, string or of a message."""
+        """All values of a repeated field."""
         for value in self._fields.get(field, ()):
             if isinstance(value, int):
                 raise Malformed
             yield value
 
     def messages(self, field: int) -> Iterable["Message"]:
-        """All values of a repeated field of a message type."""
         return map(Message, self.each(field))
 
 
@@ -206,7 +205,6 @@ class Missing(Exception):
 
 
 def request(name: str, body: bytes) -> bytes:
-    """The body of a POST."""
     return text(1, f"org.apache.calcite.avatica.proto.Requests${name}Request") + octets(2, body)
 
 
@@ -306,7 +304,7 @@ def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
 
 
 def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
-    """A function that encodes a value, and the values as it takes them."""
+    """A function that encodes a value, and the values in its form."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return lambda value: number(1, _BOOLEAN) + number(_BOOL_VALUE, value), column

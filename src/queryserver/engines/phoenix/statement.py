@@ -67,7 +67,6 @@ class PhoenixColumn:
 
 
 def declare(metadata: protocol.AvaticaColumn) -> PhoenixColumn:
-    """The declared type of a column."""
     base, array, rest = metadata.type_name.partition(_ARRAY)
     native = native_type(base, metadata.precision, metadata.scale)
     result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
@@ -129,8 +128,6 @@ class AvaticaRowReader:
 
 
 class _ColumnReader:
-    """Reads one column, chunk by chunk."""
-
     def __init__(self, declared: PhoenixColumn) -> None:
         self._declared = declared
         self._arrow = declared.arrow
@@ -155,7 +152,6 @@ def _array(wanted: pa.DataType, values: Sequence[Value]) -> pa.Array:
 
 
 def _fitting(wanted: pa.DataType, value: Value) -> Value:
-    """The value as Arrow takes it."""
     if value is None:
         return None
     if isinstance(value, list):

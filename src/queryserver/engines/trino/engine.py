@@ -153,8 +153,6 @@ class TrinoLoader(StatementLoader):
 
 
 def _text_writer(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array]:
-    """A function that writes the values of a column as texts."""
-
     def write_duration(values: pa.Array) -> pa.Array:
         return _milliseconds(column, values).cast(pa.string())
 

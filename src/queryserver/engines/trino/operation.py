@@ -321,14 +321,12 @@ class TrinoSession:
         self._detached = False
 
     async def submit(self, statement: str) -> OperationHandle:
-        """Start a statement; the one before is freed."""
         await self._close_operation()
         if not await self.is_alive():
             raise SessionLost("The session is gone; the statement was not started.")
         return self.follow(TrinoOperation(self._coordinator, await self._coordinator.start(statement)))
 
     def follow(self, operation: TrinoOperation) -> OperationHandle:
-        """Make `operation` the statement of the session."""
         self._operation = operation
         self._handle = OperationHandle(self._token(operation))
         return self._handle

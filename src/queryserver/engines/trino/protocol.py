@@ -266,7 +266,6 @@ class ClientState:
 def request_headers(
     address: TrinoAddress, variant: TrinoVariant, login: TrinoLogin, state: ClientState
 ) -> httpx.Headers:
-    """Headers of a request on behalf of a session."""
     named = {
         "User": state.authorization_user or login.user,
         "Original-User": login.user if state.authorization_user else "",
@@ -347,7 +346,6 @@ class TrinoPage:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the statement is in the engine's own queue."""
         return self.stats.get("state") in _WAITING
 
     @property

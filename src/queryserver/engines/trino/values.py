@@ -152,7 +152,6 @@ def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequ
 
 
 def read(declared: TrinoType, values: Values) -> pa.Array:
-    """The values of one column."""
     if reader := _READERS.get(declared.kind):
         return reader(declared, values)
     return pa.array(values, pa.string() if declared.kind is JsonKind.TEXT else _ARROW[declared.result])

@@ -21,8 +21,6 @@ ReplyT = TypeVar("ReplyT", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[RequestT, ReplyT]):
-    """One call."""
-
     name: str
     request: type[RequestT]
     reply: type[ReplyT]
