@@ -25,7 +25,7 @@ _PIECE_BYTES = 1024 * 1024
 _ROWS_AT_ONCE = 4_096
 _ROW_BORDER = b"],["
 
-Json = Mapping[str, Any]
+Json = protocol.Json
 
 
 async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> AsyncIterator[Sequence[Sequence[Any]]]:

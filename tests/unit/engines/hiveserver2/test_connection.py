@@ -1,4 +1,4 @@
-"""Logins and messages over real sockets, against servers that say exactly what the test wants."""
+"""Logins and messages over real sockets; answers that are too long; calls of a session."""
 
 import asyncio
 import gc
@@ -10,24 +10,39 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.engines.hiveserver2.connection import Hs2Connection, connect
+from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, OPEN_SESSION, MalformedMessage, encode_call
+from queryserver.engines.hiveserver2.protocol.messages import (
+    FETCH_RESULTS,
+    GET_OPERATION_STATUS,
+    OPEN_SESSION,
+    MalformedMessage,
+    encode_call,
+)
 from queryserver.engines.hiveserver2.protocol.structs import (
+    Struct,
+    TBinaryColumn,
+    TBoolColumn,
     TColumn,
+    TDoubleColumn,
     TFetchResultsReq,
     TFetchResultsResp,
+    TGetOperationStatusResp,
     THandleIdentifier,
     TI64Column,
     TOpenSessionReq,
     TOpenSessionResp,
     TOperationHandle,
+    TOperationReq,
+    TProgressUpdateResp,
     TRowSet,
+    TStatus,
+    TStatusCode,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.transports import Overlong, Skimmer, skim
+from queryserver.engines.hiveserver2.transports import CellFound, Overlong, Skimmer, skim
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Limits, Mechanism, Member
-from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
+from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -324,3 +339,137 @@ async def test_others_have_their_turn_while_small_values_are_read_past():
     assert await skim(Skimmer(), raw)
     waiting.cancel()
     assert turns >= 100_000 // 5_000
+
+
+CALL = decode_call(
+    encode_call(FETCH_RESULTS, TFetchResultsReq(operation_handle=HANDLE, orientation=0, max_rows=5), sequence=7)
+)
+
+
+def rows(*columns: TColumn) -> TFetchResultsResp:
+    status = TStatus(status_code=TStatusCode.SUCCESS, info_messages=["long " * 50])
+    return TFetchResultsResp(
+        status=status, has_more_rows=False, results=TRowSet(start_row_offset=0, rows=[], columns=list(columns))
+    )
+
+
+def texts(*values: bytes) -> TColumn:
+    return TColumn(string_val=TStringColumn(values=list(values), nulls=b"\1"))
+
+
+NUMBERS = (
+    TColumn(bool_val=TBoolColumn(values=[True, False], nulls=b"")),
+    TColumn(i64_val=TI64Column(values=[1, 2], nulls=b"")),
+    TColumn(double_val=TDoubleColumn(values=[0.5, 1], nulls=b"")),
+)
+REPLIES = (
+    rows(),
+    rows(*NUMBERS, texts(b"", b"x" * 1000)),
+    rows(TColumn(binary_val=TBinaryColumn(values=[b"\0" * 70_000, b""], nulls=b""))),
+    TGetOperationStatusResp(
+        status=SUCCESS,
+        progress_update=TProgressUpdateResp(header_names=["a"], rows=[["b", "c"], []], progressed_percentage=0.5),
+    ),
+)
+
+
+@pytest.mark.parametrize("step", [1, 7, 100_000])
+@pytest.mark.parametrize("number", range(len(REPLIES)))
+def test_the_end_is_found_however_the_message_is_cut(number: int, step: int) -> None:
+    raw = encode_reply(CALL, REPLIES[number])
+    skimmer = Skimmer()
+    ends = [skimmer.feed(raw[start : start + step]) for start in range(0, len(raw), step)]
+    assert ends == [False] * (len(ends) - 1) + [True]
+    assert skimmer.size == len(raw)
+
+
+@pytest.mark.parametrize("kind", ["string", "binary"])
+def test_a_cell_that_is_too_large_is_found_by_its_length_alone(kind: str) -> None:
+    values = [b"short", b"y" * 5_001, b""]
+    large = texts(*values) if kind == "string" else TColumn(binary_val=TBinaryColumn(values=values, nulls=b""))
+    raw = encode_reply(CALL, rows(*NUMBERS, texts(b"z" * 5_000), large))
+    begin = raw[: raw.index(b"yyyy")]
+    with pytest.raises(CellFound) as caught:
+        Skimmer(5_000).feed(begin)
+    assert (caught.value.column, caught.value.row) == (4, 1)
+
+
+@pytest.mark.parametrize("reply", [rows(texts(b"x" * 100)), REPLIES[3]], ids=["at the limit", "no rows"])
+def test_what_is_no_cell_above_the_limit_passes(reply: Struct) -> None:
+    assert Skimmer(100).feed(encode_reply(CALL, reply))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\xff" * 40,
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0b\0\1\xff\xff\xff\xff",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0c\0\1" * 100,
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0f\0\1\x08\xff\xff\xff\xff",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\0more",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x07\0\1",
+    ],
+    ids=["no message", "negative text", "nested deep", "negative list", "more after the end", "unknown type"],
+)
+def test_what_is_no_message_is_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        Skimmer().feed(raw)
+
+
+class _Broken(Hs2Connection):
+    """The session's own connection after a break."""
+
+    def __init__(self) -> None:
+        pass
+
+    def is_closed(self) -> bool:
+        return True
+
+    @property
+    def is_busy(self) -> bool:
+        return False
+
+
+class _Group:
+    """Makes no connection."""
+
+    def __init__(self, error: EngineError) -> None:
+        self.error = error
+        self.attempts = 0
+        self.was_asked_twice = asyncio.Event()
+
+    async def more(self) -> Hs2Connection:
+        self.attempts += 1
+        if self.attempts == 2:
+            self.was_asked_twice.set()
+        raise self.error
+
+
+async def _asked(wire: Wire) -> None:
+    await wire.call_until_answered(GET_OPERATION_STATUS, TOperationReq(operation_handle=HANDLE), limit_s=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("error", [CredentialsRequired("wrong"), StatementRejected("no such database")])
+async def test_a_login_that_is_refused_is_not_tried_again(error: EngineError) -> None:
+    """An attempt per second for a minute would lock the user's account in the directory."""
+    group = _Group(error)
+    with pytest.raises(WireLost):
+        await _asked(Wire(_Broken(), group.more, Limits(retry_s=5)))
+    assert group.attempts == 1
+
+
+async def test_a_server_out_of_reach_is_tried_again_until_the_time_is_over() -> None:
+    group = _Group(EngineUnavailable("no answer"))
+    with pytest.raises(WireLost):
+        await _asked(Wire(_Broken(), group.more, Limits(retry_s=0.5)))
+    assert group.attempts > 2
+
+
+async def test_the_attempts_end_when_the_session_is_left() -> None:
+    group = _Group(EngineUnavailable("no answer"))
+    wire = Wire(_Broken(), group.more, Limits(retry_s=600))
+    asking = asyncio.create_task(_asked(wire))
+    await group.was_asked_twice.wait()
+    wire.release()
+    with pytest.raises(WireLost):
+        await asking
