@@ -219,7 +219,7 @@ class FamilyCatalog(ABC):
         source = qualified(table.database, table.name)
         if column is not None:
             found = table.column(column) or TableColumn(column, "")
-            return self._sample_of_values(self._nested_values(source, found, nested), kind)
+            return self._sample_of_values(source, found, nested, kind)
         names = self._shown_columns(table)
         if not names:
             raise NotSupported(f"The columns of {table.name} cannot be shown as rows.")
@@ -265,11 +265,8 @@ class FamilyCatalog(ABC):
         """Of the table with this quoted name."""
         ...
 
-    def _nested_values(self, table: str, column: TableColumn, nested: Sequence[str]) -> NestedValues:
-        return nested_values(table, column, nested)
-
-    def _sample_of_values(self, values: NestedValues, kind: SampleKind) -> str:
-        return sample_of_values(values, kind, groups_maps=self.groups_maps)
+    def _sample_of_values(self, source: str, column: TableColumn, nested: Sequence[str], kind: SampleKind) -> str:
+        return sample_of_values(nested_values(source, column, nested), kind, groups_maps=self.groups_maps)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
         return [column.name for column in table.columns]

@@ -8,7 +8,6 @@ from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import (
     NO_STATISTICS,
     FamilyCatalog,
-    NestedValues,
     Partition,
     literal,
     named_statistics,
@@ -16,6 +15,7 @@ from queryserver.engines.hiveserver2.catalog import (
     qualified,
     quoted,
     read_partition,
+    sample_of_values,
 )
 from queryserver.engines.hiveserver2.descriptions import (
     Layout,
@@ -243,15 +243,13 @@ class ImpalaCatalog(FamilyCatalog):
         statement = f"COMPUTE STATS {qualified(table.database, table.name)}"
         return statement if column is None else f"{statement} ({quoted(column)})"
 
-    def _nested_values(self, table: str, column: TableColumn, nested: Sequence[str]) -> NestedValues:
+    def _sample_of_values(self, source: str, column: TableColumn, nested: Sequence[str], kind: SampleKind) -> str:
         for name in (column.name, *nested):
             self._check_column(name)
-        return nested_values(table, column, nested, joins=True)
-
-    def _sample_of_values(self, values: NestedValues, kind: SampleKind) -> str:
+        values = nested_values(source, column, nested, joins=True)
         if is_complex(values.type):
             raise NotSupported(f"Impala cannot compare the values of {values.name}.")
-        return super()._sample_of_values(values, kind)
+        return sample_of_values(values, kind, groups_maps=self.groups_maps)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
         """As `*` does, without complex columns."""

@@ -41,7 +41,7 @@ class Transient(Exception):
 
 
 class TransientRefusal(Transient):
-    """An answer that asks to send the request again in a moment (HTTP 429, 502, 503, 504)."""
+    """HTTP 429, 502, 503 or 504: the request may be sent again in a moment."""
 
 
 class Expired(OutcomeUnknown):
@@ -325,7 +325,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TrinoPage:
-    """An answer. `uri` gives the same page again until `next_uri` is asked for."""
+    """An answer. `uri` gives the same page again until `next_uri` is requested."""
 
     uri: str
     query_id: str

@@ -89,10 +89,9 @@ def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[Trin
     result = list[Column]()
     for column, kind in zip(columns, declared, strict=True):
         native = str(column["type"])
-        # Only here Trino writes interval types in capitals.
-        result.append(
-            Column(str(column["name"]), kind.result, native.lower() if native.startswith("INTERVAL ") else native)
-        )
+        if native.startswith("INTERVAL "):  # Trino writes these in capitals, but only here
+            native = native.lower()
+        result.append(Column(str(column["name"]), kind.result, native))
     return tuple(result)
 
 
