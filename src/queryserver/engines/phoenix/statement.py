@@ -112,39 +112,32 @@ class AvaticaRowReader:
     """Reads the rows of one result. Raises StatementRejected, Malformed."""
 
     def __init__(self, declared: Sequence[PhoenixColumn]) -> None:
-        self._names = [column.name for column in declared]
-        self._readers = [_ColumnReader(column) for column in declared]
+        self._declared = declared
+        self._types = [column.arrow for column in declared]
+        self._is_decided = False
 
     def read(self, rows: Sequence[bytes]) -> pa.RecordBatch:
-        columns: list[list[Value]] = [[] for _ in self._readers]
+        columns: list[list[Value]] = [[] for _ in self._declared]
         for row in rows:
             cells = row_values(row)
             if len(cells) != len(columns):
                 raise protocol.Malformed
             for column, cell in zip(columns, cells, strict=True):
                 column.append(cell)
-        arrays = [reader.read(values) for reader, values in zip(self._readers, columns, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=self._names)
-
-
-class _ColumnReader:
-    def __init__(self, declared: PhoenixColumn) -> None:
-        self._declared = declared
-        self._arrow = declared.arrow
-        self._is_decided = False
-
-    def read(self, values: Sequence[Value]) -> pa.Array:
-        """The next values. Raises StatementRejected for one that does not fit the type chosen with the first chunk."""
-        try:
-            array = _array(self._arrow, values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError) as error:
-            if self._is_decided or not pa.types.is_decimal(self._arrow):
-                name, native = self._declared.name, self._declared.native_type
-                raise StatementRejected(f"column {name} holds a value that type {native} cannot carry") from error
-            self._arrow = pa.string()
-            array = _array(self._arrow, values)
+        arrays = [self._read_column(position, values) for position, values in enumerate(columns)]
         self._is_decided = True
-        return array
+        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in self._declared])
+
+    def _read_column(self, position: int, values: Sequence[Value]) -> pa.Array:
+        """The first rows decide whether decimals become text; later values must fit the type chosen then."""
+        try:
+            return _array(self._types[position], values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError) as error:
+            if self._is_decided or not pa.types.is_decimal(self._types[position]):
+                name, native = self._declared[position].name, self._declared[position].native_type
+                raise StatementRejected(f"column {name} holds a value that type {native} cannot carry") from error
+            self._types[position] = pa.string()
+            return _array(self._types[position], values)
 
 
 def _array(wanted: pa.DataType, values: Sequence[Value]) -> pa.Array:

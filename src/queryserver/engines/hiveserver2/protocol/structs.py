@@ -67,7 +67,8 @@ class Struct(TBase):
             spec[number] = (number, kind.number, each.name, kind.arguments, None)
             if each.metadata["required"]:
                 required.append(each.name)
-            if TType.STRUCT in (kind.number, kind.number == TType.LIST and kind.arguments[0]):
+            element = kind.arguments[0] if kind.number == TType.LIST else kind.number
+            if element == TType.STRUCT:
                 inner.append(each.name)
         cls.thrift_spec, cls.required, cls.inner = tuple(spec), tuple(required), tuple(inner)
 
