@@ -2,7 +2,7 @@
 
 import time
 
-import pytest
+from tests.cases import each
 
 from queryserver.engines.hiveserver2.errors import (
     LONGEST_LINE,
@@ -37,7 +37,7 @@ OPENING = (
 )
 
 
-@pytest.mark.parametrize(
+@each(
     ("raw", "clean"),
     [
         (
@@ -65,7 +65,7 @@ def test_the_first_info_message_stands_for_a_missing_error_message():
     assert message_of(status) == "[SCHEMA_NOT_FOUND] The schema `x` is missing."
 
 
-@pytest.mark.parametrize(
+@each(
     ("message", "purpose", "expected"),
     [
         ("Database nope does not exist", Purpose.OPEN, StatementRejected),
@@ -100,7 +100,7 @@ def test_an_operation_that_is_gone_has_expired():
     assert error.message.startswith("Results have expired")
 
 
-@pytest.mark.parametrize("unit", ["\n", " \n", "a.", "\n  at ", "x.Y: ", "file:/a "])
+@each("unit", ["\n", " \n", "a.", "\n  at ", "x.Y: ", "file:/a "])
 def test_the_time_for_a_message_grows_with_its_length_only(unit: str) -> None:
     begun = time.perf_counter()
     clean_message("org.apache.ParseException: bad\n" + unit * (500_000 // len(unit)) + "q")
@@ -178,7 +178,7 @@ def test_the_log_of_a_failed_statement_of_spark_has_no_stack_trace() -> None:
     assert "\n".join(LogFilter().lines(SPARK_LOG.splitlines())) == SPARK_LOG_CLEAN
 
 
-@pytest.mark.parametrize("piece", [1, 2, 5, 1000])
+@each("piece", [1, 2, 5, 1000])
 def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once(piece: int) -> None:
     """However the trace is cut between two answers."""
     lines, one = HIVE_LOG.splitlines(), LogFilter()
@@ -187,7 +187,7 @@ def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once(piece: int) -> N
     ] == HIVE_LOG_CLEAN
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "clean"),
     [
         ("a\tat x.Y.z(Y.java:1)\tat x.Y.w(Y.java:2) ~[x.jar:1.0]", "a"),
@@ -222,7 +222,7 @@ def test_addresses_and_paths_of_the_server_are_not_shown(text: str, clean: str) 
     assert [one.rstrip() for one in LogFilter().lines([text])] == [clean]
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "INFO  : Compiling command(queryId=root_1): SELECT reflect('java.lang.Integer', 'parseInt', '1')",
@@ -262,7 +262,7 @@ UNITS = (
 )
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@each("unit", UNITS)
 def test_the_time_for_a_line_grows_with_its_length_only(unit: str) -> None:
     """A quadratic pattern would need hours for it; the time limit of the test says so."""
     without_internals(unit * (300_000 // len(unit)))

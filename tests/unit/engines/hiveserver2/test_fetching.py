@@ -10,6 +10,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2.errors import WireLost
@@ -71,7 +72,7 @@ def decoded(values: TColumn, declared: WireColumn) -> pa.Array:
     return record_batch(rows, (declared,)).column(0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("nulls", "length", "expected"),
     [
         (b"", 3, None),
@@ -101,7 +102,7 @@ def test_values_under_the_mask_are_null_whatever_they_are():
     assert decoded(TColumn(bool_val=flags), column(TTypeId.BOOLEAN)).to_pylist() == [None, True]
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "raw", "value"),
     [
         (TTypeId.DATE, b"2024-01-31", dt.date(2024, 1, 31)),
@@ -124,7 +125,7 @@ def test_a_timestamp_of_nanoseconds_keeps_them():
     assert array.cast(pa.string()).to_pylist() == ["2024-01-31 10:20:30.123456789"]
 
 
-@pytest.mark.parametrize("raw", [b"-0044-03-15 00:00:00", b"+12024-01-31 10:20:30"])
+@each("raw", [b"-0044-03-15 00:00:00", b"+12024-01-31 10:20:30"])
 def test_a_timestamp_beyond_arrow_stays_text(raw):
     assert decoded(text(raw), column(TTypeId.TIMESTAMP)).to_pylist() == [raw.decode()]
 
@@ -143,7 +144,7 @@ def test_bytes_stay_bytes():
     assert array.to_pylist() == [b"\0", None]
 
 
-@pytest.mark.parametrize(
+@each(
     ("declared", "expected"),
     [
         (column(TTypeId.DECIMAL, precision=10, scale=2), (ResultType.DECIMAL, "decimal(10,2)")),
@@ -282,7 +283,7 @@ async def test_few_rows_are_requested_first_and_many_in_the_end() -> None:
     assert (counts[0], counts[-1]) == (8, 10_000)
 
 
-@pytest.mark.parametrize("lost", [(1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7)])
+@each("lost", [(1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7)])
 async def test_an_answer_that_is_lost_takes_no_rows_with_it_and_doubles_none(lost: tuple[int, ...]) -> None:
     server = RowServer(numbers(3_000), dict.fromkeys(lost, _lost))
     assert await read(fetcher(server)) == numbers(3_000)
@@ -302,7 +303,7 @@ async def test_a_reader_that_goes_on_after_another_gets_the_rest_alone() -> None
     assert await read(fetcher(server, skip=1_000, again=True)) == numbers(3_000)[1_000:]
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["rows were read", "another process may have read"])
+@each("known", [True, False], ids=["rows were read", "another process may have read"])
 async def test_a_server_that_keeps_no_rows_is_not_asked_for_them_again(known: bool) -> None:
     server = RowServer(numbers(3_000), {2: _lost}, keeps_rows=False)
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
@@ -379,7 +380,7 @@ async def test_nothing_is_repeated_for_a_session_that_was_left() -> None:
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("happens", "error", "words"),
     [
         ({2: _lost, 3: _refused}, OutcomeUnknown, r"^Results have expired.* The cache is exceeded\."),

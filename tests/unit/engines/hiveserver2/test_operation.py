@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
+from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2 import operation as logs
@@ -108,7 +109,7 @@ def log_of(server: LogServer, *, by_rpc: bool) -> OperationLog:
     return OperationLog(server, HANDLE, by_rpc=by_rpc)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("by_rpc", [True, False])
+@each("by_rpc", [True, False])
 async def test_lines_come_each_once(by_rpc: bool) -> None:
     server = LogServer(["a", "b\n\tat x.Y.z(Y.java:1)"])
     log = log_of(server, by_rpc=by_rpc)
@@ -131,7 +132,7 @@ async def test_lines_whose_answer_was_lost_are_read_again() -> None:
     assert log.lines == ["a", "b"]
 
 
-@pytest.mark.parametrize("by_rpc", [True, False])
+@each("by_rpc", [True, False])
 async def test_a_log_that_is_full_is_not_asked_for_again(by_rpc: bool) -> None:
     server = LogServer([f"line {number}" for number in range(MAX_LOG_LINES + 5)])
     log = log_of(server, by_rpc=by_rpc)
@@ -189,7 +190,7 @@ class SettingServer:
     call_until_answered = call
 
 
-@pytest.mark.parametrize(
+@each(
     ("variant", "cells", "kept"),
     [
         (HIVE, (b"hive.fetch.task.caching=true",), True),
@@ -217,7 +218,7 @@ async def test_impala_says_it_itself() -> None:
     assert server.seen == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("task_status", "had_tasks"),
     [('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False), ("{", False)],
 )

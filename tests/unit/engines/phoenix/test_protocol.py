@@ -80,7 +80,7 @@ def test_a_map_is_pairs_of_key_and_value() -> None:
     assert [(pair.text(1), pair.text(2)) for pair in message.messages(2)] == [("a", "1"), ("b", "")]
 
 
-@pytest.mark.parametrize("data", [b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff"])
+@each("data", [b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff"])
 def test_what_is_cut_or_of_no_known_kind_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         list(fields(data))
@@ -132,7 +132,7 @@ def test_any_texts_come_back(texts: list[str | None]) -> None:
     assert [[typed_value(cell) for cell in row] for row in rows] == [[text, n] for n, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "values"),
     [
         (pa.int8(), [-128, 0, 127, None]),
@@ -149,7 +149,7 @@ def test_values_come_back(kind: pa.DataType, values: list[object]) -> None:
     assert [typed_value(cell) for (cell,) in parameters(pa.array(values, kind))] == values
 
 
-@pytest.mark.parametrize("numbers", [[-(2**63), -2, -1, 0, 1, 2**63 - 1]])
+@each("numbers", [[-(2**63), -2, -1, 0, 1, 2**63 - 1]])
 def test_numbers_are_zigzag(numbers: list[int]) -> None:
     """As `sint64` is defined: 0, -1, 1, -2 are 0, 1, 2, 3."""
     for value in numbers:
@@ -172,7 +172,7 @@ def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() 
     assert early.number(NUMBER_VALUE) == 2 * 12_219_292_800_001 - 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "value", "words"),
     [
         (pa.uint64(), 2**63, "above 9223372036854775807"),
@@ -210,7 +210,7 @@ def _told(error: Exception, phase: Phase) -> EngineError:
     return caught.value
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "opening", "before", "sent"),
     [
         (NotConnected(), EngineUnavailable, SessionLost, OutcomeUnknown),
@@ -231,7 +231,7 @@ def test_each_failure_means_what_its_moment_says(
     assert kinds == (opening, before, sent)
 
 
-@pytest.mark.parametrize(
+@each(
     ("trace", "said"),
     [
         (

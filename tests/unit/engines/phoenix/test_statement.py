@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 
 from queryserver.engines.phoenix.protocol import AvaticaColumn, Malformed, number, octets, text
 from queryserver.engines.phoenix.statement import AvaticaRowReader, cell_value, declare, typed_value
@@ -23,7 +24,7 @@ def _price() -> AvaticaRowReader:
     return AvaticaRowReader([declare(AvaticaColumn("P", "DECIMAL", 10, 2))])
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "value"),
     [
         (number(1, 24) + number(7, 1), None),
