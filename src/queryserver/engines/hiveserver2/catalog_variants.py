@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import (
@@ -279,16 +279,6 @@ def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
     return list(found.values())
 
 
-@dataclass(slots=True)
-class _SparkDescription:
-    """The sections of DESCRIBE FORMATTED."""
-
-    columns: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    partitions: set[str] = field(default_factory=set[str])
-    details: dict[str, str] = field(default_factory=dict[str, str])
-    defaults: dict[str, str] = field(default_factory=dict[str, str])
-
-
 class SparkCatalog(FamilyCatalog):
     """A Catalog."""
 
@@ -312,8 +302,7 @@ class SparkCatalog(FamilyCatalog):
         )
 
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
-        read = _read_sections(rows)
-        details = read.details
+        columns, details = _read_description(rows)
         # In DESCRIBE the properties run together so that they cannot be separated.
         listed = await self._read(f"SHOW TBLPROPERTIES {qualified(database, table)}")
         properties = {str(row[0]): str(row[1]) for row in listed if len(row) > 1}
@@ -326,12 +315,7 @@ class SparkCatalog(FamilyCatalog):
         return TableDescription(
             database,
             table,
-            tuple(
-                TableColumn(
-                    name, kind_text, comment, default=read.defaults.get(name), partition_key=name in read.partitions
-                )
-                for name, kind_text, comment in read.columns
-            ),
+            columns,
             kind=kind,
             comment=details.get("Comment", ""),
             support_updates=not kind.is_view and rows_can_change(format_name, {}),
@@ -382,8 +366,10 @@ class SparkCatalog(FamilyCatalog):
         return [read_partition(cell(row[0])) for row in await self._read(f"SHOW PARTITIONS {table}")]
 
 
-def _read_sections(rows: Sequence[Row]) -> _SparkDescription:
-    found, section = _SparkDescription(), ""
+def _read_description(rows: Sequence[Row]) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
+    """Columns and details in the sections of Spark's DESCRIBE FORMATTED."""
+    columns, partitions, section = list[TableColumn](), set[str](), ""
+    details, defaults = dict[str, str](), dict[str, str]()
     for row in rows:
         first, second, third = ("" if one is None else str(one) for one in row[:3])
         if first.startswith("# ") and not second:
@@ -391,16 +377,17 @@ def _read_sections(rows: Sequence[Row]) -> _SparkDescription:
         elif not first and not second:
             section = "#"
         elif section == "":
-            found.columns.append((first, second, third))
+            columns.append(TableColumn(first, second, third))
         elif section == "# Partition Information" and first != "# col_name":
-            found.partitions.add(first)
+            partitions.add(first)
         elif section == "# Partitioning":
-            found.partitions.add(second)
+            partitions.add(second)
         elif section == "# Detailed Table Information":
-            found.details.setdefault(first, second)
+            details.setdefault(first, second)
         elif section == "# Column Default Values":
-            found.defaults[first] = third
-    return found
+            defaults[first] = third
+    described = (replace(one, default=defaults.get(one.name), partition_key=one.name in partitions) for one in columns)
+    return tuple(described), details
 
 
 def catalog_of(dialect: str, session: EngineSession) -> FamilyCatalog:
