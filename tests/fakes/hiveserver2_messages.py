@@ -11,10 +11,8 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     MalformedMessage,
     Method,
     TApplicationException,
-    _bytes_of,
-    _message,
     _Reader,
-    _start,
+    encode_message,
 )
 from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode
 
@@ -52,9 +50,11 @@ def decode_call(raw: bytes) -> Call:
 
 def encode_reply(call: Call, reply: Struct) -> bytes:
     """The bytes of the answer to `call`."""
-    return _message(call.name, _REPLY, call.sequence, field=0, body=reply)
+    return encode_message(call.name, _REPLY, call.sequence, reply, field=0)
 
 
 def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
     """The bytes of a refusal of `call`."""
-    return _start(call.name, _EXCEPTION, call.sequence) + _bytes_of(TApplicationException(message=message, type=kind))
+    return encode_message(
+        call.name, _EXCEPTION, call.sequence, TApplicationException(message=message, type=kind), field=None
+    )

@@ -121,8 +121,12 @@ def newest_first(table: str, names: Sequence[str], columns: Sequence[TableColumn
     selected = ", ".join(quoted(name) for name in names)
     conditions = list[str]()
     for partition in wanted:
-        pairs = zip(partition, columns, strict=True)
-        tests = (f"{quoted(column.name)} = {_constant(value, column)}" for value, column in pairs)
+        tests = list[str]()
+        for value, column in zip(partition, columns, strict=True):
+            constant = value if _is_number(value, column) else literal(value)
+            if not _is_number(value, column) and not column.type.lower().startswith(("string", "varchar", "char")):
+                constant = f"CAST({constant} AS {column.type})"
+            tests.append(f"{quoted(column.name)} = {constant}")
         conditions.append(f"({' AND '.join(tests)})")
     # NULL is equal to nothing: partitions without a value need a condition of their own.
     absent = " OR ".join(f"{quoted(column.name)} IS NULL" for column in columns)
@@ -141,13 +145,6 @@ def newest_first(table: str, names: Sequence[str], columns: Sequence[TableColumn
 
 def _is_number(value: str, column: TableColumn) -> bool:
     return column.type.lower().startswith(_NUMERIC) and re.fullmatch(r"-?\d+(\.\d+)?", value) is not None
-
-
-def _constant(value: str, column: TableColumn) -> str:
-    if _is_number(value, column):
-        return value
-    is_text = column.type.lower().startswith(("string", "varchar", "char"))
-    return literal(value) if is_text else f"CAST({literal(value)} AS {column.type})"
 
 
 NO_STATISTICS = ColumnStatistics(message="The engine has no statistics of this column.")

@@ -298,7 +298,12 @@ class Hs2Engine:
         """
         login, connection = await self._connect(user, options)
         wire = self._wire(login, connection)
-        opening = asyncio.create_task(self._open(login, connection, wire, user, options), name="open session")
+
+        async def open_session() -> Hs2Session:
+            handle = await _open_session(connection, self._address, self._variant, user, options)
+            return Hs2Session(wire, handle, login.member, self._variant)
+
+        opening = asyncio.create_task(open_session(), name="open session")
         try:
             yield await asyncio.shield(opening)
         finally:
@@ -388,12 +393,6 @@ class Hs2Engine:
     def _wire(self, login: Hs2Login, opener: Hs2Connection) -> Wire:
         opener.opened_session = True
         return Wire(opener, partial(self._pool.take, login), self._address.limits, self._address.cell_max_bytes)
-
-    async def _open(
-        self, login: Hs2Login, connection: Hs2Connection, wire: Wire, user: User, options: SessionOptions
-    ) -> Hs2Session:
-        handle = await _open_session(connection, self._address, self._variant, user, options)
-        return Hs2Session(wire, handle, login.member, self._variant)
 
     async def _leave_once_open(self, login: Hs2Login, wire: Wire, opening: asyncio.Task[Hs2Session]) -> None:
         """Hive keeps a session whose connection is closed before it answers: only its handle ends it."""

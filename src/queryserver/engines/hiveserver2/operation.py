@@ -353,7 +353,14 @@ class Hs2Operation:
         if has_result_set or (modified is not None and modified < 0):
             modified = None
         if not has_result_set and self._variant.close_tells_rows:
-            modified = await self._close_and_count()
+            # Impala's own way to close; it drops the log, which is therefore read before.
+            await self._log.read()
+            self._closed = True
+            request = structs.TOperationReq(operation_handle=self._handle)
+            closed = await self._wire.call(messages.CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
+            check(closed.status)
+            counts = closed.dml_result
+            modified = counts and sum(counts.rows_modified.values()) + sum((counts.rows_deleted or {}).values())
         return OperationStatus(OperationState.FINISHED, has_result_set=has_result_set, modified_rows=modified)
 
     async def _describe(self) -> bool:
@@ -369,14 +376,3 @@ class Hs2Operation:
         if self.columns != (placeholder,):
             return bool(self.columns)
         return await self._fetcher.peek()
-
-    async def _close_and_count(self) -> int | None:
-        """Close it as Impala does; its log is read before, because the server then drops it."""
-        await self._log.read()
-        self._closed = True
-        request = structs.TOperationReq(operation_handle=self._handle)
-        reply = await self._wire.call(messages.CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
-        check(reply.status)
-        if reply.dml_result is None:
-            return None
-        return sum(reply.dml_result.rows_modified.values()) + sum((reply.dml_result.rows_deleted or {}).values())

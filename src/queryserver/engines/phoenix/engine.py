@@ -83,7 +83,12 @@ class PhoenixEngine:
                 await connection.forbid_changes()
             yield session, connection
         finally:
-            await asyncio.shield(_leave(session, connection))
+
+            async def leave() -> None:
+                await session.leave()
+                await connection.close()
+
+            await asyncio.shield(leave())
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
@@ -124,8 +129,3 @@ async def _run(connection: PhoenixConnection, sql: str) -> None:
         await connection.close_statement(statement)
         raise
     await connection.close_statement(statement)
-
-
-async def _leave(session: StreamedSession, connection: PhoenixConnection) -> None:
-    await session.leave()
-    await connection.close()

@@ -55,28 +55,25 @@ async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> As
 
 async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> bytes:
     """The segment as JSON text. Raises OutcomeUnknown."""
+
+    async def attempt() -> bytes:
+        answer = await _send(coordinator, segment, "uri")
+        protocol.check_status(answer.status, answer.body)
+        return answer.body
+
     if segment["type"] == "inline":
         raw = b64decode(segment["data"])
     else:
-        raw = await _download(coordinator, segment)
+        try:
+            raw = await insist(attempt, for_s=coordinator.address.timeouts.retry_s)
+        except protocol.Transient as error:
+            raise protocol.given_up(error, sent=True) from error
     if encoding == "json":
         return raw
     if encoding != "json+zstd":
         raise OutcomeUnknown(f"Trino's result has an unknown encoding: {encoding[:50]}.")
     unpack = partial(_decompress, raw, body_limit(coordinator.address.cell_max_bytes))
     return await asyncio.get_running_loop().run_in_executor(coordinator.executor, unpack)
-
-
-async def _download(coordinator: Coordinator, segment: Json) -> bytes:
-    async def attempt() -> bytes:
-        answer = await _send(coordinator, segment, "uri")
-        protocol.check_status(answer.status, answer.body)
-        return answer.body
-
-    try:
-        return await insist(attempt, for_s=coordinator.address.timeouts.retry_s)
-    except protocol.Transient as error:
-        raise protocol.given_up(error, sent=True) from error
 
 
 async def _send(coordinator: Coordinator, segment: Json, member: str) -> TrinoAnswer:

@@ -72,7 +72,7 @@ class TApplicationException(Struct):
 
 
 def encode_call(method: Method[RequestT, ReplyT], request: RequestT, sequence: int) -> bytes:
-    return _message(method.name, _CALL, sequence, field=1, body=request)
+    return encode_message(method.name, _CALL, sequence, request, field=1)
 
 
 def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0) -> ReplyT:
@@ -93,20 +93,14 @@ def decode_reply(method: Method[RequestT, ReplyT], raw: bytes, sequence: int = 0
     return reply
 
 
-def _message(name: str, kind: int, sequence: int, *, field: int, body: Struct) -> bytes:
-    around = packing.pack(">bh", TType.STRUCT, field)
-    return b"".join((_start(name, kind, sequence), around, _bytes_of(body), b"\0"))
-
-
-def _start(name: str, kind: int, sequence: int) -> bytes:
-    text = name.encode()
-    return _HEADER.pack(_VERSION | kind, len(text)) + text + packing.pack(">i", sequence)
-
-
-def _bytes_of(one: Struct) -> bytes:
-    target = TMemoryBuffer()
-    one.write(TBinaryProtocolAccelerated(target))
-    return target.getvalue()
+def encode_message(name: str, kind: int, sequence: int, body: Struct, *, field: int | None) -> bytes:
+    """The bytes of a message; `field`: the number of the body in the struct around it, None: there is none."""
+    target, text = TMemoryBuffer(), name.encode()
+    body.write(TBinaryProtocolAccelerated(target))
+    head = _HEADER.pack(_VERSION | kind, len(text)) + text + packing.pack(">i", sequence)
+    if field is None:
+        return head + target.getvalue()
+    return b"".join((head, packing.pack(">bh", TType.STRUCT, field), target.getvalue(), b"\0"))
 
 
 _AROUND: dict[tuple[type[Struct], int], type[Struct]] = {}
