@@ -27,7 +27,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TFetchResultsReq,
     TOpenSessionReq,
 )
-from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Login, Member
+from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Hs2Login, Member
 from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.trino.engine import TrinoEngine
 from queryserver.engines.trino.protocol import TrinoAddress
@@ -157,7 +157,7 @@ async def _count(engine: Engine, sql: str) -> int:
 async def _bare_rows(address: ServerAddress) -> None:
     """Fetch and decode, nothing else: the replies are dropped as the C extension made them."""
     member = Member(address.host, address.port)
-    connection = await connect(_hs2(address), Login(member, address.user))
+    connection = await connect(_hs2(address), Hs2Login(member, address.user))
     try:
         opened = await connection.call(OPEN_SESSION, TOpenSessionReq(username=address.user), limit_s=_LIMIT_S)
         statement = TExecuteStatementReq(session_handle=opened.session_handle, statement=_SPARK_SQL)

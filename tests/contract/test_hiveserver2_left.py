@@ -15,12 +15,12 @@ from tests.contract.engine_driving import ended, operation, run
 from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
-from queryserver.engines.hiveserver2.connection import Connection, Wire, connect
+from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.errors import WireLost
 from queryserver.engines.hiveserver2.protocol.messages import CLOSE_SESSION
 from queryserver.engines.hiveserver2.protocol.structs import TCloseSessionReq, THandleIdentifier, TSessionHandle
-from queryserver.engines.hiveserver2.variants import Hs2Address, Login, Member
+from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Member
 from queryserver.errors.statements import EngineUnavailable, OutcomeUnknown
 
 pytestmark = pytest.mark.capability("Nothing goes on for nobody")
@@ -159,7 +159,7 @@ async def test_who_reads_rows_that_another_task_closes_is_told_so(peers: Peers) 
 async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
-        another = partial(connect, Hs2Address((member,), limits=LIMITS), Login(member, USER.username))
+        another = partial(connect, Hs2Address((member,), limits=LIMITS), Hs2Login(member, USER.username))
         opener = await another()
         wire = Wire(opener, another, LIMITS)
         server.faults["CloseSession"] = Fault.HOLD
@@ -184,7 +184,7 @@ async def test_a_connection_that_is_made_while_its_session_is_left_is_closed() -
 async def test_a_wire_that_was_released_makes_no_calls() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
-        another = partial(connect, Hs2Address((member,), limits=LIMITS), Login(member, USER.username))
+        another = partial(connect, Hs2Address((member,), limits=LIMITS), Hs2Login(member, USER.username))
         wire = Wire(await another(), another, LIMITS)
         (opener,) = wire.release()
         for call in (wire.call, wire.call_opener):
@@ -198,8 +198,8 @@ async def test_a_wire_that_was_released_makes_no_calls() -> None:
 async def test_the_time_limit_of_a_call_is_that_of_its_connection_too() -> None:
     async with ScriptedServer().serving() as server, asyncio.timeout(LONGEST_S):
         member = Member("127.0.0.1", server.port)
-        another = partial(connect, Hs2Address((member,)), Login(member, USER.username))
-        opener: Connection = await another()
+        another = partial(connect, Hs2Address((member,)), Hs2Login(member, USER.username))
+        opener: Hs2Connection = await another()
         wire = Wire(opener, another, LIMITS)
         server.faults["CloseSession"] = Fault.HOLD
         first = asyncio.create_task(wire.call(CLOSE_SESSION, UNKNOWN, limit_s=LONGEST_S))

@@ -13,16 +13,16 @@ from tests.contract.test_phoenix_engine import FACTS, make_tables
 from tests.engines.scripted_avatica import Peer, scripted_avatica
 from tests.engines.servers import HttpAddress
 
-from queryserver.engines.phoenix.connection import Authentication, Patience, PhoenixAddress
+from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixAuthentication, PhoenixTimeouts
 from queryserver.engines.phoenix.engine import PhoenixEngine
 from queryserver.engines.protocol import Credentials, Engine, OperationState, SessionOptions
 from queryserver.errors.statements import CredentialsRequired, OutcomeUnknown, SessionLost, StatementRejected
 
-PATIENCE = Patience(connect_s=2, answer_s=3, stop_s=1, beat_s=0.5, silence_s=2)
+TIMEOUTS = PhoenixTimeouts(connect_s=2, answer_s=3, stop_s=1, beat_s=0.5, silence_s=2)
 
 
 def _engine_at(port: int) -> PhoenixEngine:
-    return PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{port}/", patience=PATIENCE))
+    return PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{port}/", timeouts=TIMEOUTS))
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ class TestPhoenixFaults(PhoenixBasis, FaultsContract):
 
     @pytest.fixture
     def engine_at(self) -> Callable[[int], Engine]:
-        patience = Patience(connect_s=2, answer_s=15, stop_s=2, beat_s=2, silence_s=10)
-        return lambda port: PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{port}", patience=patience))
+        timeouts = PhoenixTimeouts(connect_s=2, answer_s=15, stop_s=2, beat_s=2, silence_s=10)
+        return lambda port: PhoenixEngine(PhoenixAddress(f"http://127.0.0.1:{port}", timeouts=timeouts))
 
 
 class TestQueryServer:
@@ -94,10 +94,10 @@ class TestQueryServer:
     async def test_an_idle_connection_is_kept_known(self, engine: Engine, peer: Peer) -> None:
         async with engine.session(USER, NO_OPTIONS) as session:
             before = peer.asked.count("ConnectionSync")
-            await asyncio.sleep(3 * PATIENCE.beat_s)
+            await asyncio.sleep(3 * TIMEOUTS.beat_s)
             assert peer.asked.count("ConnectionSync") > before
             peer.connections.clear()
-            await asyncio.sleep(3 * PATIENCE.beat_s)
+            await asyncio.sleep(3 * TIMEOUTS.beat_s)
             assert not await session.is_alive()
 
     async def test_a_connection_forgotten_while_the_statement_runs_leaves_the_outcome_unknown(
@@ -129,7 +129,7 @@ class TestQueryServer:
         self, engine: Engine, peer: Peer
     ) -> None:
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, "SLOW") as handle:
-            status = await session.poll(handle, wait_s=PATIENCE.silence_s + PATIENCE.answer_s + 2)
+            status = await session.poll(handle, wait_s=TIMEOUTS.silence_s + TIMEOUTS.answer_s + 2)
             assert status.state is OperationState.RUNNING
 
     async def test_rows_after_a_stop_are_dropped(self, engine: Engine, peer: Peer) -> None:
@@ -201,7 +201,7 @@ class TestQueryServer:
 
     async def test_the_caller_s_own_login_is_sent(self, peer: Peer) -> None:
         engine = PhoenixEngine(
-            PhoenixAddress(f"http://127.0.0.1:{peer.port}", None, authentication=Authentication.BASIC)
+            PhoenixAddress(f"http://127.0.0.1:{peer.port}", None, authentication=PhoenixAuthentication.BASIC)
         )
         assert engine.capabilities.wants_credentials
         with pytest.raises(CredentialsRequired):

@@ -11,9 +11,9 @@ from tests.engines.servers import HttpAddress
 
 from queryserver.engines.protocol import Engine
 from queryserver.engines.trino.engine import TrinoEngine
-from queryserver.engines.trino.protocol import Patience, TrinoAddress
+from queryserver.engines.trino.protocol import TrinoAddress, TrinoTimeouts
 
-SHORT = Patience(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open_s=8.0)
+SHORT = TrinoTimeouts(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open_s=8.0)
 
 
 @pytest.mark.engine("trino")
@@ -42,5 +42,5 @@ class TestTrinoFaults(FaultsContract):
     @pytest.fixture
     def engine_at(self) -> Callable[[int], Engine]:
         return lambda port: TrinoEngine(
-            TrinoAddress(f"http://127.0.0.1:{port}", "memory", "default", source=SOURCE, patience=SHORT)
+            TrinoAddress(f"http://127.0.0.1:{port}", "memory", "default", source=SOURCE, timeouts=SHORT)
         )

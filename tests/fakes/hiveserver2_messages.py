@@ -11,12 +11,10 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     MalformedMessage,
     Method,
     TApplicationException,
-    _bytes_of,
-    _message,
     _Reader,
-    _start,
+    encode_message,
 )
-from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode, struct
+from queryserver.engines.hiveserver2.protocol.structs import Struct, TStatus, TStatusCode
 
 METHODS = {one.name: one for one in vars(methods).values() if isinstance(one, Method)}
 SUCCESS = TStatus(status_code=TStatusCode.SUCCESS)
@@ -34,7 +32,6 @@ class Call:
     request: Struct
 
 
-@struct
 class _Nothing(Struct):
     """Whatever it held is skipped."""
 
@@ -53,9 +50,11 @@ def decode_call(raw: bytes) -> Call:
 
 def encode_reply(call: Call, reply: Struct) -> bytes:
     """The bytes of the answer to `call`."""
-    return _message(call.name, _REPLY, call.sequence, field=0, body=reply)
+    return encode_message(call.name, _REPLY, call.sequence, reply, field=0)
 
 
 def encode_exception(call: Call, message: str, kind: int = INTERNAL_ERROR) -> bytes:
     """The bytes of a refusal of `call`."""
-    return _start(call.name, _EXCEPTION, call.sequence) + _bytes_of(TApplicationException(message=message, type=kind))
+    return encode_message(
+        call.name, _EXCEPTION, call.sequence, TApplicationException(message=message, type=kind), field=None
+    )

@@ -183,7 +183,7 @@ def _sqlite(connector: Connector, context: BuildContext) -> Engine:
 def _trino(connector: Connector, context: BuildContext) -> Engine:
     """A coordinator of Trino, or of Presto when that is the connector's dialect."""
     from queryserver.engines.trino.engine import TrinoEngine
-    from queryserver.engines.trino.protocol import PRESTO, TRINO, Authentication, TrinoAddress
+    from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication
 
     options = context.options(TrinoOptions, connector)
     address = TrinoAddress(
@@ -192,7 +192,7 @@ def _trino(connector: Connector, context: BuildContext) -> Engine:
         schema=options.schema_,
         username=options.username,
         password=options.password,
-        authentication=Authentication(options.auth_mechanism),
+        authentication=TrinoAuthentication(options.auth_mechanism),
         has_impersonation=options.has_impersonation,
         ssl_validate=options.ssl_validate,
         ssl_ca=options.ssl_ca,
@@ -208,17 +208,17 @@ def _trino(connector: Connector, context: BuildContext) -> Engine:
 
 
 def _phoenix(connector: Connector, context: BuildContext) -> Engine:
-    from queryserver.engines.phoenix.connection import Authentication, PhoenixAddress
+    from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixAuthentication
     from queryserver.engines.phoenix.engine import PhoenixEngine
 
     options = context.options(PhoenixOptions, connector)
-    if options.auth_mechanism == Authentication.SPNEGO:
+    if options.auth_mechanism == PhoenixAuthentication.SPNEGO:
         _require_kerberos(connector, "SPNEGO needs the extra `kerberos` of this server")
     address = PhoenixAddress(
         url=options.url,
         username=options.username,
         password=options.password,
-        authentication=Authentication(options.auth_mechanism),
+        authentication=PhoenixAuthentication(options.auth_mechanism),
         ssl_validate=options.ssl_validate,
         ssl_ca=options.ssl_ca,
         cell_max_bytes=context.cell_max_bytes,

@@ -63,8 +63,8 @@ def test_every_secret_option_is_masked_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("interface", "mechanisms", "taken"),
     [
-        ("trino", trino.Authentication, "NONE, BASIC, JWT"),
-        ("phoenix", phoenix.Authentication, "NONE, BASIC, SPNEGO"),
+        ("trino", trino.TrinoAuthentication, "NONE, BASIC, JWT"),
+        ("phoenix", phoenix.PhoenixAuthentication, "NONE, BASIC, SPNEGO"),
         ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
     ],
 )

@@ -4,7 +4,7 @@ import asyncio
 
 from queryserver.engines.connections import RETRY_S, Retries
 from queryserver.engines.hiveserver2.variants import Limits
-from queryserver.engines.trino.protocol import Patience
+from queryserver.engines.trino.protocol import TrinoTimeouts
 
 
 async def test_without_time_there_is_no_further_attempt() -> None:
@@ -37,4 +37,4 @@ async def test_pauses_grow_and_end_with_the_time(monkeypatch) -> None:
 
 
 def test_engines_with_statements_that_outlive_a_connection_have_the_same_patience() -> None:
-    assert Limits().retry_s == Patience().retry_s == RETRY_S == 60
+    assert Limits().retry_s == TrinoTimeouts().retry_s == RETRY_S == 60

@@ -1,22 +1,21 @@
-"""Metadata of Apache Hive."""
+"""Metadata of Apache Hive, Impala and Spark: what each answers in its own way."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from queryserver.engines.catalog_queries import Row
 from queryserver.engines.hiveserver2.catalog import (
     NO_STATISTICS,
     FamilyCatalog,
     Partition,
-    Place,
-    joined,
     literal,
-    once,
+    named_statistics,
+    nested_values,
     qualified,
     quoted,
     read_partition,
-    told_statistics,
+    sample_of_values,
 )
 from queryserver.engines.hiveserver2.descriptions import (
     Layout,
@@ -50,15 +49,11 @@ from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import StatementRejected
 from queryserver.sql.types import parse_type
 
-_UNKNOWN_FUNCTION = "does not exist."
-_FUNCTION_TYPE = "Function type:"
-
 
 class HiveCatalog(FamilyCatalog):
     """A Catalog. Hive writes texts as in Java's source, backslashes and all."""
 
     async def databases(self) -> Sequence[str]:
-        """Names of all databases."""
         return [unescaped(name) for name in await super().databases()]
 
     async def _tables(self, database: str) -> list[TableSummary]:
@@ -67,11 +62,9 @@ class HiveCatalog(FamilyCatalog):
         except StatementRejected as error:
             if "ParseException" not in error.message:
                 raise
-            return await self._tables_of_old(database)
-        return [TableSummary(unescaped(cell(row[0])), table_kind(cell(row[1]))) for row in rows]
-
-    async def _tables_of_old(self, database: str) -> list[TableSummary]:
-        """Before Hive 4 no statement tells kinds; views are listed since Hive 2.2."""
+        else:
+            return [TableSummary(unescaped(cell(row[0])), table_kind(cell(row[1]))) for row in rows]
+        # Before Hive 4 no statement gives kinds; views are listed since Hive 2.2.
         rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
         views = {row[0] for row in await self._read(f"SHOW VIEWS IN {quoted(database)}")}
         kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
@@ -95,10 +88,10 @@ class HiveCatalog(FamilyCatalog):
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
         rows = await self._read(f"DESCRIBE FORMATTED {qualified(table.database, table.name)} {quoted(column)}")
-        return told_statistics({cell(row[0]): unescaped(cell(row[1])) for row in rows})
+        return named_statistics({cell(row[0]): unescaped(cell(row[1])) for row in rows})
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
-        """Functions of a database have its name before theirs."""
+        """Functions of a database have its name before their own."""
         names = [unescaped(cell(row[0])) for row in await self._read("SHOW FUNCTIONS")]
         return [
             FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true")
@@ -117,15 +110,16 @@ class HiveCatalog(FamilyCatalog):
         names = (name,) if database is None else (database, name)
         rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {qualified(*names)}")
         lines = [unescaped(cell(row[0])) for row in rows]
-        if not lines or lines[0].endswith(_UNKNOWN_FUNCTION):
+        if not lines or lines[0].endswith("does not exist."):
             return None
-        word = next((one.removeprefix(_FUNCTION_TYPE) for one in lines if one.startswith(_FUNCTION_TYPE)), "")
+        prefix = "Function type:"
+        kind = next((one.removeprefix(prefix) for one in lines if one.startswith(prefix)), "")
         signature, _, _ = lines[0].partition(" - ")
         return FunctionDescription(
             name,
             signature=signature.removeprefix(f"{database}.") if "(" in signature else "",
-            is_builtin=word,
-            is_persistent={"BUILTIN": "true", "PERSISTENT": "true", "TEMPORARY": "false"}.get(word, ""),
+            is_builtin=kind,
+            is_persistent={"BUILTIN": "true", "PERSISTENT": "true", "TEMPORARY": "false"}.get(kind, ""),
             description="\n".join(lines),
         )
 
@@ -155,33 +149,28 @@ def described(database: str, table: str, layout: Layout, *, tells_constraints: b
 
 
 _BUILTINS = "_impala_builtins"
-_TOTAL = "Total"
 
 
 class ImpalaCatalog(FamilyCatalog):
     """A Catalog."""
 
-    # Between back-ticks a backslash takes the next character along, and a doubled back-tick is the end of one name and
-    # the begin of another.
+    # Between back-ticks a backslash includes the next character, and a doubled back-tick ends one name and begins
+    # another.
     unquotable = "`\\"
 
     async def _tables(self, database: str) -> list[TableSummary]:
         rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
-        views = await self._views(database)
+        try:
+            views = {cell(row[0]) for row in await self._read(f"SHOW VIEWS IN {quoted(database)}")}
+        except StatementRejected as error:
+            if "Syntax error" not in error.message and "ParseException" not in error.message:
+                raise
+            views = set[str]()  # SHOW VIEWS is new in Impala 4.2; without it each table would have to be loaded
         kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
         return [
             TableSummary(cell(row[0]), kinds[cell(row[0]) in views], cell(row[1]) if len(row) > 1 else "")
             for row in rows
         ]
-
-    async def _views(self, database: str) -> set[str]:
-        """Impala before 4.2 does not know SHOW VIEWS: there views cannot be told from tables without loading each."""
-        try:
-            return {cell(row[0]) for row in await self._read(f"SHOW VIEWS IN {quoted(database)}")}
-        except StatementRejected as error:
-            if "Syntax error" in error.message or "ParseException" in error.message:
-                return set()
-            raise
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
         """The first row is name, location, comment; sections `Owner: ` and `Parameter: ` follow."""
@@ -205,35 +194,31 @@ class ImpalaCatalog(FamilyCatalog):
 
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
         layout = read_layout(rows)
-        constraints = "kudu" in layout.parameters.get("storage_handler", "").lower()
-        if constraints:
-            await self._add_constraints(database, table, layout)
-        return described(database, table, layout, tells_constraints=constraints)
-
-    async def _add_constraints(self, database: str, table: str, layout: Layout) -> None:
-        """Of a Kudu table the plain DESCRIBE tells name, type, comment, primary_key, key_unique, nullable, default."""
-        for row in await self._read(f"DESCRIBE {qualified(database, table)}"):
+        is_kudu = "kudu" in layout.parameters.get("storage_handler", "").lower()
+        # Of a Kudu table DESCRIBE has name, type, comment, primary_key, key_unique, nullable, default.
+        for row in await self._read(f"DESCRIBE {qualified(database, table)}") if is_kudu else ():
             cells = [cell(one) for one in row]
             if len(cells) > 6:
                 layout.primary |= {cells[0]} if cells[3] == "true" else set()
                 layout.not_null |= {cells[0]} if cells[5] == "false" else set()
                 layout.defaults |= {cells[0]: cells[6]} if cells[6] else {}
+        return described(database, table, layout, tells_constraints=is_kudu)
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """One statement tells all columns: name, type, distinct values, NULLs, max and avg size, trues, falses."""
+        """All columns come in one answer: name, type, distinct values, NULLs, max and avg size, trues, falses."""
         rows = await self._read(f"SHOW COLUMN STATS {qualified(table.database, table.name)}")
-        told = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
-        told += [""] * (6 - len(told))
-        # Sizes of types of fixed width are always told: they are no statistics of the values.
-        if whole(told[0]) is None and whole(told[1]) is None:
+        cells = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
+        distinct, nulls, longest, average, trues, falses = (cells + [""] * 6)[:6]
+        # Sizes of types of fixed width are always given: they are no statistics of the values.
+        if whole(distinct) is None and whole(nulls) is None:
             return NO_STATISTICS
         return ColumnStatistics(
-            distinct_count=whole(told[0]),
-            num_nulls=whole(told[1]),
-            max_col_len=whole(told[2]),
-            avg_col_len=real(told[3]),
-            num_trues=whole(told[4]),
-            num_falses=whole(told[5]),
+            distinct_count=whole(distinct),
+            num_nulls=whole(nulls),
+            max_col_len=whole(longest),
+            avg_col_len=real(average),
+            num_trues=whole(trues),
+            num_falses=whole(falses),
         )
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
@@ -243,34 +228,31 @@ class ImpalaCatalog(FamilyCatalog):
         return _functions(await self._read(f"SHOW FUNCTIONS IN {quoted(database)}"))
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """A pattern finds too much rather than too little: `*` and `|` mean something in it."""
-        place = _BUILTINS if database is None else quoted(database)
-        rows = await self._read(f"SHOW FUNCTIONS IN {place} LIKE {literal(name.lower())}")
+        """The pattern may match too much, because `*` and `|` are special in it."""
+        source = _BUILTINS if database is None else quoted(database)
+        rows = await self._read(f"SHOW FUNCTIONS IN {source} LIKE {literal(name.lower())}")
         return next((one for one in _functions(rows) if one.name == name.lower()), None)
 
     async def _partitions(self, table: str) -> list[Partition]:
-        """The first cells of each row are the values, counts and sizes follow; the last row is a total."""
+        """Each row has the values first, then counts and sizes; the last row is a total."""
         rows = [[cell(one) for one in row] for row in await self._read(f"SHOW PARTITIONS {table}")]
-        return [tuple(row) for row in rows if row[0] != _TOTAL]
+        return [tuple(row) for row in rows if row[0] != "Total"]
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        """COMPUTE STATS, for the table or one column."""
         self._check_column(column or "")
         statement = f"COMPUTE STATS {qualified(table.database, table.name)}"
         return statement if column is None else f"{statement} ({quoted(column)})"
 
-    def _place(self, table: str, column: TableColumn, nested: Sequence[str]) -> Place:
+    def _sample_of_values(self, source: str, column: TableColumn, nested: Sequence[str], kind: SampleKind) -> str:
         for name in (column.name, *nested):
             self._check_column(name)
-        return joined(table, column, nested)
-
-    def _sample_of_values(self, place: Place, kind: SampleKind) -> str:
-        if is_complex(place.type):
-            raise NotSupported(f"Impala cannot compare the values of {place.name}.")
-        return super()._sample_of_values(place, kind)
+        values = nested_values(source, column, nested, joins=True)
+        if is_complex(values.type):
+            raise NotSupported(f"Impala cannot compare the values of {values.name}.")
+        return sample_of_values(values, kind, groups_maps=self.groups_maps)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
-        """As `*` does it: complex columns are left out."""
+        """As `*` does, without complex columns."""
         return [
             column.name
             for column in table.columns
@@ -283,34 +265,18 @@ class ImpalaCatalog(FamilyCatalog):
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
-    """Of rows: return type, signature `abs(BIGINT)`, binary type, is persistent."""
-    found = list[FunctionDescription]()
+    """From rows of return type, signature `abs(BIGINT)`, binary type, is persistent; overloads are merged."""
+    found = dict[str, FunctionDescription]()
     for row in rows:
-        returned, signature, binary, persistent = (cell(one) for one in row[:4])
-        name, bracket, rest = signature.partition("(")
-        found.append(FunctionDescription(name.lower(), bracket + rest, returned, binary, persistent))
-    return once(found)
-
-
-_PARTITIONS, _TRANSFORMS = "# Partition Information", "# Partitioning"
-_DETAILS, _DEFAULTS = "# Detailed Table Information", "# Column Default Values"
-_SIZE = re.compile(r"(\d+) bytes(?:, (\d+) rows)?")
-
-
-@dataclass(slots=True)
-class _Sections:
-    """A description of Spark taken apart."""
-
-    columns: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])
-    partitions: set[str] = field(default_factory=set[str])
-    details: dict[str, str] = field(default_factory=dict[str, str])
-    defaults: dict[str, str] = field(default_factory=dict[str, str])
-
-    def table_columns(self) -> tuple[TableColumn, ...]:
-        return tuple(
-            TableColumn(name, kind, comment, default=self.defaults.get(name), partition_key=name in self.partitions)
-            for name, kind, comment in self.columns
-        )
+        returned, text, binary, persistent = (cell(one) for one in row[:4])
+        name, bracket, rest = text.partition("(")
+        name, signature = name.lower(), bracket + rest
+        first = found.get(name)
+        if first is None:
+            found[name] = FunctionDescription(name, signature, returned, binary, persistent)
+        elif signature not in first.signature.split("\n"):
+            found[name] = replace(first, signature=f"{first.signature}\n{signature}")
+    return list(found.values())
 
 
 class SparkCatalog(FamilyCatalog):
@@ -319,32 +285,37 @@ class SparkCatalog(FamilyCatalog):
     groups_maps = False
 
     async def _tables(self, database: str) -> list[TableSummary]:
-        """Temporary views, which are of no database, are left out. Comments of all tables would be dear."""
+        """Without temporary views, which are in no database. Comments would cost a statement per table."""
         rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
         views = {cell(row[1]) for row in await self._read(f"SHOW VIEWS IN {quoted(database)}") if not row[2]}
         names = [cell(row[1]) for row in rows if not row[2]]
         return [TableSummary(name, TableKind.VIEW if name in views else TableKind.MANAGED) for name in names]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
-        told = {cell(row[0]): cell(row[1]) for row in rows}
+        details = {cell(row[0]): cell(row[1]) for row in rows}
         return DatabaseDescription(
             name,
-            comment=told.get("Comment", ""),
-            location=told.get("Location", ""),
-            owner_name=told.get("Owner", ""),
-            parameters=told.get("Properties", ""),
+            comment=details.get("Comment", ""),
+            location=details.get("Location", ""),
+            owner_name=details.get("Owner", ""),
+            parameters=details.get("Properties", ""),
         )
 
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
-        sections = _read_sections(rows)
-        details = sections.details
-        properties = await self._properties(database, table)
+        columns, details = _read_description(rows)
+        # In DESCRIBE the properties run together so that they cannot be separated.
+        listed = await self._read(f"SHOW TBLPROPERTIES {qualified(database, table)}")
+        properties = {str(row[0]): str(row[1]) for row in listed if len(row) > 1}
         kind = table_kind(details.get("Type", ""))
-        format_name = "" if kind.is_view else _format(details, properties)
+        format_name = "" if kind.is_view else details.get("Provider", "").lower()
+        if format_name in {"", "hive"} and not kind.is_view:
+            format_name = file_format(details, properties)
+        # `658 bytes, 2 rows`; the rows are known only after ANALYZE.
+        size = re.match(r"(?P<totalSize>\d+) bytes(?:, (?P<numRows>\d+) rows)?", details.get("Statistics", ""))
         return TableDescription(
             database,
             table,
-            sections.table_columns(),
+            columns,
             kind=kind,
             comment=details.get("Comment", ""),
             support_updates=not kind.is_view and rows_can_change(format_name, {}),
@@ -353,17 +324,12 @@ class SparkCatalog(FamilyCatalog):
             create_time=utc_text(details.get("Created Time", "")),
             format=format_name,
             properties=tuple(TableProperty(name, value) for name, value in properties.items()),
-            statistics=_statistics(details.get("Statistics", "")),
+            statistics={name: size[name] for name in ("numRows", "totalSize") if size[name]} if size else {},
         )
-
-    async def _properties(self, database: str, table: str) -> dict[str, str]:
-        """Asked for by themselves: DESCRIBE runs them together so that they cannot be taken apart."""
-        rows = await self._read(f"SHOW TBLPROPERTIES {qualified(database, table)}")
-        return {str(row[0]): str(row[1]) for row in rows if len(row) > 1}
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
         rows = await self._read(f"DESCRIBE EXTENDED {qualified(table.database, table.name)} {quoted(column)}")
-        return told_statistics({cell(row[0]): cell(row[1]) for row in rows})
+        return named_statistics({cell(row[0]): cell(row[1]) for row in rows})
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
         names = [cell(row[0]) for row in await self._read("SHOW SYSTEM FUNCTIONS")]
@@ -383,14 +349,27 @@ class SparkCatalog(FamilyCatalog):
             if is_unknown_function(error):
                 return None
             raise
-        return _described_function(database, name, [str(row[0]) for row in rows])
+        text = "\n".join(str(row[0]) for row in rows)
+        usage = text.partition("Usage:")[2].partition("Extended Usage:")[0]
+        # Each overload begins with `name(arguments) - description`.
+        signatures = re.findall(rf"^\s*({re.escape(name)}\(.*?\)) - ", usage, re.MULTILINE | re.IGNORECASE)
+        is_builtin = database is None and "Function: spark_catalog." not in text
+        return FunctionDescription(
+            name,
+            signature="\n".join(dict.fromkeys(signatures)),
+            is_builtin="BUILTIN" if is_builtin else "",
+            is_persistent="true",
+            description=text.strip(),
+        )
 
     async def _partitions(self, table: str) -> list[Partition]:
         return [read_partition(cell(row[0])) for row in await self._read(f"SHOW PARTITIONS {table}")]
 
 
-def _read_sections(rows: Sequence[Row]) -> _Sections:
-    found, section = _Sections(), ""
+def _read_description(rows: Sequence[Row]) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
+    """Columns and details in the sections of Spark's DESCRIBE FORMATTED."""
+    columns, partitions, section = list[TableColumn](), set[str](), ""
+    details, defaults = dict[str, str](), dict[str, str]()
     for row in rows:
         first, second, third = ("" if one is None else str(one) for one in row[:3])
         if first.startswith("# ") and not second:
@@ -398,51 +377,20 @@ def _read_sections(rows: Sequence[Row]) -> _Sections:
         elif not first and not second:
             section = "#"
         elif section == "":
-            found.columns.append((first, second, third))
-        elif section == _PARTITIONS and first != "# col_name":
-            found.partitions.add(first)
-        elif section == _TRANSFORMS:
-            found.partitions.add(second)
-        elif section == _DETAILS:
-            found.details.setdefault(first, second)
-        elif section == _DEFAULTS:
-            found.defaults[first] = third
-    return found
-
-
-def _format(details: Mapping[str, str], properties: Mapping[str, str]) -> str:
-    """The provider, or what Hive's input format tells for tables of the provider `hive`."""
-    provider = details.get("Provider", "").lower()
-    return provider if provider not in {"", "hive"} else file_format(details, properties)
-
-
-def _statistics(text: str) -> dict[str, str]:
-    """`658 bytes, 2 rows`; rows are known after ANALYZE only."""
-    match = _SIZE.match(text)
-    if match is None:
-        return {}
-    size, rows = match.groups()
-    return {"totalSize": size} if rows is None else {"numRows": rows, "totalSize": size}
-
-
-def _described_function(database: str | None, name: str, lines: Sequence[str]) -> FunctionDescription:
-    text = "\n".join(lines)
-    usage = text.partition("Usage:")[2].partition("Extended Usage:")[0]
-    # One `name(arguments) - what it does` begins each overload.
-    signatures = re.findall(rf"^\s*({re.escape(name)}\(.*?\)) - ", usage, re.MULTILINE | re.IGNORECASE)
-    builtin = database is None and "Function: spark_catalog." not in text
-    return FunctionDescription(
-        name,
-        signature="\n".join(dict.fromkeys(signatures)),
-        is_builtin="BUILTIN" if builtin else "",
-        is_persistent="true",
-        description=text.strip(),
-    )
-
-
-_CATALOGS: Mapping[str, type[FamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
+            columns.append(TableColumn(first, second, third))
+        elif section == "# Partition Information" and first != "# col_name":
+            partitions.add(first)
+        elif section == "# Partitioning":
+            partitions.add(second)
+        elif section == "# Detailed Table Information":
+            details.setdefault(first, second)
+        elif section == "# Column Default Values":
+            defaults[first] = third
+    described = (replace(one, default=defaults.get(one.name), partition_key=one.name in partitions) for one in columns)
+    return tuple(described), details
 
 
 def catalog_of(dialect: str, session: EngineSession) -> FamilyCatalog:
     """The Catalog that reads through `session`; hplsql is Hive's."""
-    return _CATALOGS.get(dialect, HiveCatalog)(session)
+    catalogs: Mapping[str, type[FamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
+    return catalogs.get(dialect, HiveCatalog)(session)

@@ -1,12 +1,12 @@
-"""One connection to a HiveServer2: one call at a time, each limited in time."""
+"""A connection to a HiveServer2 member: one call at a time, each limited in time; how to log in; calls of a session."""
 
 import asyncio
 import base64
-import importlib.util
+import importlib
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -31,25 +31,26 @@ from queryserver.engines.hiveserver2.transports import (
     Expected,
     FramedTransport,
     Overlong,
+    Skimmer,
     Transport,
-    read_past,
+    skim,
 )
-from queryserver.engines.hiveserver2.variants import CELL_BYTES, Hs2Address, Limits, Login, Mechanism, Member
+from queryserver.engines.hiveserver2.variants import CELL_BYTES, Hs2Address, Hs2Login, Limits, Mechanism
 from queryserver.engines.statement_texts import without_token
 from queryserver.errors.statements import EngineError, EngineUnavailable
 
-REPLY_BYTES = 64 * 1024 * 1024
-"""The longest answer that is kept, where no other limit is given."""
+_MAX_CONNECTIONS = 3
+_OK = 200
 
 
-class Connection:
-    """A PooledConnection.
+class Hs2Connection:
+    """A PooledConnection. Answers longer than `most_bytes` are not kept.
 
-    A caller who is cancelled leaves its call to itself: the connection waits for the answer and throws it away, for
-    closing it would end the session that it opened.
+    When a caller is cancelled, the connection waits for the answer of its call and drops it: closing the connection
+    would end the session that it opened.
     """
 
-    def __init__(self, transport: Transport, *, most_bytes: int = REPLY_BYTES) -> None:
+    def __init__(self, transport: Transport, *, most_bytes: int = 64 * 1024 * 1024) -> None:
         self._transport = transport
         self._most_bytes = most_bytes
         self._turn = asyncio.Lock()
@@ -57,54 +58,23 @@ class Connection:
         self._sequence = 0
         self._exchange: asyncio.Task[object] | None = None
         self._broken = False
-        self.opened_session = False
-        """Whether a session lives as long as this connection."""
+        self.opened_session = False  # a session lives as long as this connection
 
     def is_closed(self) -> bool:
-        """Whether no call can be made any more."""
         return self._broken or self._transport.is_closed()
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is on its way, or waits for its turn."""
         return self._waiting > 0 or self._turn.locked()
 
     async def call(
-        self,
-        method: Method[RequestT, ReplyT],
-        request: RequestT,
-        *,
-        limit_s: float,
-        largest_cell: int | None = None,
+        self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
         """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerException, Overlong.
 
         With `largest_cell`, a limit in bytes, CellFound instead of Overlong where an answer has a larger cell; the
         connection is broken then.
         """
-        await self._take_turn(limit_s)
-        task = asyncio.create_task(self._carry_out(method, request, limit_s, largest_cell), name=method.name)
-        self._exchange = task
-        task.add_done_callback(self._end_turn)
-        # By `wait`, since a task that `shut` cancels must not look like a caller who is cancelled.
-        await asyncio.wait({task})
-        if task.cancelled():
-            raise WireLost(sent=True)
-        return task.result()
-
-    async def clean(self) -> bool:
-        """Whether another session may have the connection."""
-        return not (self.is_closed() or self.is_busy or self.opened_session)
-
-    async def shut(self) -> None:
-        """Close the connection; a call on its way is given up."""
-        self._broken = True
-        if self._exchange is not None and not self._exchange.done():
-            self._exchange.cancel()
-            await asyncio.wait({self._exchange})
-        await self._transport.close()
-
-    async def _take_turn(self, limit_s: float) -> None:
         self._waiting += 1
         try:
             async with asyncio.timeout(limit_s):
@@ -113,6 +83,26 @@ class Connection:
             raise WireLost(sent=False) from None
         finally:
             self._waiting -= 1
+        task = asyncio.create_task(self._carry_out(method, request, limit_s, largest_cell), name=method.name)
+        self._exchange = task
+        task.add_done_callback(self._end_turn)
+        # With `wait`, a task that `shut` cancels does not look like a caller who is cancelled.
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise WireLost(sent=True)
+        return task.result()
+
+    async def clean(self) -> bool:
+        """True when another session may use the connection."""
+        return not (self.is_closed() or self.is_busy or self.opened_session)
+
+    async def shut(self) -> None:
+        """Close the connection and give up a call that is under way."""
+        self._broken = True
+        if self._exchange is not None and not self._exchange.done():
+            self._exchange.cancel()
+            await asyncio.wait({self._exchange})
+        await self._transport.close()
 
     async def _carry_out(
         self, method: Method[RequestT, ReplyT], request: RequestT, limit_s: float, largest_cell: int | None
@@ -144,16 +134,13 @@ class Connection:
             task.exception()
 
 
-_MOST_CONNECTIONS = 3
-
-
 class Wire:
-    """Calls of one session. `more` gives another connection to the same member under the same login."""
+    """Calls of one session. `more` makes another connection to the same member with the same login."""
 
     def __init__(
         self,
-        opener: Connection,
-        more: Callable[[], Awaitable[Connection]],
+        opener: Hs2Connection,
+        more: Callable[[], Awaitable[Hs2Connection]],
         limits: Limits,
         cell_max_bytes: int = CELL_BYTES,
     ) -> None:
@@ -163,29 +150,18 @@ class Wire:
         self._more = more
         self._connections = [opener]
         self._growing = asyncio.Lock()
-        self._is_released = False
+        self.is_released = False  # no calls can be made any more
 
     @property
     def is_connected(self) -> bool:
-        """Whether the connection that the session lives with is still there."""
         return not self._opener.is_closed()
 
-    @property
-    def is_released(self) -> bool:
-        """Whether no calls can be made any more."""
-        return self._is_released
-
     async def call(
-        self,
-        method: Method[RequestT, ReplyT],
-        request: RequestT,
-        *,
-        limit_s: float,
-        largest_cell: int | None = None,
+        self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Make a call on a connection that is free. Raises as Connection.call.
+        """Make a call on a connection that is free. Raises as Hs2Connection.call.
 
-        `limit_s` is for the wait for a connection, for that for its turn, and for the answer.
+        `limit_s` applies to the wait for a connection, to the wait for its turn, and to the answer.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -198,7 +174,7 @@ class Wire:
     async def call_until_answered(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float
     ) -> ReplyT:
-        """As `call`, repeated over new connections while the network is broken, for `limits.retry_s` at most.
+        """As `call`, repeated over new connections while the network is broken, for at most `limits.retry_s`.
 
         Only for calls that have the same effect when the server receives them twice.
         """
@@ -208,7 +184,7 @@ class Wire:
                 return await self.call(method, request, limit_s=limit_s)
             except WireLost as error:
                 retries = retries or Retries(self.limits.retry_s)
-                if error.is_refused or self._is_released or not await retries.pause():
+                if error.is_refused or self.is_released or not await retries.pause():
                     raise
 
     async def call_opener(self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float) -> ReplyT:
@@ -216,23 +192,23 @@ class Wire:
         self._check_kept()
         return await self._opener.call(method, request, limit_s=limit_s)
 
-    def release(self) -> list[Connection]:
-        """All connections; the wire has none afterwards, and makes no calls."""
-        self._is_released = True
+    def release(self) -> list[Hs2Connection]:
+        """All connections; afterwards the wire has none, and makes no calls."""
+        self.is_released = True
         connections, self._connections = self._connections, []
         return connections
 
-    def _idle(self) -> Connection | None:
+    def _idle(self) -> Hs2Connection | None:
         return next((one for one in self._connections if not one.is_busy and not one.is_closed()), None)
 
-    async def _another(self) -> Connection:
-        """One more connection; the least bad of the present ones when there are enough, or none can be made."""
+    async def _another(self) -> Hs2Connection:
+        """One more connection; one of the present ones when there are enough, or none can be made."""
         async with self._growing:
             self._check_kept()
             if idle := self._idle():
                 return idle
             living = [one for one in self._connections if not one.is_closed()]
-            if len(living) >= _MOST_CONNECTIONS:
+            if len(living) >= _MAX_CONNECTIONS:
                 return living[-1]
             try:
                 connection = await self._more()
@@ -241,76 +217,45 @@ class Wire:
                     is_refused = not isinstance(error, EngineUnavailable)
                     raise WireLost(sent=False, is_refused=is_refused) from None
                 return living[-1]
-            if self._is_released:
-                # Nobody else would close it.
+            if self.is_released:
                 await connection.shut()
                 raise WireLost(sent=False)
             self._connections.append(connection)
-            await self._shut_broken()
+            # A connection that broke still has its socket.
+            for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
+                await broken.shut()
+                self._connections = [one for one in self._connections if one is not broken]
             return connection
 
-    async def _shut_broken(self) -> None:
-        """A connection that broke still has its socket."""
-        for broken in [one for one in self._connections if one is not self._opener and one.is_closed()]:
-            await broken.shut()
-            self._connections = [one for one in self._connections if one is not broken]
-
     def _check_kept(self) -> None:
-        """The connections of a session that was left may already serve another one."""
-        if self._is_released:
+        """After its release, the connections of a session may already serve another one."""
+        if self.is_released:
             raise WireLost(sent=False)
 
 
-class BackgroundTasks:
-    """Tasks with an owner. Each limits its own time; nobody has to wait for one."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
-        """Whoever waits for the task shields it."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def close(self, *, grace_s: float) -> None:
-        """Wait for what is under way; what still is after `grace_s` is cancelled."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_s)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-
-_REFUSED = frozenset({401, 403})
-_UNAVAILABLE = frozenset({502, 503, 504})
-_OK = 200
-_LONGEST_SILENCE_S = 600.0
-
-
 class HttpTransport:
-    """One caller's way to one member. `address` is what the member's name was resolved to."""
+    """HTTP to one member with one login. `resolved` is the address of the member's name."""
 
-    def __init__(self, address: Hs2Address, login: Login, resolved: str, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: Hs2Address, login: Hs2Login, resolved: str, tls: ssl.SSLContext | None) -> None:
         host = f"[{resolved}]" if ":" in resolved else resolved
         self._url = f"{'https' if tls else 'http'}://{host}:{login.member.port}/{(address.http_path or '').lstrip('/')}"
         self._closed = False
         self._token = login.password if address.mechanism is Mechanism.JWT else None
+        pair = f"{login.user}:{login.password or 'none'}".encode()
+        basic = f"Basic {base64.b64encode(pair).decode()}"
         self._client = httpx.AsyncClient(
             headers={
                 "Host": str(login.member),
                 "Content-Type": "application/x-thrift",
                 "Accept": "application/x-thrift",
-                # One packed piece may hold a thousand times its size.
+                # A compressed piece may expand to a thousand times its size.
                 "Accept-Encoding": "identity",
-                "Authorization": _authorization(address, login),
-                # Hive asks for it where its filter against forged requests is on.
+                "Authorization": basic if self._token is None else f"Bearer {self._token}",
+                # Hive requires it where its filter against forged requests is on.
                 "X-XSRF-HEADER": "true",
             },
             verify=tls or False,
-            timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=address.limits.connect_s),
+            timeout=httpx.Timeout(600.0, connect=address.limits.connect_s),
             limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
             follow_redirects=False,
             trust_env=False,
@@ -321,9 +266,9 @@ class HttpTransport:
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
         async with self._client.stream("POST", self._url, content=call) as response:
-            if response.status_code in _REFUSED:
+            if response.status_code in {401, 403}:
                 raise LoginRefused
-            if response.status_code in _UNAVAILABLE:
+            if response.status_code in {502, 503, 504}:
                 raise httpx.ReadError(f"status {response.status_code}")
             if response.status_code != _OK:
                 raise MalformedMessage(f"http status {response.status_code}")
@@ -339,59 +284,47 @@ class HttpTransport:
 async def _body(response: httpx.Response, expected: Expected[AnswerT]) -> bytes:
     """The whole body. Raises Overlong, CellFound, MalformedMessage."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise MalformedMessage("the answer is packed, which was not accepted")
+        raise MalformedMessage("the answer is compressed, which was not accepted")
     body, skimmer = bytearray(), None
     async for piece in response.aiter_raw():
         if skimmer is not None:
-            await read_past(skimmer, piece)
+            await skim(skimmer, piece)
             continue
         body += piece
         if len(body) > expected.most_bytes:
-            skimmer = expected.skimmer()
-            await read_past(skimmer, body)
+            skimmer = Skimmer(expected.largest_cell)
+            await skim(skimmer, body)
             body.clear()
     if skimmer is not None:
         raise Overlong(skimmer.size)
     return bytes(body)
 
 
-def _authorization(address: Hs2Address, login: Login) -> str:
-    if address.mechanism is Mechanism.JWT:
-        return f"Bearer {login.password}"
-    pair = f"{login.user}:{login.password or 'none'}".encode()
-    return "Basic " + base64.b64encode(pair).decode()
-
-
 _HEADER = struct.Struct(">BI")
 _START, _SASL_OK, _BAD, _ERROR, _COMPLETE = range(1, 6)
-_LONGEST = 1024 * 1024
-_MOST_STEPS = 20
+_MAX_BODY_BYTES = 1024 * 1024
+_MAX_STEPS = 20
 
 
 class SaslMechanism(Protocol):
-    """One way to log in."""
-
     @property
-    def name(self) -> str:
-        """As SASL registers it."""
-        ...
+    def name(self) -> str: ...
 
     async def step(self, challenge: bytes | None) -> bytes:
-        """The answer to the server's challenge; None: the first word. Raises LoginRefused."""
+        """The answer to the server's challenge; None: the first message. Raises LoginRefused."""
         ...
 
 
 class Plain:
-    """User name and password; servers without authentication take any."""
+    """User name and password; servers without authentication accept any."""
 
     name = "PLAIN"
 
     def __init__(self, user: str, password: str) -> None:
-        # Hive refuses an empty password even where it asks for none.
+        # Hive refuses an empty password even where it requires none.
         self._answer = b"\0" + user.encode() + b"\0" + (password or "none").encode()
 
     async def step(self, challenge: bytes | None) -> bytes:
-        """There is only one step."""
         return b"" if challenge else self._answer
 
 
@@ -399,9 +332,12 @@ async def negotiate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     """Log in. Raises LoginRefused; what streams raise; MalformedMessage."""
     _send(writer, _START, mechanism.name.encode())
     _send(writer, _SASL_OK, await mechanism.step(None))
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         await writer.drain()
-        status, body = await _receive(reader)
+        status, length = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+        if length > _MAX_BODY_BYTES:
+            raise MalformedMessage("no SASL message")
+        body = await reader.readexactly(length)
         if status == _COMPLETE:
             return
         if status in {_BAD, _ERROR}:
@@ -416,18 +352,8 @@ def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
     writer.write(_HEADER.pack(status, len(body)) + body)
 
 
-async def _receive(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    status, length = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-    if length > _LONGEST:
-        raise MalformedMessage("no SASL message")
-    return status, await reader.readexactly(length)
-
-
-_NO_PROTECTION = b"\x01\0\0\0"
-
-
 class Gssapi:
-    """The login of the process's own ticket to `service/host`."""
+    """The process's own Kerberos ticket, for `service/host`."""
 
     name = "GSSAPI"
 
@@ -437,7 +363,7 @@ class Gssapi:
         self._context: Any = None
 
     async def step(self, challenge: bytes | None) -> bytes:
-        """The next token; ticket servers are asked in a thread."""
+        """The next token; requests to ticket servers block, so they are made in a thread."""
         try:
             return await asyncio.to_thread(self._step, challenge)
         except self._gssapi.exceptions.GSSError as error:
@@ -451,71 +377,54 @@ class Gssapi:
             return self._context.step(challenge) or b""
         # The server offers layers of protection in one byte; thrift's frames need none.
         self._context.unwrap(challenge or b"")
-        return self._context.wrap(_NO_PROTECTION, encrypt=False).message
+        return self._context.wrap(b"\x01\0\0\0", encrypt=False).message
 
 
-def is_installed() -> bool:
-    """Whether the extra `kerberos` is there."""
-    return importlib.util.find_spec("gssapi") is not None
-
-
-async def connect(address: Hs2Address, login: Login) -> Connection:
+async def connect(address: Hs2Address, login: Hs2Login) -> Hs2Connection:
     """A connection to the member of `login`. Raises EngineUnavailable, CredentialsRequired."""
     member = login.member
     resolved = await address.rules.resolve(member.host, member.port)
-    *others, last = resolved
-    for one in others:
+    limit_s = address.limits.connect_s / len(resolved)
+    for one in resolved[:-1]:
         try:
-            return await _connect_to(address, login, one, address.limits.connect_s / len(resolved))
+            return await _connect_to(address, login, one, limit_s)
         except EngineUnavailable:
             continue
-    return await _connect_to(address, login, last, address.limits.connect_s / len(resolved))
+    return await _connect_to(address, login, resolved[-1], limit_s)
 
 
-async def _connect_to(address: Hs2Address, login: Login, resolved: str, limit_s: float) -> Connection:
+async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit_s: float) -> Hs2Connection:
+    member, tls = login.member, None
     with connect_errors():
-        tls = await _tls(address, login.member)
+        if address.tls is not None:
+            validate, ca = address.tls.validate, address.tls.ca
+            # Reading the system's certificates takes tens of milliseconds.
+            tls = await asyncio.to_thread(client_tls, member.host, validate=validate, ca=ca)
         if address.http_path is not None:
             # Nothing is sent before the first call: the session's OpenSession proves the login.
-            return Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
+            return Hs2Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
         async with asyncio.timeout(limit_s):
-            transport = await _stream_transport(address, login, resolved, tls)
-            return Connection(transport, most_bytes=address.reply_max_bytes)
+            reader, writer = await asyncio.open_connection(
+                resolved, member.port, limit=READ_BYTES, ssl=tls, server_hostname=member.host if tls else None
+            )
+            connection: socket.socket = writer.get_extra_info("socket")
+            # The system detects a server that is gone while nothing is sent.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            try:
+                transport = await _logged_in(address, login, reader, writer)
+            except BaseException:  # a cancel too: the connection must not stay open
+                writer.transport.abort()
+                raise
+            return Hs2Connection(transport, most_bytes=address.reply_max_bytes)
 
 
-async def _stream_transport(address: Hs2Address, login: Login, resolved: str, tls: ssl.SSLContext | None) -> Transport:
-    reader, writer = await asyncio.open_connection(
-        resolved,
-        login.member.port,
-        limit=READ_BYTES,
-        ssl=tls,
-        server_hostname=login.member.host if tls else None,
-    )
-    _keep_alive(writer)
-    try:
-        if address.mechanism is Mechanism.NOSASL:
-            return BareTransport(reader, writer)
-        await negotiate(reader, writer, _mechanism(address, login))
-    except BaseException:  # a cancel too: the connection must not stay open
-        writer.transport.abort()
-        raise
-    return FramedTransport(reader, writer)
-
-
-async def _tls(address: Hs2Address, member: Member) -> ssl.SSLContext | None:
-    if address.tls is None:
-        return None
-    # Reading the system's certificates takes tens of milliseconds.
-    return await asyncio.to_thread(client_tls, member.host, validate=address.tls.validate, ca=address.tls.ca)
-
-
-def _mechanism(address: Hs2Address, login: Login) -> SaslMechanism:
+async def _logged_in(
+    address: Hs2Address, login: Hs2Login, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> Transport:
+    if address.mechanism is Mechanism.NOSASL:
+        return BareTransport(reader, writer)
+    mechanism: SaslMechanism = Plain(login.user, login.password)
     if address.mechanism is Mechanism.GSSAPI:
-        return Gssapi(address.kerberos.service, address.kerberos.host or login.member.host)
-    return Plain(login.user, login.password)
-
-
-def _keep_alive(writer: asyncio.StreamWriter) -> None:
-    """Have the system notice a server that is gone while nothing is sent."""
-    connection: socket.socket = writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        mechanism = Gssapi(address.kerberos.service, address.kerberos.host or login.member.host)
+    await negotiate(reader, writer, mechanism)
+    return FramedTransport(reader, writer)

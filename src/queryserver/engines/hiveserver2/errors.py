@@ -1,7 +1,7 @@
-"""What can go wrong between here and a HiveServer2, as domain errors: the only place where it is known.
+"""Failures of calls to a HiveServer2 as domain errors, and the server's messages without internals.
 
-WireLost            the connection broke, or was never whole; `sent` tells whether the server may have the call
-LoginRefused        the server refused who we are
+WireLost            the connection broke, or was never made; `sent`: the server may have the call
+LoginRefused        the server refused the login
 ServerRefused       an answer with an error status
 """
 
@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 import httpx
 
-from queryserver.engines import catalog_queries as denials
+from queryserver.engines import catalog_queries
 from queryserver.engines.connections import no_connection
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
@@ -33,7 +33,6 @@ from queryserver.errors.statements import (
 )
 
 LONGEST_LINE = 64 * 1024
-_MOST_CAUSES = 100
 _PATH, _ADDRESS, _HOST = "(path)", "(address)", "(host)"
 
 _PACKAGES = r"(?:[a-z][\w$]*\.)+"
@@ -41,19 +40,18 @@ _SOURCE = r"(?:Native Method|Unknown Source|<generated>|[\w$-]+\.(?:java|scala|k
 _FRAME_TEXT = rf"at [\w$.<>/@-]+\({_SOURCE}\)(?: ~?\[[^\]\n]*\])?"
 _MORE = r"\.\.\. \d+ (?:more|common frames omitted)"
 _FRAME = re.compile(rf"(?<![\w.]){_FRAME_TEXT}")
+# Where line breaks are written as two characters.
 _ESCAPED_FRAME = re.compile(rf"(?:\\[nrt]){{1,4}}(?:{_FRAME_TEXT}|{_MORE})")
-"""Where line breaks are written as two characters."""
+# The last form is a frame of Impala.
 _FRAME_LINE = re.compile(rf"[ \t]+at [\w$.<>/@-]+\(.*|[ \t]*{_MORE}[ \t]*|[ \t]+@ +0x[0-9a-f]+\b.*")
-"""The last form is a frame of Impala."""
 _HEADINGS = frozenset({"Driver stacktrace:", "Full stacktrace:"})
 _CAUSE = re.compile(r"[ \t]*(?:Caused by|Suppressed):[ \t]*")
 
+# The name of an exception before its message is removed; of one without a message, the package; and the packages of
+# the classes that the servers consist of.
 _EXCEPTION = re.compile(rf"(?<![\w$.]){_PACKAGES}[A-Z][\w$]*(?:Exception|Error|Throwable|Failure):\s*")
-"""The name of an exception before its message goes."""
 _BARE_EXCEPTION = re.compile(rf"(?<![\w$.]){_PACKAGES}(?=[A-Z][\w$]*(?:Exception|Error)\b)")
-"""Of one without a message the package goes."""
 _CLASSES = re.compile(r"(?<![\w$.'\"`])(?:org\.apache|javax?|scala|jdk|sun|com\.sun)(?:\.[a-z_][\w$]*)+\.(?=[A-Z])")
-"""Packages of the classes that servers themselves are made of."""
 
 _PLACES = re.compile(
     r"\bjdbc:[a-z0-9]+:[^\s'\"<>)\]]*[^\s'\"<>)\],;.]"  # may end with a user and a password
@@ -76,7 +74,7 @@ _PATHS = re.compile(
 )
 
 
-def in_plain_words(text: str) -> str:
+def without_internals(text: str) -> str:
     """The text without frames of stacks, names of exceptions, addresses, and paths of the server's own disk."""
     text = _FRAME.sub("", _ESCAPED_FRAME.sub("", text))
     text = _CLASSES.sub("", _BARE_EXCEPTION.sub("", _EXCEPTION.sub("", text)))
@@ -93,10 +91,9 @@ class LogFilter:
     """
 
     def __init__(self) -> None:
-        self._causes: deque[str] = deque(maxlen=_MOST_CAUSES)
+        self._causes: deque[str] = deque(maxlen=100)
 
     def lines(self, lines: Iterable[str]) -> list[str]:
-        """What is left of some lines."""
         return [kept for line in lines if (kept := self._kept(line)) is not None]
 
     def _kept(self, line: str) -> str | None:
@@ -105,16 +102,13 @@ class LogFilter:
             return None
         is_cause = (found := _CAUSE.match(line)) is not None
         text = line[found.end() :] if found else line
-        shown = in_plain_words(text)
+        shown = without_internals(text)
         if not is_cause:
             return shown if shown.strip() or not line.strip() else None
         if not shown.strip() or shown in self._causes:
             return None
         self._causes.append(shown)
         return f"Cause: {shown}"
-
-
-_FINE = frozenset({TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING})
 
 
 class WireLost(Exception):
@@ -132,37 +126,32 @@ class WireLost(Exception):
 
 
 class LoginRefused(Exception):
-    """The server's words about the login."""
+    """The server refused the login; the message is the server's."""
 
 
 class ServerRefused(Exception):
-    """An answer whose status is an error."""
-
     def __init__(self, status: TStatus) -> None:
         super().__init__(message_of(status))
         self.status = status
 
 
 class Purpose(Enum):
-    """What a call is for decides what its failure means."""
+    """What a call is for, which decides what its failure means."""
 
-    OPEN = auto()
-    """The making of a session: nothing was started."""
+    OPEN = auto()  # to open a session: nothing was started
     SUBMIT = auto()
-    FOLLOW = auto()
-    """Anything about a statement that was started."""
+    FOLLOW = auto()  # anything about a statement that was started
 
 
+# Failures of a call, and of the status in its answer.
 CALL_FAILURES = (WireLost, LoginRefused, ServerRefused, ServerException, Overlong)
-"""What a call may end with, and the look at its answer's status."""
 
+# What transports raise when a connection is no longer usable; NOT_SENT: the server does not have the call.
 LOST_IN_TRANSIT = (OSError, EOFError, TimeoutError, MalformedMessage, httpx.HTTPError, httpx.StreamError)
-"""What transports raise when a connection is no longer usable."""
-
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout)
-"""Those of them that say that the server does not have the call."""
 
 EXPIRED = "Results have expired: the engine no longer knows this statement."
+_NOT_STARTED = "The engine session is gone; the statement was not started."
 _UNAVAILABLE = re.compile(r"(?i)inactive HS2|limit per|connections? limit|reached the max|shutting down|quiesc")
 _NOT_ALLOWED = re.compile(r"(?i)impersonat|proxy privilege|not authorized to delegate|authenticat|unauthorized|doas")
 _NO_SESSION = re.compile(
@@ -177,13 +166,13 @@ _DENIED = re.compile(
     r"(?i)AuthorizationException|AccessControlException|Permission denied"
     r"|does not have (?:\[?\w+\]? )?privileges?\b|INSUFFICIENT_PERMISSIONS|Insufficient privileges"
 )
-_ERRORS_PLACES = (*SPARK, *IMPALA, *HIVE)
+
 _TIME_LIMIT = re.compile(r"(?i)query timed? ?out|time limit|exceeded .{0,40}timeout|timed ?out after")
 
 
 @contextmanager
 def connect_errors() -> Generator[None]:
-    """Around the making of a connection: EngineUnavailable or CredentialsRequired come out."""
+    """Around the opening of a connection: raises EngineUnavailable or CredentialsRequired."""
     try:
         yield
     except LoginRefused as error:
@@ -194,11 +183,15 @@ def connect_errors() -> Generator[None]:
 
 @contextmanager
 def call_errors(purpose: Purpose) -> Generator[None]:
-    """Around calls. See Purpose for what comes out."""
+    """Around calls: raises domain errors, by purpose."""
     try:
         yield
     except WireLost as error:
-        raise _lost(purpose, error) from error
+        if purpose is Purpose.OPEN:
+            raise EngineUnavailable(no_connection("the engine", error)) from error
+        if purpose is Purpose.SUBMIT and not error.sent:
+            raise SessionLost(_NOT_STARTED) from error
+        raise OutcomeUnknown("The connection to the engine was lost while the statement ran.") from error
     except LoginRefused as error:
         raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
     except ServerRefused as error:
@@ -209,68 +202,52 @@ def call_errors(purpose: Purpose) -> Generator[None]:
         raise OutcomeUnknown(f"The engine's answer is too large: {error.size} bytes.") from error
 
 
-def _lost(purpose: Purpose, error: WireLost) -> EngineError:
-    if purpose is Purpose.OPEN:
-        return EngineUnavailable(no_connection("the engine", error))
-    if purpose is Purpose.SUBMIT and not error.sent:
-        return SessionLost("The engine session is gone; the statement was not started.")
-    return OutcomeUnknown("The connection to the engine was lost while the statement ran.")
-
-
 def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) -> EngineError:
-    """What the server's words mean."""
     if purpose is Purpose.OPEN:
-        return _open_error(message)
+        if _NOT_ALLOWED.search(message):
+            return CredentialsRequired(message)
+        return EngineUnavailable(message) if _UNAVAILABLE.search(message) else StatementRejected(message)
     if purpose is Purpose.SUBMIT and (_NO_SESSION.search(message) or code == TStatusCode.INVALID_HANDLE):
-        return SessionLost("The engine session is gone; the statement was not started.")
+        return SessionLost(_NOT_STARTED)
     if code == TStatusCode.INVALID_HANDLE or _NO_OPERATION.search(message) or _NO_SESSION.search(message):
         return OutcomeUnknown(EXPIRED)
     if _TIME_LIMIT.search(message):
         return EngineTimeout(message)
     refused = StatementDenied(message) if _DENIED.search(message) else StatementRejected(message)
-    return refused.at(place_in(message, _ERRORS_PLACES))
-
-
-def _open_error(message: str) -> EngineError:
-    if _NOT_ALLOWED.search(message):
-        return CredentialsRequired(message)
-    return EngineUnavailable(message) if _UNAVAILABLE.search(message) else StatementRejected(message)
+    return refused.at(place_in(message, (*SPARK, *IMPALA, *HIVE)))
 
 
 def check(status: TStatus) -> None:
     """Raises ServerRefused for a status that is an error."""
-    if status.status_code not in _FINE:
+    if status.status_code not in {TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING}:
         raise ServerRefused(status)
 
 
 def message_of(status: TStatus) -> str:
-    """The engine's own words of a status."""
     infos = status.info_messages or [""]
     return clean_message(status.error_message or infos[0]) or "The engine refused the call without a reason."
 
 
-# Messages hold statements of megabytes: no pattern may begin a long look anew at each blank line or dot.
+# Messages hold statements of megabytes: no pattern may start a long scan at each blank line or dot.
 _STACK = re.compile(r"\n[ \t]*at [\w$.<>/@-]+\([^)\n]*\)|\n[ \t]*(?:Caused by|Suppressed): |\n[ \t]*\.\.\. \d+ more")
 _WRAPPERS = re.compile(
     r"\A\s*(?:\*?(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:\s*|Error running query:\s*|Failed to open new session:\s*"
     r"|\[[A-Z][A-Z0-9_.]*\]\s*(?=(?:[a-z][\w$]*\.)+[A-Z][\w$]*\s*:))"
 )
-_POSITIONS = re.compile(r":\d+:\d+\s*\Z")
-_LONGEST = 128 * 1024
-"""Characters of a message that are looked at; records keep half of it."""
+_MESSAGE_CHARACTERS = 128 * 1024  # of a message that are scanned; records keep half of it
 
 
 def clean_message(text: str) -> str:
     """The text without stack traces, Java's names of exceptions, addresses, and paths of the server's own disk."""
-    text = text[:_LONGEST]
+    text = text[:_MESSAGE_CHARACTERS]
     is_wrapped = text.startswith("*")
     if found := _STACK.search(text):
         text = text[: found.start()]
     while found := _WRAPPERS.match(text):
         text = text[found.end() :]
     if is_wrapped:
-        text = _POSITIONS.sub("", text)
-    return in_plain_words(text).strip()
+        text = re.sub(r":\d+:\d+\s*\Z", "", text)
+    return without_internals(text).strip()
 
 
 _NO_DATABASE = re.compile(r"SCHEMA_NOT_FOUND|Error 10072\b|Database does not exist|NoSuchDatabaseException")
@@ -278,14 +255,13 @@ _NO_TABLE = re.compile(
     r"TABLE_OR_VIEW_NOT_FOUND|Error 10001\b|Table not found|NoSuchTableException|InvalidTableException"
     r"|Table or database name may not contain|Could not resolve (?:path|table reference)|Table does not exist"
 )
-_NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function")
 
 
 @contextmanager
 def metadata_errors(database: str, table: str = "") -> Generator[None]:
-    """Turn a refusal into database_not_found, TableNotFound or EngineForbidden where the engine's text tells so."""
+    """Around metadata queries: database_not_found, TableNotFound or EngineForbidden where the engine's message fits."""
     try:
-        with denials.metadata_errors():
+        with catalog_queries.metadata_errors():
             yield
     except StatementRejected as error:
         if _NO_DATABASE.search(error.message):
@@ -296,5 +272,5 @@ def metadata_errors(database: str, table: str = "") -> Generator[None]:
 
 
 def is_unknown_function(error: StatementRejected) -> bool:
-    """Whether the engine says that there is no such function."""
-    return _NO_FUNCTION.search(error.message) is not None
+    text = r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function"
+    return re.search(text, error.message) is not None

@@ -1,8 +1,8 @@
-"""Tables made in Hive and Spark: rows go as INSERT ... VALUES of texts, which the statement casts.
+"""Loading tables of Hive and Spark: INSERT ... VALUES of text constants, which the statement casts.
 
-All values are text constants, so that one function decides what may stand in a statement. Measured: Spark reads 1,000
-rows in 1 s, Hive runs a job of some seconds per statement; one JSON text that the engine takes apart, as for Trino,
-takes both a time that grows with the square of the rows.
+All values are texts, so that one function decides what may stand in a statement. Measured: Spark reads 1,000 rows in
+1 s, Hive runs a job of some seconds per statement; with one JSON text, as for Trino, the time of both grows with the
+square of the rows.
 """
 
 import re
@@ -10,9 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
-from typing import Final
 
 import pyarrow as pa
 
@@ -23,46 +21,37 @@ from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, 
 from queryserver.errors.statements import StatementRejected
 
 _TABLE = re.compile(r"[A-Za-z0-9_]+")
-_MARKED: Final = "\\'$"
-"""A backslash and a quote have a meaning in constants; `${name}` is replaced everywhere in a statement."""
-_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(chr, range(32)), *_MARKED, "\x7f")}
-_NULL = "NULL"
-_DEAR = 10_000_000
-_LONGEST_NAME = 128
+# A backslash and a quote are special in constants; `${name}` is replaced everywhere in a statement.
+_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(chr, range(32)), *"\\'$", "\x7f")}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadingDialect:
-    """What the two engines do differently."""
+    """Differences of the two engines."""
 
-    create: str
-    """What follows the columns of CREATE TABLE."""
-    values: str
-    """A table of constants, with `{}` for its rows."""
-    refused: str
-    """Characters that no name of a column may hold."""
-    settings: tuple[str, ...] = ()
-    """Statements before the first table is made; a server may refuse them."""
+    create: str  # follows the columns of CREATE TABLE
+    values: str  # a table of constants, with `{}` for its rows
+    refused: str  # characters that no name of a column may have
+    settings: tuple[str, ...] = ()  # statements before the first table is created; a server may refuse them
     statement_bytes: int = 512 * 1024
-    hides_underscores: bool = False
-    """Whether a table cannot be read when its name, and so its directory, begins with `_`."""
+    hides_underscores: bool = False  # a table whose name, and so its directory, begins with `_` cannot be read
 
 
-# Unlike text files, both formats keep line breaks, empty texts and NULLs apart. Hive's writer of Parquet fails on
+# Unlike text files, both formats distinguish line breaks, empty texts and NULLs. Hive's writer of Parquet fails on
 # blanks and brackets in names of columns, its writer of ORC does not.
 HIVE_LOADING = LoadingDialect(
     "STORED AS ORC",
     "TABLE(VALUES {})",
     refused=",:;.",
     hides_underscores=True,
-    # Gathering them takes a second job per INSERT.
+    # Column statistics would cost a second job per INSERT.
     settings=("SET hive.stats.column.autogather=false",),
 )
 SPARK_LOADING = LoadingDialect(
     "USING parquet",
     "(VALUES {})",
     refused=",",
-    # Without them days before 1582 are refused; Spark itself reads what they write as it was.
+    # Otherwise days before 1582 are refused; Spark itself reads them back unchanged.
     settings=tuple(
         f"SET spark.sql.parquet.{name}RebaseModeInWrite=CORRECTED" for name in ("datetime", "int96")
     ),
@@ -74,21 +63,21 @@ LOADING: Mapping[str, LoadingDialect] = MappingProxyType({"hive": HIVE_LOADING, 
 def constant(text: str | None) -> str:
     r"""A text as a constant of Hive's and Spark's SQL, NULL for None.
 
-    Whatever could end the constant, or be replaced before the statement is parsed, is written by its number (`\u0027`).
+    Characters that could end the constant, or be replaced before the statement is parsed, are escaped (`\u0027`).
     """
-    return _NULL if text is None else f"'{text.translate(_ESCAPES)}'"
+    return "NULL" if text is None else f"'{text.translate(_ESCAPES)}'"
 
 
 def spark_constant(text: str | None) -> str:
-    """The same for Spark, whose parser looks at the whole rest of a constant at each escape: then as UTF-8 in hex."""
+    """The same for Spark, whose parser scans the rest of a constant at each escape: if slow, UTF-8 in hex."""
     plain = constant(text)
-    if text is None or (len(plain) - len(text)) * len(plain) < _DEAR:
+    if text is None or (len(plain) - len(text)) * len(plain) < 10_000_000:
         return plain
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
 class Hs2Loader(StatementLoader):
-    """A TableLoader. Both engines keep names of tables in lower case, and know letters, digits and `_` in them."""
+    """A TableLoader. Both engines keep names of tables in lower case, and allow letters, digits and `_` in them."""
 
     def __init__(
         self,
@@ -106,22 +95,22 @@ class Hs2Loader(StatementLoader):
         self._is_set = False
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """See TableLoader. Rows of an append are read from their staging table, so its name must not hide it."""
+        """Rows of an append are read from their staging table, so its name must not hide it."""
         if load.append and self._dialect.hides_underscores:
             load = replace(load, staging=replace(load.staging, name=load.staging.name.lstrip("_")))
         return await super().load(load, batches, ledger)
 
     async def exists(self, table: TableName) -> bool:
-        """See TableLoader. Tables and views share their names."""
+        """Tables and views share their names."""
         if not _TABLE.fullmatch(table.name):
             return False
         database = quoted(table.database or self._database)
         found = await read_rows(self._session, f"SHOW TABLES IN {database} LIKE {literal(table.name.lower())}")
-        # Spark tells database, name and whether it is temporary, Hive the name; `_` may stand for any character.
+        # Spark answers database, name and whether it is temporary, Hive the name; `_` matches any character.
         return any(table.name.lower() in map(str, row) for row in found)
 
     async def is_view(self, table: TableName) -> bool:
-        """See StatementLoader. Hive says `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
+        """Hive says `Table Type: VIRTUAL_VIEW`, Spark `Type VIEW`."""
         rows = await read_rows(self._session, f"DESCRIBE FORMATTED {self.place(table)}")
         kinds = [str(row[1]) for row in rows if str(row[0]).strip().rstrip(":") in {"Table Type", "Type"}]
         return any("VIEW" in kind for kind in kinds)
@@ -132,7 +121,7 @@ class Hs2Loader(StatementLoader):
             raise StatementRejected(
                 f'"{load.target.name}" cannot be a name of a table: the engine takes letters A to Z, digits and _ only.'
             )
-        refuse_long_names([load.target.name, *names], longest=_LONGEST_NAME, unit="characters", size=len)
+        refuse_long_names([load.target.name, *names], longest=128, unit="characters", size=len)
         for name in names:
             if any(character in self._dialect.refused for character in name) or "${" in name:
                 raise StatementRejected(
@@ -146,7 +135,7 @@ class Hs2Loader(StatementLoader):
         return qualified(table.database or self._database, table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """Without NOT NULL, which neither engine keeps in tables of files."""
+        """Without NOT NULL, which neither engine enforces in tables of files."""
         if not self._is_set:
             for setting in self._dialect.settings:
                 with suppress(StatementRejected):
@@ -158,7 +147,13 @@ class Hs2Loader(StatementLoader):
         return types
 
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:  # noqa: ARG002 texts suit all
-        return partial(_written, spark_constant if self._dialect is SPARK_LOADING else constant)
+        constant_of = spark_constant if self._dialect is SPARK_LOADING else constant
+
+        def write(batch: pa.RecordBatch) -> Written:
+            cells = [map(constant_of, cell_texts(column).to_pylist()) for column in batch.columns]
+            return [", ".join(row).encode() for row in zip(*cells, strict=True)]
+
+        return write
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:
         names = [f"c{place}" for place in range(len(types))]
@@ -170,11 +165,6 @@ class Hs2Loader(StatementLoader):
         return f"INSERT INTO {self.place(load.staging)} SELECT {values} FROM {constants} AS v ({', '.join(names)})"
 
     async def rename(self, table: TableName, name: TableName) -> bool:
-        """See StatementLoader. One change of the metastore."""
+        """One change of the metastore."""
         await execute(self._session, f"ALTER TABLE {self.place(table)} RENAME TO {self.place(name)}")
         return True
-
-
-def _written(write: Callable[[str | None], str], batch: pa.RecordBatch) -> Written:
-    cells = [map(write, cell_texts(column).to_pylist()) for column in batch.columns]
-    return [", ".join(row).encode() for row in zip(*cells, strict=True)]

@@ -1,4 +1,4 @@
-"""One statement at the server: followed, read, stopped, freed."""
+"""One statement at the server: its log, its progress, its status, its rows, its cancellation and close."""
 
 import asyncio
 import json
@@ -21,88 +21,56 @@ from queryserver.engines.hiveserver2.errors import (
     domain_error,
 )
 from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, wire_column
-from queryserver.engines.hiveserver2.protocol.messages import (
-    CANCEL_OPERATION,
-    CLOSE_IMPALA_OPERATION,
-    CLOSE_OPERATION,
-    EXECUTE_STATEMENT,
-    FETCH_RESULTS,
-    GET_EXEC_SUMMARY,
-    GET_LOG,
-    GET_OPERATION_STATUS,
-    GET_RESULT_SET_METADATA,
-)
-from queryserver.engines.hiveserver2.protocol.structs import (
-    FetchType,
-    TExecuteStatementReq,
-    TFetchOrientation,
-    TFetchResultsReq,
-    TGetExecSummaryReq,
-    TGetOperationStatusReq,
-    TGetOperationStatusResp,
-    TOperationHandle,
-    TOperationReq,
-    TOperationState,
-    TProgressUpdateResp,
-    TRowSet,
-    TSessionHandle,
-    TStatusCode,
-)
-from queryserver.engines.hiveserver2.variants import Variant
+from queryserver.engines.hiveserver2.protocol import messages, structs
+from queryserver.engines.hiveserver2.variants import Hs2Variant
 from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.sessions import MAX_LOG_LINES
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
 _MOST_CHARACTERS = 8 * 1024 * 1024
-_AT_ONCE = 32 * 1024
-"""Characters that are filtered in one step, or one line: it holds the event loop for some 20 ms."""
+_AT_ONCE = 32 * 1024  # characters that are filtered in one step, or one line: some 20 ms of the event loop
 
 
 class OperationLog:
-    """Lines read so far, clean. `by_rpc`: the server gives the whole log each time, otherwise what has come since.
+    """The clean lines read so far. `by_rpc`: the server gives the whole log each time, else only new lines.
 
     At most MAX_LOG_LINES lines, and lines of 8 MiB of characters, are kept: the first ones.
     """
 
-    def __init__(self, wire: Wire, handle: TOperationHandle, *, by_rpc: bool) -> None:
+    def __init__(self, wire: Wire, handle: structs.TOperationHandle, *, by_rpc: bool) -> None:
         self._wire = wire
         self._handle = handle
         self._by_rpc = by_rpc
         self._reading = asyncio.Lock()
-        self._is_first = True
-        """The server's place in the log is not known: the whole log is read."""
+        self._is_first = True  # the server's position in the log is not known: the whole log is read
         self._filter = LogFilter()
         self._characters = 0
         self._is_full = False
-        self._whole = (0, 0)
-        """Length and hash of the whole log that was read last."""
+        self._whole = (0, 0)  # length and hash of the whole log that was read last
         self.lines: list[str] = []
 
     async def read(self) -> None:
-        """Add what has come. A log that cannot be read now stays as it is: it is not worth a failure."""
+        """Add the new lines. A log that cannot be read now stays as it is: no statement fails for it."""
         async with self._reading:
             if self._is_full:
                 return
             with suppress(EngineError):
-                await (self._read_whole() if self._by_rpc else self._read_on())
-
-    async def _read_whole(self) -> None:
-        with call_errors(Purpose.FOLLOW):
-            request = TOperationReq(operation_handle=self._handle)
-            reply = await self._wire.call(GET_LOG, request, limit_s=self._wire.limits.other_s)
-            check(reply.status)
-        text = reply.log or ""
-        if (whole := (len(text), hash(text))) != self._whole:
-            await self._take(text.splitlines(), is_whole=True)
-            self._whole = whole
-
-    async def _read_on(self) -> None:
-        """Add what has come since. An answer that is lost takes its lines with it: the next time all are read again."""
-        is_whole, self._is_first = self._is_first, True
-        lines = await log_lines(self._wire, self._handle, first=is_whole)
-        await self._take(lines, is_whole=is_whole)
-        self._is_first = False
+                if self._by_rpc:
+                    with call_errors(Purpose.FOLLOW):
+                        request = structs.TOperationReq(operation_handle=self._handle)
+                        reply = await self._wire.call(messages.GET_LOG, request, limit_s=self._wire.limits.other_s)
+                        check(reply.status)
+                    text = reply.log or ""
+                    if (whole := (len(text), hash(text))) != self._whole:
+                        await self._take(text.splitlines(), is_whole=True)
+                        self._whole = whole
+                else:
+                    # An answer that is lost takes its lines with it: then all are read again.
+                    is_whole, self._is_first = self._is_first, True
+                    lines = await log_lines(self._wire, self._handle, first=is_whole)
+                    await self._take(lines, is_whole=is_whole)
+                    self._is_first = False
 
     async def _take(self, lines: Sequence[str], *, is_whole: bool) -> None:
         if is_whole:
@@ -122,35 +90,31 @@ class OperationLog:
         self.lines, self._is_full = kept, is_full
 
 
-_NOT_AVAILABLE = 2
-
-
-def percentage(update: TProgressUpdateResp | None, before: int | None) -> int | None:
-    """What the server tells with a status, never less than before; None where it never tells."""
-    if update is None or update.status == _NOT_AVAILABLE:
+def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -> int | None:
+    """The progress in a status, never less than before; None where the server never gives one."""
+    if update is None or update.status == 2:  # NOT_AVAILABLE
         return before
     share = update.progressed_percentage
     return before if math.isnan(share) else max(before or 0, round(100 * min(max(share, 0.0), 1.0)))
 
 
-async def summary_percentage(wire: Wire, session: TSessionHandle, handle: TOperationHandle) -> int | None:
-    """Scan ranges that Impala has done; None while it does not tell. It wants the session named as well."""
+async def summary_percentage(
+    wire: Wire, session: structs.TSessionHandle, handle: structs.TOperationHandle
+) -> int | None:
+    """The share of scan ranges that Impala has read; None while it gives none. It requires the session as well."""
     try:
-        request = TGetExecSummaryReq(operation_handle=handle, session_handle=session)
-        reply = await wire.call(GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
+        request = structs.TGetExecSummaryReq(operation_handle=handle, session_handle=session)
+        reply = await wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
     except CALL_FAILURES:
         return None
-    summary = reply.summary if reply.status.status_code == TStatusCode.SUCCESS else None
-    told = summary.progress if summary is not None else None
-    if told is None or not told.total_scan_ranges or told.num_completed_scan_ranges is None:
+    summary = reply.summary if reply.status.status_code == structs.TStatusCode.SUCCESS else None
+    progress = summary.progress if summary is not None else None
+    if progress is None or not progress.total_scan_ranges or progress.num_completed_scan_ranges is None:
         return None
-    return min(100 * told.num_completed_scan_ranges // told.total_scan_ranges, 100)
+    return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
 
 
-_FEW_ROWS = 10
-
-
-def has_tasks(reply: TGetOperationStatusResp) -> bool:
+def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
     """Whether the statement had a task of its own (Hive), which leaves its rows in files."""
     try:
         return bool(json.loads(reply.task_status or "[]"))
@@ -158,10 +122,10 @@ def has_tasks(reply: TGetOperationStatusResp) -> bool:
         return False
 
 
-async def keeps_rows(wire: Wire, session: TSessionHandle, variant: Variant) -> bool:
+async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Variant) -> bool:
     """Whether the session keeps the rows of its results, by the setting that decides it; False where it is not known.
 
-    Servers without such a setting refuse by themselves what they cannot give again.
+    Servers without such a setting refuse what they cannot give again.
     """
     kept = variant.kept_rows
     if kept is None:
@@ -172,50 +136,40 @@ async def keeps_rows(wire: Wire, session: TSessionHandle, variant: Variant) -> b
     return False
 
 
-async def _setting(wire: Wire, session: TSessionHandle, name: str) -> list[str]:
+async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> list[str]:
     """The cells of the answer to SET: `name=value` in one cell, or name and value in two."""
     limit_s = wire.limits.other_s
-    request = TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
-    started = await wire.call_until_answered(EXECUTE_STATEMENT, request, limit_s=limit_s)
+    request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
+    started = await wire.call_until_answered(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
     check(started.status)
     if started.operation_handle is None:
         return []
+    handle = started.operation_handle
+    first, rows = structs.TFetchOrientation.FIRST, structs.FetchType.ROWS
+    fetch = structs.TFetchResultsReq(operation_handle=handle, orientation=first, max_rows=10, fetch_type=rows)
     try:
-        return await _cells(wire, started.operation_handle)
+        reply = await wire.call_until_answered(messages.FETCH_RESULTS, fetch, limit_s=limit_s)
+        check(reply.status)
     finally:
         with suppress(*CALL_FAILURES):
-            await wire.call(
-                CLOSE_OPERATION, TOperationReq(operation_handle=started.operation_handle), limit_s=wire.limits.end_s
-            )
-
-
-async def _cells(wire: Wire, handle: TOperationHandle) -> list[str]:
-    request = TFetchResultsReq(
-        operation_handle=handle,
-        orientation=TFetchOrientation.FIRST,
-        max_rows=_FEW_ROWS,
-        fetch_type=FetchType.ROWS,
-    )
-    reply = await wire.call_until_answered(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
-    check(reply.status)
-    rows = reply.results or TRowSet(start_row_offset=0, rows=[])
-    texts = [one.string_val.values for one in rows.columns or [] if one.string_val is not None]
+            close = structs.TOperationReq(operation_handle=handle)
+            await wire.call(messages.CLOSE_OPERATION, close, limit_s=wire.limits.end_s)
+    columns = (reply.results.columns if reply.results is not None else None) or []
+    texts = [one.string_val.values for one in columns if one.string_val is not None]
     return [values[0].decode("utf-8", "replace") for values in texts if values]
 
 
-_POLL_S = (0.02, 0.05, 0.1, 0.2, 0.5)
-"""Pauses between looks where the server answers at once."""
-
+_POLL_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # where the server answers at once
 _STATES = {
-    TOperationState.INITIALIZED: OperationState.PENDING,
-    TOperationState.PENDING: OperationState.PENDING,
-    TOperationState.RUNNING: OperationState.RUNNING,
+    structs.TOperationState.INITIALIZED: OperationState.PENDING,
+    structs.TOperationState.PENDING: OperationState.PENDING,
+    structs.TOperationState.RUNNING: OperationState.RUNNING,
 }
 CANCELED = "The statement was canceled."
 
 
-class Operation:
-    """Follows its statement from its start in a task of its own, so that nobody who asks has to wait for the server.
+class Hs2Operation:
+    """Follows its statement from the start in a task of its own, so that no caller waits for the server.
 
     `rows_read`: the statement was started by another process, which has read so many rows.
     """
@@ -223,9 +177,9 @@ class Operation:
     def __init__(
         self,
         wire: Wire,
-        session: TSessionHandle,
-        handle: TOperationHandle,
-        variant: Variant,
+        session: structs.TSessionHandle,
+        handle: structs.TOperationHandle,
+        variant: Hs2Variant,
         *,
         rows_read: int | None = None,
     ) -> None:
@@ -245,19 +199,18 @@ class Operation:
         self._status = OperationStatus(first, progress=0 if variant.capabilities.reports_progress else None)
         self._log = OperationLog(wire, handle, by_rpc=variant.logs_by_rpc)
         self._had_tasks = False
-        self._cancel_asked = False
+        self._cancel_requested = False
         self._closed = False
         self._stopping: asyncio.Task[None] | None = None
         self._following = asyncio.create_task(self._follow(), name="statement")
 
     @property
     def is_running(self) -> bool:
-        """The server is at work for it, as far as is known."""
+        """The server works on it, as far as is known."""
         return not self._following.done()
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the result."""
         return tuple(one.column for one in self._fetcher.columns)
 
     async def status(self, wait_s: float) -> OperationStatus:
@@ -265,51 +218,53 @@ class Operation:
         if wait_s > 0 and self.is_running:
             await asyncio.wait({self._following}, timeout=wait_s)
         if not (self.is_running or self._status.state.is_terminal or self._following.cancelled()):
-            # A fault of ours must not look like a statement that runs for ever.
+            # A defect of ours must not look like a statement that runs for ever.
             self._following.result()
         return self._status
 
     async def logs(self, start: int) -> Sequence[str]:
-        """Log lines from number `start` on."""
         if not self._closed:
             await self._log.read()
         return self._log.lines[start:]
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows."""
         try:
             async for batch in self._fetcher.batches():
                 yield batch
         except EngineError as error:
-            if self._cancel_asked:
+            if self._cancel_requested:
                 raise StatementRejected(CANCELED) from error
             raise
         if self._status.state is OperationState.CANCELED:
-            # The end that the server told may be of what was cut off.
+            # The server's end of the rows may be that of the rows cut off.
             raise StatementRejected(CANCELED)
 
     async def cancel(self) -> None:
-        """Stop it at the server; nothing happens once it has ended there and its rows are read."""
+        """Stop it at the server, unless it has ended there and its rows are read."""
         if self.is_running:
-            self._cancel_asked = True
-            await self._stop()
+            self._cancel_requested = True
+            if self._stopping is None or self._stopping.done():
+                self._stopping = asyncio.create_task(self._send_cancel(), name="cancel")
+            # Tez in local mode answers only when its task has ended: the wait for the answer is limited.
+            ends = {self._stopping, self._following}
+            await asyncio.wait(ends, timeout=self._wire.limits.end_s, return_when=asyncio.FIRST_COMPLETED)
         elif self._status.has_result_set and not self._fetcher.is_exhausted and not self._closed:
-            # A statement that has FINISHED is no longer canceled by servers, only closed.
-            self._cancel_asked = True
+            # Servers no longer cancel a statement that has FINISHED, they only close it.
+            self._cancel_requested = True
             self._status = OperationStatus(OperationState.CANCELED)
             await self._free()
-            # Rows that are on their way would be requested again and again while the network is broken.
+            # Otherwise rows would be requested again and again while the network is broken.
             await self._fetcher.close()
 
     async def close(self) -> None:
-        """Free what the server holds for it; what still runs is stopped. Idempotent."""
-        if self.is_running and not self._cancel_asked:
+        """Free what the server holds for it; a running statement is stopped. Idempotent."""
+        if self.is_running and not self._cancel_requested:
             await self.cancel()
         await self._free()
         await self.leave()
 
     async def leave(self) -> None:
-        """Give up all tasks; the server is told nothing."""
+        """End all tasks without a call to the server."""
         self._closed = True
         tasks = {task for task in (self._following, self._stopping) if task is not None and not task.done()}
         for task in tasks:
@@ -321,106 +276,98 @@ class Operation:
                 self._status = OperationStatus(OperationState.FAILED, error=left)
         await self._fetcher.close()
 
-    async def _stop(self) -> None:
-        """Send the stop, until it is answered or the statement has ended.
-
-        Tez in local mode answers only when its task has ended: nobody waits so long.
-        """
-        if self._stopping is None or self._stopping.done():
-            self._stopping = asyncio.create_task(self._send_stop(), name="cancel")
-        ends = {self._stopping, self._following}
-        await asyncio.wait(ends, timeout=self._wire.limits.end_s, return_when=asyncio.FIRST_COMPLETED)
-
-    async def _send_stop(self) -> None:
+    async def _send_cancel(self) -> None:
         with suppress(*CALL_FAILURES):
-            request = TOperationReq(operation_handle=self._handle)
-            await self._wire.call_until_answered(CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s)
+            request = structs.TOperationReq(operation_handle=self._handle)
+            await self._wire.call_until_answered(
+                messages.CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s
+            )
 
     async def _free(self) -> None:
         if self._closed:
             return
         self._closed = True
         with suppress(*CALL_FAILURES):
-            request = TOperationReq(operation_handle=self._handle)
-            await self._wire.call(CLOSE_OPERATION, request, limit_s=self._wire.limits.end_s)
+            request = structs.TOperationReq(operation_handle=self._handle)
+            await self._wire.call(messages.CLOSE_OPERATION, request, limit_s=self._wire.limits.end_s)
 
     async def _follow(self) -> None:
-        """Look at the statement until its end; what goes wrong becomes its status."""
+        """Poll the statement until its end; a failure becomes its status."""
         try:
             with call_errors(Purpose.FOLLOW):
-                await self._look_until_end()
+                polls = 0
+                while not await self._poll():
+                    if not self._variant.long_polls:
+                        await asyncio.sleep(_POLL_PAUSES_S[min(polls, len(_POLL_PAUSES_S) - 1)])
+                        polls += 1
         except EngineError as error:
             self._status = OperationStatus(OperationState.FAILED, error=error)
 
-    async def _look_until_end(self) -> None:
-        looks = 0
-        while True:
-            reply = await self._look()
-            state = reply.operation_state
-            if state not in _STATES:
-                self._had_tasks = has_tasks(reply)
-                await self._end(reply)
-                return
-            # Nobody fetches rows before the end.
-            self._fetcher.may_have_moved = False
-            self._status = replace(
-                self._status, state=_STATES[TOperationState(state)], progress=await self._progress(reply)
-            )
-            if not self._variant.long_polls:
-                await asyncio.sleep(_POLL_S[min(looks, len(_POLL_S) - 1)])
-                looks += 1
+    async def _poll(self) -> bool:
+        """Update the status and its progress; True once the statement has ended."""
+        request = structs.TGetOperationStatusReq(operation_handle=self._handle, get_progress_update=True)
+        reply = await self._wire.call_until_answered(
+            messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
+        )
+        check(reply.status)
+        state = reply.operation_state
+        if state not in _STATES:
+            self._had_tasks = has_tasks(reply)
+            await self._end(reply)
+            return True
+        # No process fetches rows before the end.
+        self._fetcher.may_have_moved = False
+        before = self._status.progress
+        if self._variant.progress_by_summary:
+            progress = max(await summary_percentage(self._wire, self._session, self._handle) or 0, before or 0)
+        else:
+            progress = percentage(reply.progress_update, before)
+        self._status = replace(self._status, state=_STATES[structs.TOperationState(state)], progress=progress)
+        return False
 
     async def _can_repeat(self) -> bool:
         """Whether the server gives the rows from the first one again."""
         return self._had_tasks or await keeps_rows(self._wire, self._session, self._variant)
 
-    async def _look(self) -> TGetOperationStatusResp:
-        """The server's answer. The call changes nothing, so it is repeated while the network is broken."""
-        request = TGetOperationStatusReq(operation_handle=self._handle, get_progress_update=True)
-        reply = await self._wire.call_until_answered(GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s)
-        check(reply.status)
-        return reply
+    async def _end(self, reply: structs.TGetOperationStatusResp) -> None:
+        state = reply.operation_state
+        message = clean_message(reply.error_message or "")
+        if state == structs.TOperationState.FINISHED:
+            self._status = await self._finished(reply)
+        elif state == structs.TOperationState.TIMEDOUT:
+            error = EngineTimeout(message or "The engine's time limit ended the statement.")
+            self._status = OperationStatus(OperationState.FAILED, error=error)
+        elif state == structs.TOperationState.CANCELED or self._cancel_requested:
+            self._status = OperationStatus(OperationState.CANCELED)
+        elif state == structs.TOperationState.CLOSED:
+            raise OutcomeUnknown("Results have expired: the statement was closed at the engine.")
+        else:
+            failure = domain_error(message or "The engine failed without a reason.", Purpose.FOLLOW)
+            self._status = OperationStatus(OperationState.FAILED, error=failure)
 
-    async def _progress(self, reply: TGetOperationStatusResp) -> int | None:
-        before = self._status.progress
-        if self._variant.progress_by_summary:
-            return max(await summary_percentage(self._wire, self._session, self._handle) or 0, before or 0)
-        return percentage(reply.progress_update, before)
-
-    async def _end(self, reply: TGetOperationStatusResp) -> None:
-        match reply.operation_state:
-            case TOperationState.FINISHED:
-                self._status = await self._finished(reply)
-            case TOperationState.CANCELED:
-                self._status = OperationStatus(OperationState.CANCELED)
-            case TOperationState.CLOSED if self._cancel_asked:
-                self._status = OperationStatus(OperationState.CANCELED)
-            case TOperationState.TIMEDOUT:
-                message = clean_message(reply.error_message or "") or "The engine's time limit ended the statement."
-                self._status = OperationStatus(OperationState.FAILED, error=EngineTimeout(message))
-            case TOperationState.CLOSED:
-                raise OutcomeUnknown("Results have expired: the statement was closed at the engine.")
-            case _:
-                self._status = self._failed(reply)
-
-    def _failed(self, reply: TGetOperationStatusResp) -> OperationStatus:
-        message = clean_message(reply.error_message or "") or "The engine failed without a reason."
-        if self._cancel_asked:
-            return OperationStatus(OperationState.CANCELED)
-        return OperationStatus(OperationState.FAILED, error=domain_error(message, Purpose.FOLLOW))
-
-    async def _finished(self, reply: TGetOperationStatusResp) -> OperationStatus:
+    async def _finished(self, reply: structs.TGetOperationStatusResp) -> OperationStatus:
         has_result_set = self._handle.has_result_set if reply.has_result_set is None else reply.has_result_set
         if has_result_set:
             has_result_set = await self._describe()
-        modified = None if has_result_set else await self._modified_rows(reply)
+        modified = reply.num_modified_rows
+        if has_result_set or (modified is not None and modified < 0):
+            modified = None
+        if not has_result_set and self._variant.close_tells_rows:
+            # Impala's own way to close; it drops the log, which is therefore read before.
+            await self._log.read()
+            self._closed = True
+            request = structs.TOperationReq(operation_handle=self._handle)
+            closed = await self._wire.call(messages.CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
+            check(closed.status)
+            counts = closed.dml_result
+            modified = counts and sum(counts.rows_modified.values()) + sum((counts.rows_deleted or {}).values())
         return OperationStatus(OperationState.FINISHED, has_result_set=has_result_set, modified_rows=modified)
 
     async def _describe(self) -> bool:
         """Read the columns; False when there is no result set after all."""
-        request = TOperationReq(operation_handle=self._handle)
+        request = structs.TOperationReq(operation_handle=self._handle)
         reply = await self._wire.call_until_answered(
-            GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s
+            messages.GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s
         )
         check(reply.status)
         described = reply.schema.columns if reply.schema is not None else []
@@ -429,20 +376,3 @@ class Operation:
         if self.columns != (placeholder,):
             return bool(self.columns)
         return await self._fetcher.peek()
-
-    async def _modified_rows(self, reply: TGetOperationStatusResp) -> int | None:
-        if self._variant.close_tells_rows:
-            return await self._close_and_count()
-        count = reply.num_modified_rows
-        return count if count is not None and count >= 0 else None
-
-    async def _close_and_count(self) -> int | None:
-        """Close it as Impala does; its log is read before, for it goes with it."""
-        await self._log.read()
-        self._closed = True
-        request = TOperationReq(operation_handle=self._handle)
-        reply = await self._wire.call(CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
-        check(reply.status)
-        if reply.dml_result is None:
-            return None
-        return sum(reply.dml_result.rows_modified.values()) + sum((reply.dml_result.rows_deleted or {}).values())

@@ -1,6 +1,6 @@
 """How messages travel: in frames after SASL, or bare. One call at a time; its answer is read whole, then decoded.
 
-An answer above the limit is not kept: its bytes are read past, so that the connection stays usable.
+An answer above the limit is not kept: its bytes are read and dropped, so that the connection stays usable.
 """
 
 import asyncio
@@ -15,26 +15,26 @@ from thrift.Thrift import TType
 from queryserver.engines.hiveserver2.protocol.messages import IncompleteMessage, MalformedMessage
 
 _Steps = Generator[int, bytes, None]
-"""Gives how many bytes it needs next and receives them. A negative number: so many bytes are passed over unread."""
+"""Yields how many bytes it needs next and receives them. A negative number: that many bytes are skipped."""
 
-_SIZES = {
-    TType.BOOL: 1,
-    TType.BYTE: 1,
-    TType.DOUBLE: 8,
-    TType.I16: 2,
-    TType.I32: 4,
-    TType.I64: 8,
-}
+_SIZES = {TType.BOOL: 1, TType.BYTE: 1, TType.DOUBLE: 8, TType.I16: 2, TType.I32: 4, TType.I64: 8}
 _MESSAGE_HEADER = struct.Struct(">II")
 _FIELD_ID = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _LIST_HEADER = struct.Struct(">bi")
 _MAP_HEADER = struct.Struct(">bbi")
+_FRAME_LENGTH = struct.Struct(">I")
 _SEQUENCE_BYTES = 4
 _LONGEST_NAME = 100
 _DEEPEST = 16
-_CELLS = (0, 3, 3)
-"""Fields from the result over `results` to `columns` (TFetchResultsResp, TRowSet)."""
+_CELLS = (0, 3, 3)  # fields from the result over `results` to `columns` (TFetchResultsResp, TRowSet)
+
+READ_BYTES = 4 * 1024 * 1024  # how much a stream reads ahead
+_SKIM_BYTES = 16 * 1024  # some 10 ms where it has only empty values
+_QUIET_S = 0.001
+
+AnswerT = TypeVar("AnswerT")
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 
 class CellFound(Exception):
@@ -47,7 +47,7 @@ class CellFound(Exception):
 
 
 class Skimmer:
-    """Reads past one message. `largest_cell`: the limit of one cell in bytes; None: texts may have any length."""
+    """Skips one message. `largest_cell`: the limit of one cell in bytes; None: texts may have any length."""
 
     def __init__(self, largest_cell: int | None = None) -> None:
         self._largest_cell = largest_cell
@@ -55,8 +55,7 @@ class Skimmer:
         self._header = bytearray()
         self._steps = self._message()
         self._missing, self._keeps = next(self._steps), True
-        self.size = 0
-        """Bytes of the message so far."""
+        self.size = 0  # bytes of the message so far
 
     def feed(self, piece: bytes | bytearray) -> bool:
         """Take the next bytes; True once the message is whole. Raises CellFound, MalformedMessage."""
@@ -75,7 +74,7 @@ class Skimmer:
         return False
 
     def _is_whole(self) -> bool:
-        """Go on with the bytes that were wanted; True at the end of the message."""
+        """Continue with the bytes that were needed; True at the end of the message."""
         header = bytes(self._header)
         self._header.clear()
         try:
@@ -107,7 +106,15 @@ class Skimmer:
         if kind in _SIZES:
             yield -_SIZES[kind]
         elif kind == TType.STRING:
-            yield from self._text()
+            (length,) = _LENGTH.unpack((yield _LENGTH.size))
+            if length < 0:
+                raise MalformedMessage("no thrift message")
+            # The path of a cell: _CELLS, number of the column, field of its type, field `values`, number of the row.
+            path = self._path
+            is_cell = len(path) == len(_CELLS) + 4 and tuple(path[:3]) == _CELLS and path[5] == 1
+            if self._largest_cell is not None and length > self._largest_cell and is_cell:
+                raise CellFound(column=path[3], row=path[6])
+            yield -length
         elif kind == TType.STRUCT:
             yield from self._struct(depth)
         elif kind in {TType.LIST, TType.SET}:
@@ -131,39 +138,9 @@ class Skimmer:
                 yield from self._value(kind, depth + 1)
             self._path.pop()
 
-    def _text(self) -> _Steps:
-        (length,) = _LENGTH.unpack((yield _LENGTH.size))
-        if length < 0:
-            raise MalformedMessage("no thrift message")
-        if self._largest_cell is not None and length > self._largest_cell:
-            self._check_cell()
-        yield -length
-
-    def _check_cell(self) -> None:
-        """The path of a cell: _CELLS, number of the column, field of its type, field `values`, number of the row."""
-        if len(self._path) == len(_CELLS) + 4 and tuple(self._path[:3]) == _CELLS and self._path[5] == 1:
-            raise CellFound(column=self._path[3], row=self._path[6])
-
-
-AnswerT = TypeVar("AnswerT")
-AnswerT_co = TypeVar("AnswerT_co", covariant=True)
-
-READ_BYTES = 4 * 1024 * 1024
-"""How much a stream reads ahead."""
-
-_SKIM_BYTES = 16 * 1024
-"""What is read past in one step: some 10 ms where it has nothing but empty values."""
-
-_LONGEST_FRAME = 2**31 - 1
-"""Servers write frames from Java's arrays or by signed lengths."""
-
-_TRANSPORTS_LENGTH = struct.Struct(">I")
-_QUIET_S = 0.001
-_CLOSE_S = 2.0
-
 
 class Overlong(Exception):
-    """The answer has `size` bytes, more than are kept. It was read to its end; the connection is as good as before."""
+    """An answer of `size` bytes was too long to keep. It was read to its end; the connection is still usable."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"an answer of {size} bytes")
@@ -182,16 +159,12 @@ class Expected(Generic[AnswerT_co]):
     most_bytes: int
     largest_cell: int | None = None
 
-    def skimmer(self) -> Skimmer:
-        """For an answer that is too long."""
-        return Skimmer(self.largest_cell)
-
 
 class Transport(Protocol):
     """One connection that is logged in."""
 
     def is_closed(self) -> bool:
-        """Whether either side has ended it."""
+        """True when either side has closed it."""
         ...
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
@@ -199,12 +172,12 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """End it. Limited in time, raises nothing."""
+        """Limited in time, raises nothing."""
         ...
 
 
 class StreamTransport:
-    """What both kinds of TCP connections have in common."""
+    """Common to both kinds of TCP connections."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -216,7 +189,7 @@ class StreamTransport:
     async def close(self) -> None:
         self._writer.close()
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
+            async with asyncio.timeout(2.0):
                 await self._writer.wait_closed()
             return
         self._writer.transport.abort()
@@ -229,27 +202,27 @@ class StreamTransport:
 
 
 class FramedTransport(StreamTransport):
-    """Each message has its length before it."""
+    """Each message follows its length in four bytes."""
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
-        self._writer.write(_TRANSPORTS_LENGTH.pack(len(call)) + call)
+        self._writer.write(_FRAME_LENGTH.pack(len(call)) + call)
         await self._writer.drain()
-        (length,) = _TRANSPORTS_LENGTH.unpack(await self._reader.readexactly(_TRANSPORTS_LENGTH.size))
-        if length > _LONGEST_FRAME:
+        (length,) = _FRAME_LENGTH.unpack(await self._reader.readexactly(_FRAME_LENGTH.size))
+        if length > 2**31 - 1:  # servers write lengths from signed integers
             raise MalformedMessage("the answer is too long")
         if length <= expected.most_bytes:
             return expected.decode(await self._reader.readexactly(length))
-        skimmer = expected.skimmer()
+        skimmer = Skimmer(expected.largest_cell)
         while skimmer.size < length:
-            await read_past(skimmer, await self._more(min(length - skimmer.size, READ_BYTES)))
+            await skim(skimmer, await self._more(min(length - skimmer.size, READ_BYTES)))
         raise Overlong(length)
 
 
 class BareTransport(StreamTransport):
     """Messages without length: their end is found by decoding them.
 
-    A small answer comes in one piece. A larger one is tried again only when the server has become silent, after a wait
-    that grows with the cost of a try, so that all tries together cost a fraction of the time of the transfer.
+    A small answer comes in one piece. A larger one is decoded again only when the server sends nothing for a time,
+    which grows with the cost of decoding: so all attempts together cost a fraction of the time of the transfer.
     """
 
     async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
@@ -264,29 +237,22 @@ class BareTransport(StreamTransport):
                 return expected.decode(bytes(buffer))
             except IncompleteMessage:
                 quiet_s = max(_QUIET_S, 4 * (loop.time() - begun))
-            await self._read_until_quiet(buffer, quiet_s, expected.most_bytes)
-        raise Overlong(await self._read_past(buffer, expected.skimmer()))
-
-    async def _read_until_quiet(self, buffer: bytearray, quiet_s: float, most_bytes: int) -> None:
-        """Add at least one piece, then all that come without a pause of `quiet_s`."""
-        buffer += await self._more()
-        with suppress(TimeoutError):
-            while len(buffer) <= most_bytes:
-                async with asyncio.timeout(quiet_s):
-                    piece = await self._more()
-                buffer += piece
-
-    async def _read_past(self, buffer: bytearray, skimmer: Skimmer) -> int:
-        """The size of the message that `buffer` begins."""
-        is_whole = await read_past(skimmer, buffer)
+            buffer += await self._more()
+            with suppress(TimeoutError):
+                while len(buffer) <= expected.most_bytes:
+                    async with asyncio.timeout(quiet_s):
+                        piece = await self._more()
+                    buffer += piece
+        skimmer = Skimmer(expected.largest_cell)
+        is_whole = await skim(skimmer, buffer)
         buffer.clear()
         while not is_whole:
-            is_whole = await read_past(skimmer, await self._more())
-        return skimmer.size
+            is_whole = await skim(skimmer, await self._more())
+        raise Overlong(skimmer.size)
 
 
-async def read_past(skimmer: Skimmer, piece: bytes | bytearray) -> bool:
-    """Skimmer.feed in small steps, so that a message of many small values does not hold up the event loop."""
+async def skim(skimmer: Skimmer, piece: bytes | bytearray) -> bool:
+    """Skimmer.feed in small steps, so that a message of many small values does not block the event loop."""
     is_whole = False
     for start in range(0, len(piece), _SKIM_BYTES):
         is_whole = skimmer.feed(piece[start : start + _SKIM_BYTES])

@@ -1,4 +1,4 @@
-"""What the servers that speak HiveServer2 do differently; where they are, and how to log in."""
+"""Differences of the servers that speak HiveServer2; their addresses, logins and time limits."""
 
 import re
 from collections.abc import Mapping
@@ -16,82 +16,69 @@ from queryserver.platform.addresses import AddressRules
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRows:
-    """The setting of a session that decides whether its server keeps the rows of results, and its values for yes."""
+class RowRetention:
+    """The session setting that decides whether the server keeps the rows of results, and its values for yes."""
 
     setting: str
     values: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """Facts about one kind of server. Nobody else compares dialect names."""
+class Hs2Variant:
+    """Facts about one kind of server. No other code compares dialect names."""
 
     dialect: str
-    proxy_user_key: str = "hive.server2.proxy.user"
-    """Session option that names the user to act for."""
+    proxy_user_key: str = "hive.server2.proxy.user"  # session option that names the user to act for
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    setting_prefix: str = ""
-    """What stands before the names of engine options in the configuration of OpenSession."""
-    conf_overlay: Mapping[str, str] | None = None
-    """Options of each statement."""
-    quotes_database: bool = False
-    """The name of the first database is pasted into a USE by the server, so it must come quoted."""
-    long_polls: bool = True
-    """GetOperationStatus is held by the server until the end of the statement, some seconds at most."""
-    empty_result_column: str | None = None
-    """The column that a statement without result set is said to have."""
-    logs_by_rpc: bool = False
-    """The log comes whole from GetLog, instead of line by line from FetchResults."""
-    close_tells_rows: bool = False
-    """CloseImpalaOperation tells how many rows a change has touched."""
-    progress_by_summary: bool = False
-    """GetExecSummary tells the progress."""
-    tells_more_rows: bool = False
-    """`has_more_rows` is true to its name."""
-    kept_rows: KeptRows | None = None
-    """None: the server refuses by itself to give rows again that it does not keep."""
-    timeout_keys: tuple[str, str] | None = None
-    """Session options for the time-outs of queries and of idle sessions."""
+    setting_prefix: str = ""  # before the names of engine options in the configuration of OpenSession
+    conf_overlay: Mapping[str, str] | None = None  # options of each statement
+    quotes_database: bool = False  # the server puts the name of the first database into a USE: it must come quoted
+    long_polls: bool = True  # GetOperationStatus waits for the end of the statement, for at most some seconds
+    empty_result_column: str | None = None  # the column of a statement without result set
+    logs_by_rpc: bool = False  # the log comes whole from GetLog, instead of line by line from FetchResults
+    close_tells_rows: bool = False  # CloseImpalaOperation gives the number of changed rows
+    progress_by_summary: bool = False  # GetExecSummary gives the progress
+    tells_more_rows: bool = False  # `has_more_rows` is reliable
+    kept_rows: RowRetention | None = None  # None: the server itself refuses to repeat rows that it does not keep
+    timeout_keys: tuple[str, str] | None = None  # session options: time-outs of queries and of idle sessions
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
     def database_name(self, database: str) -> str:
-        """How the first database of a session is told."""
         return identifier(database, mark="`") if self.quotes_database else database
 
 
-_HIVE_KEEPS = KeptRows("hive.fetch.task.caching", frozenset({"true"}))
-HIVE = Variant(
+_HIVE_KEEPS = RowRetention("hive.fetch.task.caching", frozenset({"true"}))
+HIVE = Hs2Variant(
     dialect="hive",
     setting_prefix="set:hiveconf:",
     kept_rows=_HIVE_KEEPS,
     capabilities=EngineCapabilities(reports_progress=True),
 )
-HPLSQL = Variant(
+HPLSQL = Hs2Variant(
     dialect="hplsql",
     setting_prefix="set:hiveconf:",
     session_conf=MappingProxyType({"set:hivevar:mode": "HPLSQL"}),
     kept_rows=_HIVE_KEEPS,
     capabilities=EngineCapabilities(can_explain=False, reports_progress=True),
 )
-SPARKSQL = Variant(
+SPARKSQL = Hs2Variant(
     dialect="sparksql",
     setting_prefix="set:hiveconf:",
     quotes_database=True,
     empty_result_column="Result",
-    # With incremental collection a second reading computes the rows anew, in any order.
-    kept_rows=KeptRows("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
-    # Spark answers EXPLAIN of a statement that it refuses with its complaint in place of the plan.
+    # With incremental collection a second fetch computes the rows anew, in any order.
+    kept_rows=RowRetention("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
+    # Spark answers EXPLAIN of a statement that it refuses with its error in place of the plan.
     capabilities=EngineCapabilities(
         explain_failure=re.compile(
             r"\A(?:== Physical Plan ==\s+(?:[\w$]+\.)+[\w$]*Exception: |Error occurred during query planning:\s)"
         )
     ),
 )
-IMPALA = Variant(
+IMPALA = Hs2Variant(
     dialect="impala",
     proxy_user_key="impala.doas.user",
-    # Rows that the coordinator keeps so that FETCH_FIRST works after a re-attach.
+    # The coordinator keeps this many rows so that FETCH_FIRST works after a re-attach.
     conf_overlay=MappingProxyType({"impala.resultset.cache.size": "10000"}),
     long_polls=False,
     logs_by_rpc=True,
@@ -102,26 +89,21 @@ IMPALA = Variant(
     capabilities=EngineCapabilities(reports_progress=True),
 )
 
-VARIANTS: Mapping[str, Variant] = MappingProxyType({one.dialect: one for one in (HIVE, HPLSQL, SPARKSQL, IMPALA)})
+VARIANTS: Mapping[str, Hs2Variant] = MappingProxyType({one.dialect: one for one in (HIVE, HPLSQL, SPARKSQL, IMPALA)})
 
 
 CELL_BYTES = 16 * 1024 * 1024
-_LEAST_REPLY_BYTES = 16 * 1024 * 1024
-_REPLY_MARGIN_BYTES = 8 * 1024 * 1024
 
 
 class Mechanism(StrEnum):
     """How a connection logs in."""
 
-    NONE = "NONE"
-    """SASL PLAIN with the user name only."""
+    NONE = "NONE"  # SASL PLAIN with the user name only
     NOSASL = "NOSASL"
     PLAIN = "PLAIN"
-    LDAP = "LDAP"
-    """As PLAIN: user name and password."""
+    LDAP = "LDAP"  # as PLAIN: user name and password
     GSSAPI = "GSSAPI"
-    JWT = "JWT"
-    """The caller's own token, over http."""
+    JWT = "JWT"  # the caller's own token, over http
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +118,8 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """Who a connection is, and to which member. `password` holds the token with JWT."""
+class Hs2Login:
+    """The member and the user of a connection. With JWT `password` is the token."""
 
     member: Member
     user: str
@@ -162,36 +144,29 @@ class Kerberos:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long one call may take, in seconds.
-
-    Hive compiles within `execute`; a server may compute rows within `fetch`.
-    """
+    """Limits of one call, in seconds. Hive compiles within `execute`; a server may compute rows within `fetch`."""
 
     connect_s: float = 10.0
     execute_s: float = 300.0
     status_s: float = 90.0
     fetch_s: float = 600.0
     other_s: float = 30.0
-    end_s: float = 3.0
-    """Cancel and close: whoever waits for them has given up already."""
-    retry_s: float = RETRY_S
-    """How long calls about a statement are repeated after a break of the network, from its first failure on."""
-    settle_s: float = 1.0
-    """How long a server may at least go on with a request for rows whose connection broke."""
+    end_s: float = 3.0  # cancel and close
+    retry_s: float = RETRY_S  # how long calls about a statement are repeated from the first network failure on
+    settle_s: float = 1.0  # how long a server may at least work on a request for rows whose connection broke
 
 
 @dataclass(frozen=True, slots=True)
 class Hs2Address:
     """A group of servers that answer alike; a session stays with its member.
 
-    Without `username` each caller logs in under the own name. With `impersonation` the service logs in and acts for
+    Without `username` each caller logs in under their own name. With `impersonation` the service logs in and acts for
     the caller. `session_conf` are engine options; time-outs of 0 are the engine's own.
     """
 
     members: tuple[Member, ...]
     mechanism: Mechanism = Mechanism.NONE
-    http_path: str | None = None
-    """None: binary transport."""
+    http_path: str | None = None  # None: binary transport
     username: str = ""
     password: str = field(default="", repr=False)
     impersonation: bool = False
@@ -202,44 +177,39 @@ class Hs2Address:
     query_timeout_s: int = 0
     session_timeout_s: int = 0
     limits: Limits = Limits()
-    cell_max_bytes: int = CELL_BYTES
-    """Largest value of a result."""
+    cell_max_bytes: int = CELL_BYTES  # largest value of a result
     rules: AddressRules = field(default_factory=AddressRules)
     max_idle: int = 16
     idle_s: float = 60.0
 
     @property
     def reply_max_bytes(self) -> int:
-        """The longest answer that is kept: the largest row, and more for the batches of many small ones."""
-        return max(ROW_CELLS * self.cell_max_bytes, _LEAST_REPLY_BYTES) + _REPLY_MARGIN_BYTES
+        """The longest answer that is kept: the largest row, and more for batches of many small rows."""
+        return max(ROW_CELLS * self.cell_max_bytes, 16 * 1024 * 1024) + 8 * 1024 * 1024
 
     @property
     def wants_credentials(self) -> bool:
-        """Whether callers must bring a user and a password."""
-        return self._takes_password and not self.username
+        """Callers must give a user and a password."""
+        return self.mechanism in {Mechanism.PLAIN, Mechanism.LDAP} and not self.username
 
     @property
     def needs_caller(self) -> bool:
-        """Whether nobody but a caller can log in."""
+        """Only callers can log in, not the service."""
         return self.wants_credentials or self.mechanism is Mechanism.JWT
 
-    def login(self, member: Member, user: User, options: SessionOptions) -> Login:
-        """Who the session is. Raises CredentialsRequired."""
+    def login(self, member: Member, user: User, options: SessionOptions) -> Hs2Login:
+        """The login of a session. Raises CredentialsRequired."""
         if self.mechanism is Mechanism.JWT:
             if not options.external_token:
                 raise CredentialsRequired("This data source needs the caller's own token.")
-            return Login(member, user.username, options.external_token)
+            return Hs2Login(member, user.username, options.external_token)
         if options.credentials is not None:
-            return Login(member, options.credentials.username, options.credentials.password)
+            return Hs2Login(member, options.credentials.username, options.credentials.password)
         if self.wants_credentials:
             raise CredentialsRequired("This data source needs a user and a password.")
-        return Login(member, self.username or user.username, self.password)
+        return Hs2Login(member, self.username or user.username, self.password)
 
     def proxied(self, user: User, options: SessionOptions) -> str | None:
-        """The user to act for; None: the login is the user."""
+        """The user to act for; None: the user of the login."""
         acts = self.impersonation and options.credentials is None and bool(self.username)
         return user.username if acts and user.username != self.username else None
-
-    @property
-    def _takes_password(self) -> bool:
-        return self.mechanism in {Mechanism.PLAIN, Mechanism.LDAP}

@@ -1,6 +1,6 @@
-"""Metadata of Phoenix: lists from SYSTEM.CATALOG, columns by the Query Server's own call.
+"""Metadata of Phoenix, from SYSTEM.CATALOG and the Query Server's call for columns, and loading of its tables.
 
-The columns that a view has from its table are not in SYSTEM.CATALOG: only the driver puts them together.
+SYSTEM.CATALOG does not have the columns that a view inherits from its table: only the driver combines both.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -37,7 +36,7 @@ from queryserver.engines.loading import (
     staged,
     statements_of,
 )
-from queryserver.engines.phoenix.connection import Connection
+from queryserver.engines.phoenix.connection import PhoenixConnection
 from queryserver.engines.phoenix.protocol import Phase, avatica_errors, numbered, parameter_rows
 from queryserver.engines.phoenix.statement import native_type, row_values
 from queryserver.engines.protocol import (
@@ -67,19 +66,18 @@ from queryserver.errors.statements import (
     database_not_found,
 )
 
-_NO_STATISTICS = "Phoenix keeps no statistics of columns."
-_UPDATABLE = 3
-# Places in the rows of java.sql.DatabaseMetaData.getColumns, with the three that Phoenix adds at the end.
+# Positions in the rows of java.sql.DatabaseMetaData.getColumns, with the three that Phoenix adds at the end.
 _SCHEMA, _TABLE, _NAME, _TYPE, _SIZE, _DIGITS, _NULLABLE, _DEFAULT, _POSITION, _KEY = 1, 2, 3, 5, 6, 8, 10, 12, 16, 28
 _KINDS = {"v": TableKind.VIEW}
-# A row of a table itself: neither a column, nor a column family, nor a link to another table or an index.
+_UPDATABLE = 3  # in VIEW_TYPE
+# The row of a table itself, not of a column, a column family, or a link to another table or an index.
 _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
 
 
 class PhoenixCatalog:
-    """A Catalog. A database is a schema; `""` is the one without name, which is always there."""
+    """A Catalog. A database is a schema; `""` is the schema without name, which always exists."""
 
-    def __init__(self, session: EngineSession, connection: Connection) -> None:
+    def __init__(self, session: EngineSession, connection: PhoenixConnection) -> None:
         self._session = session
         self._connection = connection
 
@@ -92,7 +90,8 @@ class PhoenixCatalog:
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
         schema = await self._schema(database)
-        rows = await self._rows(f"SELECT TABLE_NAME, TABLE_TYPE FROM SYSTEM.CATALOG WHERE {_in(schema)} AND {_HEADS}")
+        where = f"{_in_schema(schema)} AND {_HEADS}"
+        rows = await self._rows(f"SELECT TABLE_NAME, TABLE_TYPE FROM SYSTEM.CATALOG WHERE {where}")
         return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED)) for name, kind in rows]
 
     async def table(self, database: str, table: str) -> TableDescription:
@@ -100,7 +99,7 @@ class PhoenixCatalog:
         names = ", ".join(map(escaped_literal, spellings(table, Folding.UPPER)))
         rows = await self._rows(
             "SELECT TABLE_NAME, TABLE_TYPE, VIEW_TYPE FROM SYSTEM.CATALOG"
-            f" WHERE {_in(schema)} AND TABLE_NAME IN ({names}) AND {_HEADS}"
+            f" WHERE {_in_schema(schema)} AND TABLE_NAME IN ({names}) AND {_HEADS}"
         )
         found = {name: (kind, view_type) for name, kind, view_type in rows}
         name = choose(table, found, Folding.UPPER)
@@ -117,10 +116,10 @@ class PhoenixCatalog:
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
-        return ColumnStatistics(message=_NO_STATISTICS)
+        return ColumnStatistics(message="Phoenix keeps no statistics of columns.")
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """See the Protocol. Phoenix lists no built-in functions, and its users' functions belong to no schema."""
+        """Phoenix lists no built-in functions, and its users' functions belong to no schema."""
         if database is not None:
             await self._schema(database)
         return []
@@ -165,12 +164,21 @@ class PhoenixCatalog:
                     rows.append(tuple(row_values(row)))
         except (OutcomeUnknown, SessionLost) as error:
             raise EngineUnavailable(error.message) from error
-        # What is asked for are patterns, in which `_` stands for any character.
+        # The request has patterns, in which `_` matches any character.
         own = [row for row in rows if (row[_SCHEMA] or "", row[_TABLE]) == (schema, table)]
-        return tuple(_column(row) for row in sorted(own, key=lambda row: row[_POSITION]))
+        return tuple(
+            TableColumn(
+                name=row[_NAME],
+                type=native_type(row[_TYPE], row[_SIZE], row[_DIGITS]),
+                nullable=bool(row[_NULLABLE]),
+                default=row[_DEFAULT],
+                primary_key=row[_KEY] is not None,
+            )
+            for row in sorted(own, key=lambda row: row[_POSITION])
+        )
 
     async def _statistics(self, schema: str, table: str) -> Mapping[str, str]:
-        """Estimates of UPDATE STATISTICS; there are none of tables smaller than one of its steps."""
+        """Estimates of UPDATE STATISTICS; it makes none for small tables."""
         physical = [f"{schema}:{table}", f"{schema}.{table}"] if schema else [table]
         names = ", ".join(map(escaped_literal, physical))
         rows = await self._rows(
@@ -182,56 +190,27 @@ class PhoenixCatalog:
         return {"numRows": str(max(row[0] or 0 for row in rows)), "totalSize": str(sum(row[1] or 0 for row in rows))}
 
 
-def _in(schema: str) -> str:
-    return f"TABLE_SCHEM = {escaped_literal(schema)}" if schema else "TABLE_SCHEM IS NULL"
+def _in_schema(schema: str, column: str = "TABLE_SCHEM") -> str:
+    return f"{column} = {escaped_literal(schema)}" if schema else f"{column} IS NULL"
 
 
 def _source(table: TableDescription) -> str:
     return qualified(table.database, table.name) if table.database else identifier(table.name)
 
 
-def _column(row: Row) -> TableColumn:
-    return TableColumn(
-        name=row[_NAME],
-        type=native_type(row[_TYPE], row[_SIZE], row[_DIGITS]),
-        nullable=bool(row[_NULLABLE]),
-        default=row[_DEFAULT],
-        primary_key=row[_KEY] is not None,
-    )
-
-
 ROW_ID = "row_id"
 _BATCH_BYTES = 512 * 1024
-_GAP_BITS = 44
-"""Two appends at the same time must not give the same numbers to their rows."""
-
+_GAP_BITS = 44  # random, so that two appends at the same time do not give the same numbers to their rows
 _CLAIM_S = 300
-"""How long a claim holds at least; what a server left when it died keeps its table's name for twice as long at most."""
-
-_CLAIMED = (
-    'Table "{}" is being made by somebody else, or an import that was to make it ended badly:'
-    " then try again in ten minutes."
-)
+"""A claim holds at least this long; one of a server that died blocks the name of its table for at most twice that."""
 _MOST_SWEPT = 20
-
-_LOADING_TABLE = re.compile(r"[\w-]+")
-_SEQUENCE_EXISTS = re.compile(r"ERROR 1200\b")
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Where rows go. `key`: the column that gets a number of its own for each row."""
-
-    table: TableName
-    columns: Sequence[LoadColumn]
-    key: str | None
 
 
 class PhoenixLoader:
-    """A TableLoader. A database is a schema, "" the one without name; names are taken as they are."""
+    """A TableLoader. A database is a schema, "" the one without name; the case of names is kept."""
 
     def __init__(
-        self, session: EngineSession, connection: Connection, executor: Executor, *, schema: str, read_only: bool
+        self, session: EngineSession, connection: PhoenixConnection, executor: Executor, *, schema: str, read_only: bool
     ) -> None:
         self._session = session
         self._connection = connection
@@ -240,23 +219,21 @@ class PhoenixLoader:
         self._read_only = read_only
 
     async def exists(self, table: TableName) -> bool:
-        schema = self._schema_of(table)
-        where = f"TABLE_SCHEM = {escaped_literal(schema)}" if schema else "TABLE_SCHEM IS NULL"
         sql = (
-            f"SELECT 1 FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND {where}"
+            f"SELECT 1 FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND {_in_schema(self._schema_of(table))}"
             f" AND TABLE_NAME = {escaped_literal(table.name)} AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL"
         )
         return bool(await read_rows(self._session, sql, max_rows=1))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """See TableLoader. Raises StatementRejected also for rows that would share a key."""
+        """Raises StatementRejected also for rows that would share a key."""
         refuse_changes(read_only=self._read_only)
         _check_names(load)
         if load.replace:
             raise StatementRejected("Phoenix renames no tables, so none can be replaced.")
         refuse_target(load, exists=await self.exists(load.target))
         with rows_failures():
-            return await (self._append(load, batches, ledger) if load.append else self._make(load, batches, ledger))
+            return await (self._append if load.append else self._make)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
         refuse_changes(read_only=self._read_only)
@@ -265,11 +242,18 @@ class PhoenixLoader:
     async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         given = next((column.name for column in load.columns if not column.nullable), None)
         added = None if given is not None else _free_name(ROW_ID, load.columns)
-        create = partial(self._create_alone, load.target, load.columns, key=given or "", added=added)
+
+        async def create() -> None:
+            async with self._claimed(load.target):
+                await self._create(load.target, load.columns, key=given or "", added=added)
+
         async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
-            rows = await self._fill(_Rows(load.target, load.columns, added), batches)
-            if given is not None and await self._count(load.target) != rows:
-                raise StatementRejected(f'Column "{given}" cannot be the key: some of its values occur more than once.')
+            rows = await self._fill(load.target, load.columns, batches, numbers=added)
+            if given is not None:
+                count = await self._one(f"SELECT COUNT(*) FROM {self._place(load.target)}")
+                if int(str(count)) != rows:
+                    message = f'Column "{given}" cannot be the key: some of its values occur more than once.'
+                    raise StatementRejected(message)
             filled.is_gone = True
         return rows
 
@@ -277,16 +261,19 @@ class PhoenixLoader:
         numbers = _free_name(ROW_ID, load.columns)
         async with staged(load.staging, ledger, partial(self.drop, load.staging)):
             await self._create(load.staging, load.columns, key="", added=numbers)
-            rows = await self._fill(_Rows(load.staging, load.columns, numbers), batches)
+            rows = await self._fill(load.staging, load.columns, batches, numbers=numbers)
             await self._upsert_from_staging(load, rows, numbers)
         return rows
 
     async def _upsert_from_staging(self, load: TableLoad, rows: int, numbers: str) -> None:
         given = [column.name for column in load.columns]
-        keys = await self._keys(load.target)
+        target = await PhoenixCatalog(self._session, self._connection).table(
+            self._schema_of(load.target), load.target.name
+        )
+        keys = [column.name for column in target.columns if column.primary_key]
         to = source = ", ".join(map(identifier, given))
         if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in given:
-            # A table that an import has made: its numbers go on.
+            # A table that an import has created: its numbers continue.
             last = await self._one(f"SELECT MAX({identifier(keys[0])}) FROM {self._place(load.target)}")
             start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
             to, source = f"{to}, {identifier(keys[0])}", f"{source}, {identifier(numbers)} + {start}"
@@ -296,7 +283,7 @@ class PhoenixLoader:
         await execute(self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}")
 
     async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
-        """Rows with the key of another would take its place without a word."""
+        """Phoenix silently replaces a row by one with the same key."""
         if not keys or not set(keys) <= {column.name for column in load.columns}:
             return  # Phoenix refuses rows without a key itself
         names = ", ".join(map(identifier, keys))
@@ -309,17 +296,12 @@ class PhoenixLoader:
         if distinct != rows or shared:
             raise StatementRejected(f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too.")
 
-    async def _create_alone(
-        self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None
-    ) -> None:
-        async with self._claimed(table):
-            await self._create(table, columns, key=key, added=added)
-
     @asynccontextmanager
     async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
-        """Nobody else makes the table meanwhile, whichever server asks. Raises StatementRejected when somebody does.
+        """Exclude other imports that would create the table, from any server, by sequences that claim its name.
 
-        The slot after the present one is claimed too, so that claims made on both sides of its beginning meet.
+        The slot after the present one is claimed too, so that claims made around the change of slots conflict.
+        Raises StatementRejected when another import has the claim.
         """
         slot = int(time.time()) // _CLAIM_S
         async with AsyncExitStack() as claims:
@@ -329,27 +311,31 @@ class PhoenixLoader:
                 try:
                     await execute(self._session, f"CREATE SEQUENCE {place}")
                 except StatementDenied:
-                    break  # Who may make no sequences can still make tables, as in any other client.
+                    break  # Users without the right to create sequences can still create tables.
                 except StatementRejected as error:
-                    if _SEQUENCE_EXISTS.search(error.message):
-                        raise StatementRejected(_CLAIMED.format(table.name)) from None
+                    if re.search(r"ERROR 1200\b", error.message):
+                        message = (
+                            f'Table "{table.name}" is being made by another import, or an import that was to make it'
+                            " ended badly: then try again in ten minutes."
+                        )
+                        raise StatementRejected(message) from None
                     raise
-                # Not one whose outcome is unknown: it may be somebody else's, and its slot ends soon.
+                # Only a claim that is certainly ours is released; one of unknown outcome ends soon with its slot.
                 claims.push_async_callback(self._release, place)
             yield
 
     async def _sweep(self, table: TableName, slot: int) -> None:
-        """Drop claims of slots before `slot`: those who lost their connection left them. Only who may look can."""
-        schema, least = self._schema_of(table), _claim(table, 0)
-        where = f"SEQUENCE_SCHEMA = {escaped_literal(schema)}" if schema else "SEQUENCE_SCHEMA IS NULL"
-        # Slots have seven digits until 2065: texts of one length are in the order of their numbers.
+        """Drop claims of slots before `slot`, whose servers lost their connections; needs the right to list them."""
+        least = _claim(table, 0)
+        where = _in_schema(self._schema_of(table), "SEQUENCE_SCHEMA")
+        # Slots have seven digits until 2065, so they sort as numbers.
         sql = (
             f'SELECT SEQUENCE_NAME FROM SYSTEM."SEQUENCE" WHERE TENANT_ID IS NULL AND {where}'
             f" AND SEQUENCE_NAME >= {escaped_literal(least)} AND SEQUENCE_NAME < {escaped_literal(_claim(table, slot))}"
         )
         with suppress(EngineError):
             for (name,) in await read_rows(self._session, sql, max_rows=_MOST_SWEPT):
-                if name.removeprefix(least[:-1]).isdecimal():  # else of a table whose name begins alike
+                if name.removeprefix(least[:-1]).isdecimal():  # else a table whose name begins alike
                     await self._release(self._place(TableName(table.database, name)))
 
     async def _release(self, place: str) -> None:
@@ -357,41 +343,39 @@ class PhoenixLoader:
             await execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
 
     async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
-        parts = [
-            f"{identifier(column.name)} {_declared(column)}{' NOT NULL PRIMARY KEY' if column.name == key else ''}"
-            for column in columns
-        ]
+        parts = list[str]()
+        for column in columns:
+            kind = "INTEGER" if column.declared == "INT" else column.declared  # Phoenix has no short name
+            parts.append(f"{identifier(column.name)} {kind}{' NOT NULL PRIMARY KEY' if column.name == key else ''}")
         if added is not None:
             parts.append(f"{identifier(added)} BIGINT NOT NULL PRIMARY KEY")
         await execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
 
-    async def _fill(self, target: _Rows, batches: AsyncIterator[pa.RecordBatch]) -> int:
-        names = [column.name for column in target.columns] + ([target.key] if target.key else [])
+    async def _fill(
+        self,
+        table: TableName,
+        columns: Sequence[LoadColumn],
+        batches: AsyncIterator[pa.RecordBatch],
+        *,
+        numbers: str | None,
+    ) -> int:
+        """Insert the rows. `numbers`: the column that gets the number of each row."""
+        given = [column.name for column in columns]
+        names = given if numbers is None else [*given, numbers]
         listed, marks = ", ".join(map(identifier, names)), ", ".join("?" * len(names))
-        statement = await self._connection.prepare(
-            f"UPSERT INTO {self._place(target.table)} ({listed}) VALUES ({marks})"
-        )
+        statement = await self._connection.prepare(f"UPSERT INTO {self._place(table)} ({listed}) VALUES ({marks})")
         total = 0
         try:
-            async with read_ahead(
-                batches, partial(parameter_rows, [column.name for column in target.columns]), self._executor
-            ) as written:
+            async with read_ahead(batches, partial(parameter_rows, given), self._executor) as written:
                 async for rows in statements_of(written, _BATCH_BYTES):
-                    await self._connection.execute_batch(statement, numbered(rows, total + 1) if target.key else rows)
+                    await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
                     total += len(rows)
         except asyncio.CancelledError:
-            # The server goes on with a batch whose caller is gone; a connection that is closed ends it.
+            # The server continues a batch whose caller is gone, until the connection is closed.
             await asyncio.shield(self._connection.stop())
             raise
         await self._connection.close_statement(statement)
         return total
-
-    async def _keys(self, table: TableName) -> list[str]:
-        found = await PhoenixCatalog(self._session, self._connection).table(self._schema_of(table), table.name)
-        return [column.name for column in found.columns if column.primary_key]
-
-    async def _count(self, table: TableName) -> int:
-        return int(str(await self._one(f"SELECT COUNT(*) FROM {self._place(table)}")))
 
     async def _one(self, sql: str) -> object:
         (row,) = await read_rows(self._session, sql)
@@ -405,18 +389,13 @@ class PhoenixLoader:
 
 
 def _claim(table: TableName, slot: int) -> str:
-    """The name of the sequence that claims the name of a table for a time."""
+    """The name of the sequence that claims the name of a table for a slot of time."""
     return f"_qs_import_{table.name}_{slot}"
 
 
-def _declared(column: LoadColumn) -> str:
-    """Phoenix knows INT by its long name only."""
-    return "INTEGER" if column.declared == "INT" else column.declared
-
-
 def _check_names(load: TableLoad) -> None:
-    """Raises StatementRejected for names that no quotes make data, or that HBase would refuse at the end."""
-    if not _LOADING_TABLE.fullmatch(load.target.name):
+    """Raises StatementRejected for names that no quotes can hold, or that HBase would refuse in the end."""
+    if not re.fullmatch(r"[\w-]+", load.target.name):
         raise StatementRejected(
             f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'
         )
@@ -427,7 +406,7 @@ def _check_names(load: TableLoad) -> None:
 
 def _free_name(wanted: str, columns: Sequence[LoadColumn]) -> str:
     taken = {column.name for column in columns}
-    place, name = 1, wanted
+    number, name = 1, wanted
     while name in taken:
-        place, name = place + 1, f"{wanted}_{place + 1}"
+        number, name = number + 1, f"{wanted}_{number + 1}"
     return name

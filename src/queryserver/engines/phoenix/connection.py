@@ -1,4 +1,4 @@
-"""Which Query Server, and as whom."""
+"""The Query Server: its address and logins, HTTP, and connections of Avatica."""
 
 import asyncio
 import socket
@@ -17,8 +17,7 @@ from uuid import uuid4
 import httpx
 
 from queryserver.engines.connections import client_tls
-from queryserver.engines.phoenix import protocol as messages
-from queryserver.engines.phoenix.protocol import HttpRefusal, Message, NotConnected, Phase, Silent, avatica_errors
+from queryserver.engines.phoenix import protocol
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -31,33 +30,28 @@ from queryserver.errors.statements import (
 from queryserver.platform.addresses import AddressRules, HttpServer
 
 
-class Authentication(StrEnum):
+class PhoenixAuthentication(StrEnum):
     """How the Query Server knows who logs in."""
 
     NONE = "NONE"
     BASIC = "BASIC"
-    SPNEGO = "SPNEGO"
-    """By the Kerberos ticket of this process."""
+    SPNEGO = "SPNEGO"  # the Kerberos ticket of this process
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait, in seconds."""
+class PhoenixTimeouts:
+    """Limits in seconds."""
 
     connect_s: float = 10.0
-    answer_s: float = 30.0
-    """For an answer that needs no work of the database."""
-    stop_s: float = 5.0
-    """For each of the calls that end something."""
-    beat_s: float = 20.0
-    """Between two signs of life; the server forgets connections that are silent for ten minutes."""
-    silence_s: float = 60.0
-    """A server that gives no sign of life for so long is taken for dead, whatever it was asked."""
+    answer_s: float = 30.0  # for an answer that needs no work of the database
+    stop_s: float = 5.0  # for each call that ends something
+    beat_s: float = 20.0  # between two heartbeats; the server drops connections that are silent for ten minutes
+    silence_s: float = 60.0  # without any answer to heartbeats: then the server counts as dead
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """As whom requests are sent; the password is never shown."""
+class PhoenixLogin:
+    """The user who sends requests; the password is never shown."""
 
     username: str
     password: str = field(repr=False)
@@ -67,46 +61,35 @@ class Login:
 class PhoenixAddress(HttpServer):
     """A Query Server and what its connector says about logins (Contract platform 5.11: phoenix)."""
 
-    username: str | None = ""
-    """None: callers give theirs through create_session."""
+    username: str | None = ""  # None: callers give theirs through create_session
     password: str = field(default="", repr=False)
-    authentication: Authentication = Authentication.NONE
+    authentication: PhoenixAuthentication = PhoenixAuthentication.NONE
     ssl_validate: bool = True
-    ssl_ca: str = ""
-    """PEM text of the authorities to trust instead of the system's."""
-    patience: Patience = field(default_factory=Patience)
-    cell_max_bytes: int = 16 * 1024 * 1024
-    """Largest value of a result; frames that hold larger ones are not read to their end."""
+    ssl_ca: str = ""  # PEM text of the authorities to trust instead of the system's
+    timeouts: PhoenixTimeouts = field(default_factory=PhoenixTimeouts)
+    cell_max_bytes: int = 16 * 1024 * 1024  # largest value; frames that hold larger ones are not read to their end
     rules: AddressRules = field(default_factory=AddressRules)
 
-    def login(self, options: SessionOptions) -> Login | None:
-        """The login of a session; None where the server wants none. Raises CredentialsRequired."""
+    def login(self, options: SessionOptions) -> PhoenixLogin | None:
+        """The login of a session; None where the server requires none. Raises CredentialsRequired."""
         if options.credentials is not None:
-            return Login(options.credentials.username, options.credentials.password)
+            return PhoenixLogin(options.credentials.username, options.credentials.password)
         if self.username is None:
             raise CredentialsRequired("This data source wants your own user name and password.")
-        if self.authentication is not Authentication.BASIC:
+        if self.authentication is not PhoenixAuthentication.BASIC:
             return None
-        return Login(self.username, self.password)
-
-
-_TICKET_S = 10.0
-
-
-def is_installed() -> bool:
-    """Whether logins by Kerberos are possible here."""
-    return find_spec("gssapi") is not None
+        return PhoenixLogin(self.username, self.password)
 
 
 async def negotiate(host: str) -> str:
-    """The token that opens the service HTTP at `host` to whoever this process has a ticket of.
+    """The SPNEGO token for the service HTTP at `host`, from the Kerberos ticket of this process.
 
     Raises CredentialsRequired: no package, no ticket, no such service, no answer in time.
     """
-    if not is_installed():
+    if find_spec("gssapi") is None:
         raise CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
     try:
-        async with asyncio.timeout(_TICKET_S):
+        async with asyncio.timeout(10.0):
             return await asyncio.to_thread(_token, host)
     except TimeoutError:
         raise CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
@@ -122,12 +105,8 @@ def _token(host: str) -> str:
     return b64encode(token or b"").decode()
 
 
-FRAME_CELLS = 4
-"""A frame may be as large as so many of the largest cells: the first one has as many rows, others as fit."""
-
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
-_ERROR_STATUS = 500
-# A peer that vanished without a word is found out in a minute and a half.
+FRAME_CELLS = 4  # a frame is at most as large as this number of largest cells: the first one has as many rows
+# A peer that disappeared is detected within a minute and a half.
 _KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -138,17 +117,17 @@ _KEEP_ALIVE = (
 
 @dataclass(slots=True)
 class Route:
-    """The one way by which all requests of an Avatica connection go: it lives in one server, not behind a name.
+    """The server that an Avatica connection lives in: all its requests go there.
 
-    `cookies` are those of a proxy that leads to one of several servers.
+    `cookies` are those of a proxy that forwards to one of several servers.
     """
 
     ip: str
-    login: Login | None
+    login: PhoenixLogin | None
     cookies: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class HttpClient:
+class PhoenixClient:
     """Connections to the Query Server, shared by all sessions of an engine."""
 
     def __init__(self, address: PhoenixAddress) -> None:
@@ -158,24 +137,41 @@ class HttpClient:
         self._is_closed = False
 
     async def addresses(self) -> Sequence[str]:
-        """Where the server may be. Raises EngineUnavailable."""
+        """The addresses of the server. Raises EngineUnavailable."""
         if self._is_closed:
             raise EngineUnavailable("This connector is closed.")
         return await self._address.rules.resolve(self._address.host, self._address.port)
 
     async def post(self, route: Route, body: bytes, *, within_s: float | None) -> bytes:
-        """The body of the answer. None: its sender watches over the server in another way.
+        """The body of the answer. `within_s` None: the caller detects a dead server in another way.
 
         Raises NotConnected, Silent, HttpRefusal, httpx.TransportError, EngineUnavailable (closed).
         """
-        transport = await self._opened()
+        async with self._opening:
+            if self._is_closed:
+                raise EngineUnavailable("This connector is closed.")
+            if self._transport is None:
+                verify: ssl.SSLContext | bool = False
+                if self._address.is_tls:
+                    validate, ca = self._address.ssl_validate, self._address.ssl_ca
+                    # Reading the system's certificates takes tens of milliseconds.
+                    verify = await asyncio.to_thread(client_tls, self._address.host, validate=validate, ca=ca)
+                limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=15.0)
+                self._transport = httpx.AsyncHTTPTransport(
+                    verify=verify, trust_env=False, limits=limits, socket_options=_KEEP_ALIVE
+                )
+            transport = self._transport
         request = await self._request(route, body)
         try:
             async with asyncio.timeout(within_s):
-                response = await self._sent(transport, request)
+                try:
+                    response = await transport.handle_async_request(request)
+                except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+                    raise protocol.NotConnected from error
+                response.request = request
                 return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
         except TimeoutError:
-            raise Silent from None
+            raise protocol.Silent from None
 
     async def close(self) -> None:
         """Idempotent."""
@@ -187,57 +183,30 @@ class HttpClient:
     async def _request(self, route: Route, body: bytes) -> httpx.Request:
         parts = urlsplit(self._address.url)
         place = f"[{route.ip}]" if ":" in route.ip else route.ip
-        headers = {
-            "Host": parts.netloc.rpartition("@")[2],
-            "Content-Type": "application/x-google-protobuf",
-            **await self._authorization(route),
-        }
+        headers = {"Host": parts.netloc.rpartition("@")[2], "Content-Type": "application/x-google-protobuf"}
+        if self._address.authentication is PhoenixAuthentication.SPNEGO:
+            headers["Authorization"] = f"Negotiate {await negotiate(self._address.host)}"
+        elif route.login is not None:
+            pair = f"{route.login.username}:{route.login.password}".encode()
+            headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
         if route.cookies:
             headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in route.cookies.items())
-        waits = {"connect": self._address.patience.connect_s, "pool": self._address.patience.connect_s}
+        connect_s = self._address.timeouts.connect_s
         return httpx.Request(
             "POST",
             f"{parts.scheme}://{place}:{self._address.port}{parts.path or '/'}",
             headers=headers,
             content=body,
-            extensions={"timeout": waits, "sni_hostname": self._address.host},
+            extensions={"timeout": {"connect": connect_s, "pool": connect_s}, "sni_hostname": self._address.host},
         )
-
-    async def _authorization(self, route: Route) -> Mapping[str, str]:
-        if self._address.authentication is Authentication.SPNEGO:
-            return {"Authorization": f"Negotiate {await negotiate(self._address.host)}"}
-        if route.login is None:
-            return {}
-        pair = f"{route.login.username}:{route.login.password}".encode()
-        return {"Authorization": f"Basic {b64encode(pair).decode()}"}
-
-    async def _sent(self, transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-        try:
-            response = await transport.handle_async_request(request)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise NotConnected from error
-        response.request = request
-        return response
-
-    async def _opened(self) -> httpx.AsyncHTTPTransport:
-        async with self._opening:
-            if self._is_closed:
-                raise EngineUnavailable("This connector is closed.")
-            if self._transport is None:
-                # Reading the system's certificates takes tens of milliseconds.
-                verify = await asyncio.to_thread(_tls, self._address) if self._address.is_tls else False
-                self._transport = httpx.AsyncHTTPTransport(
-                    verify=verify, trust_env=False, limits=_LIMITS, socket_options=_KEEP_ALIVE
-                )
-            return self._transport
 
 
 async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> bytes:
     pieces, size = list[bytes](), 0
     try:
-        # 500 carries Avatica's own errors; whatever else is not 200 comes from something in between.
-        if response.status_code not in {200, _ERROR_STATUS}:
-            raise HttpRefusal(response.status_code)
+        # 500 carries Avatica's own errors; any other status but 200 comes from a proxy.
+        if response.status_code not in {200, 500}:
+            raise protocol.HttpRefusal(response.status_code)
         async for piece in response.aiter_bytes():
             pieces.append(piece)
             size += len(piece)
@@ -252,27 +221,24 @@ async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> byte
     return b"".join(pieces)
 
 
-def _tls(address: PhoenixAddress) -> ssl.SSLContext:
-    return client_tls(address.host, validate=address.ssl_validate, ca=address.ssl_ca)
-
-
-_METADATA_ROWS = 1000
-
 Answered = TypeVar("Answered")
 
 
-class Connection:
-    """Made by `connect`. A request that may take as long as the statement has no time limit of its own: instead a
-    second request asks now and then whether the server is still there and still knows the connection.
+class PhoenixConnection:
+    """A connection of Avatica, opened by `connect`.
+
+    A request that may take as long as the statement has no time limit of its own: instead heartbeats check whether
+    the server still answers and still knows the connection.
     """
 
-    def __init__(self, http: HttpClient, route: Route, patience: Patience, properties: Mapping[str, str]) -> None:
+    def __init__(
+        self, http: PhoenixClient, route: Route, timeouts: PhoenixTimeouts, properties: Mapping[str, str]
+    ) -> None:
         self.id = str(uuid4())
-        self.schema = ""
-        """The one that was chosen when it was opened."""
+        self.schema = ""  # chosen when it was opened
         self._http = http
         self._route = route
-        self._patience = patience
+        self._timeouts = timeouts
         self._properties = properties
         self._read_only = False
         self._schema = ""
@@ -288,75 +254,81 @@ class Connection:
 
     async def open(self) -> None:
         """Raises EngineUnavailable, CredentialsRequired, StatementRejected."""
-        await self._introduce()
-        self._beat = asyncio.create_task(self._give_signs(), name="signs of life")
+        await self._open_at_server()
+        self._beat = asyncio.create_task(self._send_heartbeats(), name="heartbeats")
 
     async def forbid_changes(self) -> None:
-        """From now on the server refuses whatever changes something, `USE` included. Raises EngineUnavailable."""
-        await self._call(Phase.OPENING, "ConnectionSync", messages.synchronize(self.id, read_only=True))
+        """Make the server refuse all changes, `USE` included. Raises EngineUnavailable."""
+        await self._call(protocol.Phase.OPENING, "ConnectionSync", protocol.synchronize(self.id, read_only=True))
         self._read_only = True
 
     async def new_statement(self) -> int:
         """The number of a new statement. Raises SessionLost when the connection is gone."""
         if self._is_stopped:
             await self._open_again()
-        body = messages.of_connection(self.id)
-        answer = await self._call(Phase.BEFORE, "CreateStatement", body)
-        return messages.statement_id(answer)
+        return (await self._call(protocol.Phase.BEFORE, "CreateStatement", protocol.text(1, self.id))).number(2)
 
     async def stop(self) -> bool:
-        """End whatever the server does for the connection; the next statement finds it open again, in its schema.
+        """End all work of the server for the connection; it is opened again, in its schema, for the next statement.
 
-        A statement that is closed alone goes on to its end when the server had not begun with it. What `ALTER SESSION`
-        has set is gone. False when the server did not confirm: then the connection is lost.
+        Closing only the statement would not stop one that the server had not begun. Settings of `ALTER SESSION` are
+        lost. False when the server did not confirm: then the connection is lost.
         """
-        self._is_stopped, limit_s = True, self._patience.stop_s
+        self._is_stopped, limit_s = True, self._timeouts.stop_s
         try:
-            answer = await self._call(Phase.BEFORE, "ConnectionSync", messages.synchronize(self.id), within_s=limit_s)
-            self._schema = messages.schema_of(answer)
-            await self._call(Phase.BEFORE, "CloseConnection", messages.of_connection(self.id), within_s=limit_s)
+            answer = await self._call(
+                protocol.Phase.BEFORE, "ConnectionSync", protocol.synchronize(self.id), within_s=limit_s
+            )
+            self._schema = answer.message(1).text(6)
+            await self._call(protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=limit_s)
         except EngineError as error:
             self._lose(error)
             return False
         return True
 
-    async def execute(self, statement: int, sql: str, *, rows: int) -> messages.Executed:
+    async def execute(self, statement: int, sql: str, *, rows: int) -> protocol.Executed:
         """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
-        body = messages.prepare_and_execute(self.id, statement, sql, rows=rows)
-        answer = await self._watched(self._call(Phase.SENT, "PrepareAndExecute", body, within_s=None))
-        with avatica_errors(Phase.SENT):
-            return messages.executed(answer)
+        body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
+        body += protocol.number(5, -1) + protocol.number(6, rows)  # no limit of rows; the size of the first frame
+        answer = await self._watched(self._call(protocol.Phase.SENT, "PrepareAndExecute", body, within_s=None))
+        with protocol.avatica_errors(protocol.Phase.SENT):
+            return protocol.executed(answer)
 
     async def prepare(self, sql: str) -> int:
         """The number of a new statement with parameters. Raises SessionLost, StatementRejected."""
         if self._is_stopped:
             await self._open_again()
-        answer = await self._call(Phase.BEFORE, "Prepare", messages.prepare(self.id, sql))
-        return messages.prepared(answer)
+        body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, -1)
+        return (await self._call(protocol.Phase.BEFORE, "Prepare", body)).message(1).number(2)
 
     async def execute_batch(self, statement: int, rows: Sequence[bytes]) -> None:
-        """Run a prepared statement once for each row of parameters. Raises StatementRejected, OutcomeUnknown."""
-        body = messages.execute_batch(self.id, statement, rows)
-        answer = await self._watched(self._call(Phase.SENT, "ExecuteBatch", body, within_s=None))
-        with avatica_errors(Phase.SENT):
-            messages.check_batch(answer)
+        """Run a prepared statement once for each row, an UpdateBatch. Raises StatementRejected, OutcomeUnknown."""
+        body = protocol.text(1, self.id) + protocol.number(2, statement)
+        body += b"".join(protocol.octets(3, row) for row in rows)
+        answer = await self._watched(self._call(protocol.Phase.SENT, "ExecuteBatch", body, within_s=None))
+        with protocol.avatica_errors(protocol.Phase.SENT):
+            if answer.number(4):
+                raise protocol.Missing
 
-    async def fetch(self, statement: int, *, offset: int, rows: int) -> messages.Frame:
+    async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.AvaticaFrame:
         """The rows from number `offset` on, at most `rows`. Raises as `execute`."""
-        body = messages.fetch(self.id, statement, offset=offset, rows=rows)
-        answer = await self._watched(self._call(Phase.SENT, "Fetch", body, within_s=None))
-        with avatica_errors(Phase.SENT):
-            return messages.fetched(answer)
+        body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
+        # Servers before Avatica 1.10 read the size of the frame from field 4.
+        body += protocol.number(4, rows) + protocol.number(5, rows)
+        answer = await self._watched(self._call(protocol.Phase.SENT, "Fetch", body, within_s=None))
+        with protocol.avatica_errors(protocol.Phase.SENT):
+            return protocol.fetched(answer)
 
     async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
-        """Rows of java.sql.DatabaseMetaData.getColumns for all tables whose names are like those.
+        """Rows of java.sql.DatabaseMetaData.getColumns for all tables that match these patterns of LIKE.
 
         Raises EngineUnavailable, StatementRejected.
         """
-        body = messages.columns(self.id, schema, table)
-        answer = await self._call(Phase.OPENING, "Columns", body)
-        with avatica_errors(Phase.OPENING):
-            found = messages.result_set(answer)
+        body = protocol.text(2, schema) + protocol.text(3, table) + protocol.text(5, self.id)
+        body += protocol.number(7, 1) + protocol.number(8, 1)
+        answer = await self._call(protocol.Phase.OPENING, "Columns", body)
+        with protocol.avatica_errors(protocol.Phase.OPENING):
+            found = protocol.result_set(answer)
         frame, offset = found.frame, 0
         while True:
             for row in frame.rows:
@@ -364,14 +336,14 @@ class Connection:
             offset += len(frame.rows)
             if frame.done or not frame.rows:
                 break
-            frame = await self.fetch(found.statement, offset=offset, rows=_METADATA_ROWS)
+            frame = await self.fetch(found.statement, offset=offset, rows=1000)
         await self.close_statement(found.statement)
 
     async def close_statement(self, statement: int) -> bool:
         """Free a statement; one that runs is stopped. False when the server did not confirm. Limited in time."""
-        body = messages.of_statement(self.id, statement)
+        body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
-            await self._call(Phase.SENT, "CloseStatement", body, within_s=self._patience.stop_s)
+            await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
         except EngineError:
             return False
         return True
@@ -383,47 +355,54 @@ class Connection:
             await asyncio.wait({self._beat})
         if self._lost is None:
             self._lose(SessionLost("The Phoenix session is closed."))
-            # After a stop too: the connection may have been on its way to be opened again.
+            # Also after a stop: the connection may have been about to be opened again.
             with suppress(EngineError):
-                body = messages.of_connection(self.id)
-                await self._call(Phase.BEFORE, "CloseConnection", body, within_s=self._patience.stop_s)
+                await self._call(
+                    protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
+                )
 
-    async def _introduce(self) -> None:
-        await self._call(Phase.OPENING, "OpenConnection", messages.open_connection(self.id, self._properties))
-        body = messages.synchronize(self.id, auto_commit=True, read_only=self._read_only or None, schema=self._schema)
-        await self._call(Phase.OPENING, "ConnectionSync", body)
+    async def _open_at_server(self) -> None:
+        body = protocol.text(1, self.id) + protocol.pairs(2, self._properties)
+        await self._call(protocol.Phase.OPENING, "OpenConnection", body)
+        body = protocol.synchronize(self.id, auto_commit=True, read_only=self._read_only or None, schema=self._schema)
+        await self._call(protocol.Phase.OPENING, "ConnectionSync", body)
 
     async def _open_again(self) -> None:
         self.id = str(uuid4())
         try:
-            await self._introduce()
+            await self._open_at_server()
         except EngineError as error:
             await self.close()
             raise SessionLost("The session could not be opened again; the statement was not started.") from error
         self._is_stopped = False
 
-    async def _call(self, phase: Phase, name: str, body: bytes, *, within_s: float | None = 0) -> Message:
+    async def _call(
+        self, phase: protocol.Phase, name: str, body: bytes, *, within_s: float | None = 0
+    ) -> protocol.Message:
         """One exchange; 0 means the usual limit."""
-        limit_s = self._patience.answer_s if within_s == 0 else within_s
-        request = messages.request(name, body)
+        limit_s = self._timeouts.answer_s if within_s == 0 else within_s
+        request = protocol.request(name, body)
         try:
-            with avatica_errors(phase):
-                return messages.response(name, await self._http.post(self._route, request, within_s=limit_s))
+            with protocol.avatica_errors(phase):
+                return protocol.response(name, await self._http.post(self._route, request, within_s=limit_s))
         except (SessionLost, OutcomeUnknown) as error:
-            # Whoever is answered after a stop is told so; that is no loss.
-            if not self._is_stopped and not isinstance(error.__cause__, messages.Missing):
+            # An error after a stop is no loss of the connection.
+            if not self._is_stopped and not isinstance(error.__cause__, protocol.Missing):
                 self._lose(error)
             raise
 
     async def _watched(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
-        """What the exchange gives; the loss of the connection when that is found out first."""
+        """The result of the exchange, unless the connection is lost first: then OutcomeUnknown."""
         request = asyncio.create_task(exchange, name="exchange")
         loss = asyncio.create_task(self._lost_now.wait(), name="loss")
         try:
             await asyncio.wait({request, loss}, return_when=asyncio.FIRST_COMPLETED)
             if request.done():
                 return request.result()
-            raise OutcomeUnknown(_after_sending(self._lost)) from self._lost
+            message = "The Query Server gives no sign of life. The statement may or may not have taken effect."
+            if self._lost is not None and isinstance(self._lost.__cause__, protocol.ServerError):
+                message = "Results have expired: the Query Server no longer knows this session."
+            raise OutcomeUnknown(message) from self._lost
         finally:
             for task in (request, loss):
                 task.cancel()
@@ -431,28 +410,28 @@ class Connection:
             if not request.cancelled():
                 request.exception()
 
-    async def _give_signs(self) -> None:
-        """Keep the connection known, and find out when it no longer is."""
+    async def _send_heartbeats(self) -> None:
+        """Keep the connection alive at the server, and detect its loss."""
         silent_since: float | None = None
         clock = asyncio.get_running_loop().time
         while self._lost is None:
-            await asyncio.sleep(self._patience.beat_s)
+            await asyncio.sleep(self._timeouts.beat_s)
             if self._is_stopped:
                 continue
-            asked, body = clock(), messages.request("ConnectionSync", messages.synchronize(self.id))
+            sent_at, body = clock(), protocol.request("ConnectionSync", protocol.synchronize(self.id))
             try:
-                with avatica_errors(Phase.BEFORE):
-                    answer = await self._http.post(self._route, body, within_s=self._patience.answer_s)
-                    messages.response("ConnectionSync", answer)
+                with protocol.avatica_errors(protocol.Phase.BEFORE):
+                    answer = await self._http.post(self._route, body, within_s=self._timeouts.answer_s)
+                    protocol.response("ConnectionSync", answer)
                 silent_since = None
             except EngineError as error:
                 if self._is_stopped:
                     continue
-                if isinstance(error.__cause__, messages.ServerError):
+                if isinstance(error.__cause__, protocol.ServerError):
                     self._lose(error)
                     return
-                silent_since = silent_since or asked
-                if clock() - silent_since >= self._patience.silence_s:
+                silent_since = silent_since or sent_at
+                if clock() - silent_since >= self._timeouts.silence_s:
                     self._lose(SessionLost("The Query Server gives no sign of life."))
 
     def _lose(self, error: EngineError) -> None:
@@ -462,33 +441,21 @@ class Connection:
 
 
 async def connect(
-    http: HttpClient, address: PhoenixAddress, login: Login | None, properties: Mapping[str, str]
-) -> Connection:
+    http: PhoenixClient, address: PhoenixAddress, login: PhoenixLogin | None, properties: Mapping[str, str]
+) -> PhoenixConnection:
     """A new connection, at the first of the server's addresses that answers.
 
     Raises EngineUnavailable, CredentialsRequired, StatementRejected.
     """
-    *others, last = await http.addresses()
-    for ip in others:
-        connection = Connection(http, Route(ip, login), address.patience, properties)
-        with suppress(EngineError):
-            await _open(connection)
+    addresses = await http.addresses()
+    for position, ip in enumerate(addresses, 1):
+        connection = PhoenixConnection(http, Route(ip, login), address.timeouts, properties)
+        try:
+            await connection.open()
+        except BaseException as error:  # a cancel too: the connection must not stay open
+            await connection.close()
+            if not isinstance(error, EngineError) or position == len(addresses):
+                raise
+        else:
             return connection
-    connection = Connection(http, Route(last, login), address.patience, properties)
-    await _open(connection)
-    return connection
-
-
-async def _open(connection: Connection) -> None:
-    try:
-        await connection.open()
-    except BaseException:  # a cancel too: the connection must not stay open
-        await connection.close()
-        raise
-
-
-def _after_sending(error: EngineError | None) -> str:
-    cause = error.__cause__ if error is not None else None
-    if isinstance(cause, messages.ServerError):
-        return "Results have expired: the Query Server no longer knows this session."
-    return "The Query Server gives no sign of life. The statement may or may not have taken effect."
+    raise EngineUnavailable("No connection to the Query Server could be made.")

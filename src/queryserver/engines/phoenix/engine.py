@@ -2,13 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.phoenix.catalog import PhoenixCatalog, PhoenixLoader
-from queryserver.engines.phoenix.connection import Connection, HttpClient, PhoenixAddress, connect
+from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixClient, PhoenixConnection, connect
 from queryserver.engines.phoenix.statement import PhoenixStatement
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.engines.sessions import StreamedSession
@@ -16,8 +16,7 @@ from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
 
 _CONVERTER_THREADS = 2
-_SCHEMA_MISSING = re.compile(r"^ERROR 722 ")
-# Phoenix takes any property without a word: these are the ones that mean something to a session.
+# Phoenix silently accepts any property: these have a meaning for a session.
 _SETTINGS = re.compile(
     r"CurrentSCN|TenantId|UpsertBatchSize(?:Bytes)?|Consistency|RequestMetric|LogLevel"
     r"|phoenix\.(?:query|mutate|scan|upsert|connection|server\.page|trace|log|default)\.[\w.]+"
@@ -30,7 +29,7 @@ class PhoenixEngine:
     def __init__(self, address: PhoenixAddress, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
-        self._http = HttpClient(address)
+        self._http = PhoenixClient(address)
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="phoenix")
         self._capabilities = EngineCapabilities(
             explain_column="PLAN",
@@ -47,7 +46,7 @@ class PhoenixEngine:
         return self._capabilities
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix has only logins
         """A session in the schema of `options`; leaving it stops what still runs in it."""
         async with self._opened(options) as (session, _):
             yield session
@@ -59,7 +58,6 @@ class PhoenixEngine:
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixCatalog]:  # noqa: ARG002 as above
-        """A look at the metadata, in a session of its own."""
         async with self._opened(options) as (session, connection):
             yield PhoenixCatalog(session, connection)
 
@@ -71,7 +69,7 @@ class PhoenixEngine:
             )
 
     @asynccontextmanager
-    async def _opened(self, options: SessionOptions) -> AsyncGenerator[tuple[StreamedSession, Connection]]:
+    async def _opened(self, options: SessionOptions) -> AsyncGenerator[tuple[StreamedSession, PhoenixConnection]]:
         connection = await self._connect(options)
         session = StreamedSession(
             lambda sql: PhoenixStatement(connection, sql),
@@ -85,7 +83,12 @@ class PhoenixEngine:
                 await connection.forbid_changes()
             yield session, connection
         finally:
-            await asyncio.shield(_leave(session, connection))
+
+            async def leave() -> None:
+                await session.leave()
+                await connection.close()
+
+            await asyncio.shield(leave())
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
@@ -96,46 +99,33 @@ class PhoenixEngine:
         await self._http.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _connect(self, options: SessionOptions) -> Connection:
+    async def _connect(self, options: SessionOptions) -> PhoenixConnection:
         login = self._address.login(options)
-        properties = _checked(options.settings)
-        return await connect(self._http, self._address, login, properties)
+        for name in options.settings:
+            if not _SETTINGS.fullmatch(name):
+                raise StatementRejected(f"unknown connection property {name}")
+        return await connect(self._http, self._address, login, options.settings)
 
 
-def _checked(settings: Mapping[str, str]) -> Mapping[str, str]:
-    for name in settings:
-        if not _SETTINGS.fullmatch(name):
-            raise StatementRejected(f"unknown connection property {name}")
-    return settings
-
-
-async def _use(connection: Connection, schema: str) -> None:
-    """Make a schema the session's: the one of that name, else of the name as Phoenix folds it."""
-    if '"' in schema:
-        raise StatementRejected(
-            f"Schema does not exist schemaName={schema}"
-        )  # no name can hold it, and none escapes it
+async def _use(connection: PhoenixConnection, schema: str) -> None:
+    """Choose the schema of the session: the one of that name, else the one in upper case, as Phoenix folds names."""
+    if '"' in schema:  # no name can have one
+        raise StatementRejected(f"Schema does not exist schemaName={schema}")
     try:
         await _run(connection, f"USE {identifier(schema)}")
         connection.schema = schema
     except StatementRejected as error:
-        if not _SCHEMA_MISSING.match(error.message) or schema == schema.upper():
+        if not error.message.startswith("ERROR 722 ") or schema == schema.upper():
             raise
         await _run(connection, f"USE {identifier(schema.upper())}")
         connection.schema = schema.upper()
 
 
-async def _run(connection: Connection, sql: str) -> None:
-    """A statement of ours without rows."""
+async def _run(connection: PhoenixConnection, sql: str) -> None:
     statement = await connection.new_statement()
     try:
         await connection.execute(statement, sql, rows=1)
-    except EngineError:  # not when this task is cancelled: closing the connection then stops what is not closed yet
+    except EngineError:  # after a cancel the statement ends with the connection
         await connection.close_statement(statement)
         raise
     await connection.close_statement(statement)
-
-
-async def _leave(session: StreamedSession, connection: Connection) -> None:
-    await session.leave()
-    await connection.close()

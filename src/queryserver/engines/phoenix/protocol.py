@@ -1,4 +1,4 @@
-"""The messages of Avatica that this client sends and reads (Avatica: Protocol Buffers Reference).
+"""Avatica's messages as protocol buffers, values of parameters, and its errors (Avatica: Protocol Buffers Reference).
 
 Every body is a WireMessage: the Java name of the message's class, and the message.
 """
@@ -10,9 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -33,13 +31,10 @@ from queryserver.errors.statements import (
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
-_MAX_SHIFT = 63
-
-Field = int | bytes
 
 
 class Malformed(ValueError):
-    """The bytes are no message of this protocol."""
+    """The bytes are not a message of this protocol."""
 
 
 def varint(value: int) -> bytes:
@@ -74,10 +69,10 @@ def pairs(field: int, value: Mapping[str, str]) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where the next byte stands. Raises Malformed."""
+    """The number at `at`, and the position after it. Raises Malformed."""
     value = shift = 0
     while True:
-        if at >= len(data) or shift > _MAX_SHIFT:
+        if at >= len(data) or shift > 63:
             raise Malformed
         byte = data[at]
         at += 1
@@ -87,7 +82,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def fields(data: bytes) -> Iterator[tuple[int, Field]]:
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields in order: numbers for varints, bytes for the rest. Raises Malformed."""
     at, end = 0, len(data)
     while at < end:
@@ -110,52 +105,51 @@ def fields(data: bytes) -> Iterator[tuple[int, Field]]:
 
 
 class Message:
-    """A message read whole. Absent fields have the empty value of their type, as in proto3. Raises Malformed."""
+    """A decoded message; its methods raise Malformed for a field of another type.
+
+    They give the last value of a field, and for an absent one the empty value of its type, as in proto3.
+    """
 
     def __init__(self, data: bytes) -> None:
-        self._fields: dict[int, list[Field]] = {}
+        self._fields: dict[int, list[int | bytes]] = {}
         for field, value in fields(data):
             self._fields.setdefault(field, []).append(value)
 
     def number(self, field: int) -> int:
-        """The last value of a field of an unsigned or boolean type."""
+        """Of an unsigned or boolean type."""
         value = self._fields.get(field, [0])[-1]
         if isinstance(value, bytes):
             raise Malformed
         return value
 
     def signed(self, field: int) -> int:
-        """The last value of a field of type int32 or int64, or of an unsigned one that holds a negative number."""
+        """Of type int32 or int64, or of an unsigned type that holds a negative number."""
         return signed(self.number(field))
 
     def octets(self, field: int) -> bytes:
-        """The last value of a field of type bytes."""
         value = self._fields.get(field, [b""])[-1]
         if isinstance(value, int):
             raise Malformed
         return value
 
     def text(self, field: int) -> str:
-        """The last value of a field of type string."""
         return self.octets(field).decode(errors="replace")
 
     def has(self, field: int) -> bool:
-        """Whether the field was sent; a message without content is sent too."""
+        """True when the field was sent, even as a message without content."""
         return field in self._fields
 
     def message(self, field: int) -> "Message":
-        """The last value of a field of a message type."""
         return Message(self.octets(field))
 
     def each(self, field: int) -> Iterator[bytes]:
-        """All values of a repeated field of type bytes, string or of a message."""
+        """All values of a repeated field."""
         for value in self._fields.get(field, ()):
             if isinstance(value, int):
                 raise Malformed
             yield value
 
     def messages(self, field: int) -> Iterable["Message"]:
-        """All values of a repeated field of a message type."""
         return map(Message, self.each(field))
 
 
@@ -165,18 +159,12 @@ def signed(value: int) -> int:
 
 
 def zigzag(value: int) -> int:
-    """The number that a sint32 or sint64 stands for."""
+    """The number that a sint32 or sint64 encodes."""
     return (value >> 1) ^ -(value & 1)
 
 
-_PACKAGE = "org.apache.calcite.avatica.proto."
-_NO_LIMIT = -1
-_ANSWERS = MappingProxyType({"PrepareAndExecute": "ExecuteResponse", "Columns": "ResultSetResponse"})
-_NO_SUCH_STATEMENT = "NoSuchStatementException"
-
-
 @dataclass(frozen=True, slots=True)
-class ColumnMetadata:
+class AvaticaColumn:
     """A column as the server declares it; sizes are 0 where it has none."""
 
     label: str
@@ -186,8 +174,8 @@ class ColumnMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Rows, each still a message `Row`; `done` when no others follow."""
+class AvaticaFrame:
+    """Rows, each still a message `Row`; `done` when no more follow."""
 
     rows: Sequence[bytes]
     done: bool
@@ -195,13 +183,12 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What a statement gave first: columns and a frame, or a count of changed rows."""
+    """The first answer to a statement: columns and a frame, or a count of changed rows."""
 
-    columns: Sequence[ColumnMetadata]
-    frame: Frame
+    columns: Sequence[AvaticaColumn]
+    frame: AvaticaFrame
     update_count: int | None
-    statement: int = 0
-    """The server's number of it, where it chose that itself."""
+    statement: int = 0  # the server's number of the statement, where the server chose it
 
 
 class ServerError(Exception):
@@ -218,8 +205,7 @@ class Missing(Exception):
 
 
 def request(name: str, body: bytes) -> bytes:
-    """The body of a POST."""
-    return text(1, f"{_PACKAGE}Requests${name}Request") + octets(2, body)
+    return text(1, f"org.apache.calcite.avatica.proto.Requests${name}Request") + octets(2, body)
 
 
 def response(name: str, body: bytes) -> Message:
@@ -229,17 +215,13 @@ def response(name: str, body: bytes) -> Message:
     if kind == "ErrorResponse":
         error = wire.message(2)
         traces = [one.decode(errors="replace") for one in error.each(1)]
-        if any(trace.partition(":")[0].endswith(_NO_SUCH_STATEMENT) for trace in traces):
+        if any(trace.partition(":")[0].endswith("NoSuchStatementException") for trace in traces):
             raise Missing
         raise ServerError(error.text(2), traces)
-    if kind != _ANSWERS.get(name, f"{name}Response"):
+    expected = {"PrepareAndExecute": "ExecuteResponse", "Columns": "ResultSetResponse"}
+    if kind != expected.get(name, f"{name}Response"):
         raise Malformed
     return wire.message(2)
-
-
-def open_connection(connection: str, properties: Mapping[str, str]) -> bytes:
-    """OpenConnectionRequest."""
-    return text(1, connection) + pairs(2, properties)
 
 
 def synchronize(
@@ -254,164 +236,93 @@ def synchronize(
     return text(1, connection) + octets(2, properties)
 
 
-def of_connection(connection: str) -> bytes:
-    """CreateStatementRequest, CloseConnectionRequest."""
-    return text(1, connection)
-
-
-def schema_of(message: Message) -> str:
-    """The schema that a ConnectionSyncResponse tells; "" for none."""
-    return message.message(1).text(6)
-
-
-def of_statement(connection: str, statement: int) -> bytes:
-    """CloseStatementRequest."""
-    return text(1, connection) + number(2, statement)
-
-
-def prepare_and_execute(connection: str, statement: int, sql: str, *, rows: int) -> bytes:
-    """PrepareAndExecuteRequest; `rows` is the size of the first frame."""
-    return text(1, connection) + text(2, sql) + number(4, statement) + number(5, _NO_LIMIT) + number(6, rows)
-
-
-def prepare(connection: str, sql: str) -> bytes:
-    """PrepareRequest."""
-    return text(1, connection) + text(2, sql) + number(4, _NO_LIMIT)
-
-
-def prepared(message: Message) -> int:
-    """Of a PrepareResponse: the server's number of the statement."""
-    return message.message(1).number(2)
-
-
-def execute_batch(connection: str, statement: int, rows: Sequence[bytes]) -> bytes:
-    """ExecuteBatchRequest; each row is an UpdateBatch: the values of a prepared statement's parameters."""
-    return text(1, connection) + number(2, statement) + b"".join(octets(3, row) for row in rows)
-
-
-def check_batch(message: Message) -> None:
-    """Of an ExecuteBatchResponse. Raises Missing."""
-    if message.number(4):
-        raise Missing
-
-
-def fetch(connection: str, statement: int, *, offset: int, rows: int) -> bytes:
-    """FetchRequest. Servers before Avatica 1.10 read the size of the frame from field 4."""
-    return text(1, connection) + number(2, statement) + number(3, offset) + number(4, rows) + number(5, rows)
-
-
-def columns(connection: str, schema: str, table: str) -> bytes:
-    """ColumnsRequest; both are patterns of LIKE."""
-    return text(2, schema) + text(3, table) + text(5, connection) + number(7, 1) + number(8, 1)
-
-
-def statement_id(message: Message) -> int:
-    """Of a CreateStatementResponse."""
-    return message.number(2)
-
-
 def executed(message: Message) -> Executed:
     """Of a PrepareAndExecute's ExecuteResponse. Raises Missing, Malformed."""
     if message.number(2):
         raise Missing
     for result in message.messages(1):
         return result_set(result)
-    return Executed((), Frame((), done=True), None)
+    return Executed((), AvaticaFrame((), done=True), None)
 
 
 def result_set(message: Message) -> Executed:
     """A ResultSetResponse. Raises Malformed."""
     count = message.signed(6)
-    declared = [_column(one) for one in message.message(4).messages(1)]
+    declared = list[AvaticaColumn]()
+    for one in message.message(4).messages(1):
+        name, type_name = one.text(9) or one.text(10), one.message(20).text(2)
+        declared.append(AvaticaColumn(name, type_name, precision=one.number(12), scale=one.number(13)))
     if declared:
         return Executed(declared, _frame(message.message(5)), None, message.number(2))
-    return Executed((), Frame((), done=True), count if count >= 0 else None)
+    return Executed((), AvaticaFrame((), done=True), count if count >= 0 else None)
 
 
-def fetched(message: Message) -> Frame:
+def fetched(message: Message) -> AvaticaFrame:
     """Of a FetchResponse. Raises Missing, Malformed."""
     if message.number(2) or message.number(3):
         raise Missing
     return _frame(message.message(1))
 
 
-def _frame(message: Message) -> Frame:
-    return Frame(list(message.each(3)), done=bool(message.number(2)))
-
-
-def _column(message: Message) -> ColumnMetadata:
-    kind = message.message(20)
-    return ColumnMetadata(
-        label=message.text(9) or message.text(10),
-        type_name=kind.text(2),
-        precision=message.number(12),
-        scale=message.number(13),
-    )
+def _frame(message: Message) -> AvaticaFrame:
+    return AvaticaFrame(list(message.each(3)), done=bool(message.number(2)))
 
 
 # Numbers of Avatica's enumeration `Rep`.
 _BOOLEAN, _LONG, _DOUBLE, _TIME, _TIMESTAMP, _DATE, _STRING, _NULL, _BIG_DECIMAL = 8, 13, 15, 16, 17, 18, 21, 24, 26
 _BYTE_STRING = 20
-# Numbers of the fields of `TypedValue` in which values lie.
+# Numbers of the fields of `TypedValue` that hold values.
 _BOOL_VALUE, _STRING_VALUE, _NUMBER_VALUE, _BYTES_VALUE, _DOUBLE_VALUE, _IS_NULL = 2, 3, 4, 5, 6, 7
 
-_GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java reads days before it in texts by the Julian calendar
+_GREGORIAN = datetime(1582, 10, 15)  # noqa: DTZ001 Java reads earlier days in texts by the Julian calendar
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 timestamps of imports have no zone
-_MILLISECOND = timedelta(milliseconds=1)
-_MS_US = 1000
 _LARGEST = 2**63 - 1
 
 Write = Callable[[Any], bytes]
 
 
 class _Unfit(ValueError):
-    """Why Phoenix cannot hold a value."""
+    """The reason why Phoenix cannot hold a value."""
 
 
 def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
     """The rows of a batch, each an `UpdateBatch`. Raises StatementRejected for values that Phoenix cannot hold."""
-    columns = [_parameters(name, column) for name, column in zip(names, batch.columns, strict=True)]
+    null = octets(1, number(1, _NULL) + number(_IS_NULL, 1))
+    columns = list[list[bytes]]()
+    for name, column in zip(names, batch.columns, strict=True):
+        write, values = _writing(column)
+        try:
+            columns.append([null if value is None else octets(1, write(value)) for value in values.to_pylist()])
+        except _Unfit as error:
+            raise StatementRejected(f'Column "{name}" has a value that Phoenix cannot hold: {error}.') from error
     return [b"".join(row) for row in zip(*columns, strict=True)]
 
 
 def numbered(rows: Sequence[bytes], first: int) -> list[bytes]:
     """The rows with one more parameter at their end: `first`, `first` + 1, …"""
-    return [row + octets(1, _long(place)) for place, row in enumerate(rows, first)]
-
-
-def _parameters(name: str, column: pa.Array) -> list[bytes]:
-    write, values = _writing(column)
-    null = octets(1, number(1, _NULL) + number(_IS_NULL, 1))
-    try:
-        return [null if value is None else octets(1, write(value)) for value in values.to_pylist()]
-    except _Unfit as error:
-        raise StatementRejected(f'Column "{name}" has a value that Phoenix cannot hold: {error}.') from error
+    return [row + octets(1, _long(value)) for value, row in enumerate(rows, first)]
 
 
 def _writing(column: pa.Array) -> tuple[Write, pa.Array]:
-    """How values are written, and the values."""
+    """A function that encodes a value, and the values in its form."""
     kind = column.type
     if pa.types.is_boolean(kind):
-        return _bool, column
+        return lambda value: number(1, _BOOLEAN) + number(_BOOL_VALUE, value), column
     if pa.types.is_integer(kind):
         return _long, column
     if pa.types.is_floating(kind):
         return _double, column
     if pa.types.is_decimal(kind):
-        return _decimal, column
+        return lambda value: number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(value, "f")), column
     if pa.types.is_date(kind):
-        return _days, column.cast(pa.int32())
+        return lambda value: _whole(_DATE, value), column.cast(pa.int32())
     if pa.types.is_time(kind):
         return _clock, column.cast(pa.int64())
     if pa.types.is_timestamp(kind):
         return _timestamp, column
     if pa.types.is_binary(kind):
-        return _bytes, column
+        return lambda value: number(1, _BYTE_STRING) + octets(_BYTES_VALUE, value), column
     return _text, cell_texts(column)
-
-
-def _bool(value: bool) -> bytes:
-    return number(1, _BOOLEAN) + number(_BOOL_VALUE, value)
 
 
 def _whole(rep: int, value: int) -> bytes:
@@ -430,31 +341,19 @@ def _double(value: float) -> bytes:
     return number(1, _DOUBLE) + varint(_DOUBLE_VALUE << 3 | FIXED64) + struct.pack("<d", value)
 
 
-def _decimal(value: Decimal) -> bytes:
-    return number(1, _BIG_DECIMAL) + text(_STRING_VALUE, format(value, "f"))
-
-
-def _days(value: int) -> bytes:
-    return _whole(_DATE, value)
-
-
 def _clock(microseconds: int) -> bytes:
-    if microseconds % _MS_US:
+    if microseconds % 1000:
         raise _Unfit("its time is finer than milliseconds")
-    return _whole(_TIME, microseconds // _MS_US)
+    return _whole(_TIME, microseconds // 1000)
 
 
 def _timestamp(value: datetime) -> bytes:
-    """Numbers are milliseconds; only a text carries more."""
+    """Numbers are milliseconds; only texts are finer."""
     if value >= _GREGORIAN:
         return _text(value.isoformat(" "))
-    if value.microsecond % _MS_US:
+    if value.microsecond % 1000:
         raise _Unfit("its time is finer than milliseconds, before the year 1583")
-    return _whole(_TIMESTAMP, (value - _EPOCH) // _MILLISECOND)
-
-
-def _bytes(value: bytes) -> bytes:
-    return number(1, _BYTE_STRING) + octets(_BYTES_VALUE, value)
+    return _whole(_TIMESTAMP, (value - _EPOCH) // timedelta(milliseconds=1))
 
 
 def _text(value: str) -> bytes:
@@ -467,24 +366,18 @@ _LOST = "The connection to the Query Server was lost while the statement ran."
 _UNREACHABLE = "No connection to the Query Server could be made."
 
 _MESSAGE_CHARS = 10_000
-# `org.apache.phoenix.schema.TableNotFoundException: `; the text behind it may name the next one.
+# `org.apache.phoenix.schema.TableNotFoundException: `; the text after it may name the next one.
 _CLASS = re.compile(r"^(?:Caused by: )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:: ?|$)")
-_FRAME = re.compile(r"^\s+(?:at |\.\.\. \d+ more)")
-_NO_SUCH_CONNECTION = "NoSuchConnectionException"
-# TIM01 is Phoenix's own time limit.
-_TIMED_OUT = re.compile(r"\(TIM01\)")
+_STACK_LINE = re.compile(r"^\s+(?:at |\.\.\. \d+ more)")
 _DENIED = re.compile(r"AccessDeniedException|AccessControlException|Insufficient permissions|\(42000\).*permission")
 
 
 class Phase(Enum):
-    """How far the statement was, if there was one, when something failed."""
+    """How far a statement was when something failed."""
 
-    OPENING = auto()
-    """A session is being opened, or metadata asked for: nothing has been started."""
-    BEFORE = auto()
-    """The session was open; the statement has not been sent."""
-    SENT = auto()
-    """The statement was sent: it may have taken effect."""
+    OPENING = auto()  # a session is being opened, or metadata requested: nothing was started
+    BEFORE = auto()  # the session was open; the statement was not sent
+    SENT = auto()  # the statement was sent: it may have taken effect
 
 
 class HttpRefusal(Exception):
@@ -505,11 +398,13 @@ class Silent(Exception):
 
 @contextmanager
 def avatica_errors(phase: Phase) -> Generator[None]:
-    """Around work with the Query Server: only the EngineError family comes out."""
+    """Around work with the Query Server: raises only errors of the EngineError family."""
     try:
         yield
     except NotConnected as error:
-        raise _unreachable(phase) from error
+        if phase is Phase.SENT:
+            raise OutcomeUnknown(_LOST) from error
+        raise _lost(phase, _UNREACHABLE) from error
     except Silent as error:
         raise _lost(phase, "The Query Server did not answer in time.") from error
     except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
@@ -517,17 +412,13 @@ def avatica_errors(phase: Phase) -> Generator[None]:
     except Malformed as error:
         raise _lost(phase, "The Query Server's answer cannot be read.") from error
     except HttpRefusal as error:
-        raise _refusal(phase, error.status) from error
+        if error.status in {401, 403}:
+            raise CredentialsRequired("The Query Server refused the login.") from error
+        raise _lost(phase, f"The Query Server answered with HTTP {error.status}.") from error
     except Missing as error:
         raise OutcomeUnknown(GONE) from error
     except ServerError as error:
         raise _server_error(phase, error) from error
-
-
-def _unreachable(phase: Phase) -> EngineError:
-    if phase is Phase.OPENING:
-        return EngineUnavailable(_UNREACHABLE)
-    return SessionLost(_SESSION_GONE) if phase is Phase.BEFORE else OutcomeUnknown(_LOST)
 
 
 def _lost(phase: Phase, text: str) -> EngineError:
@@ -538,42 +429,32 @@ def _lost(phase: Phase, text: str) -> EngineError:
     return OutcomeUnknown(f"{text} The statement may or may not have taken effect.")
 
 
-def _refusal(phase: Phase, status: int) -> EngineError:
-    if status in {401, 403}:
-        return CredentialsRequired("The Query Server refused the login.")
-    return _lost(phase, f"The Query Server answered with HTTP {status}.")
-
-
 def _server_error(phase: Phase, error: ServerError) -> EngineError:
-    if any(trace.partition(":")[0].endswith(_NO_SUCH_CONNECTION) for trace in error.traces):
+    if any(trace.partition(":")[0].endswith("NoSuchConnectionException") for trace in error.traces):
         return OutcomeUnknown(GONE) if phase is Phase.SENT else SessionLost(_SESSION_GONE)
     text = server_text(error.text, error.traces)
-    if _TIMED_OUT.search(text):
+    if "(TIM01)" in text:  # Phoenix's own time limit
         return EngineTimeout(text)
     refused = StatementDenied(text) if any(map(_DENIED.search, error.traces)) else StatementRejected(text)
     return refused.at(place_in(text, PHOENIX))
 
 
 def server_text(text: str, traces: Sequence[str]) -> str:
-    """What Phoenix says, without the names of Java's classes and stacks: of several causes the first that says it."""
+    """Phoenix's message without names of Java's classes and stacks: of several causes the first that has one."""
     for trace in traces:
         for cause in re.split(r"^(?=Caused by: )", trace, flags=re.MULTILINE):
-            if said := _said(cause):
-                return said[:_MESSAGE_CHARS]
-    without = _said(re.sub(r" -> .*", "", text, flags=re.DOTALL))
+            if message := _message_of(cause):
+                return message[:_MESSAGE_CHARS]
+    without = _message_of(re.sub(r" -> .*", "", text, flags=re.DOTALL))
     return without[:_MESSAGE_CHARS] or "Phoenix gave no reason."
 
 
-def _said(cause: str) -> str:
+def _message_of(cause: str) -> str:
     lines = list[str]()
     for line in cause.splitlines():
-        if _FRAME.match(line):
+        if _STACK_LINE.match(line):
             break
-        lines.append(_without_classes(line))
+        while found := _CLASS.match(line):
+            line = line[found.end() :].lstrip()  # noqa: PLW2901
+        lines.append(line)
     return "\n".join(lines).strip()
-
-
-def _without_classes(line: str) -> str:
-    while found := _CLASS.match(line):
-        line = line[found.end() :].lstrip()
-    return line

@@ -1,7 +1,7 @@
-"""One statement on an Avatica connection.
+"""One statement on an Avatica connection: declared types, rows to Arrow, execution and stop.
 
-A query that is asked for its first rows while somebody stops the statement may answer with fewer rows as if they were
-all: whatever rows come after a stop signal are therefore dropped.
+When a statement is stopped during the request of its first rows, the server may answer with fewer rows as if these
+were all: rows that come after a stop are therefore dropped.
 """
 
 import asyncio
@@ -14,20 +14,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from queryserver.engines.phoenix.connection import Connection
-from queryserver.engines.phoenix.protocol import (
-    ColumnMetadata,
-    Executed,
-    Frame,
-    Malformed,
-    Missing,
-    Phase,
-    ServerError,
-    avatica_errors,
-    fields,
-    read_varint,
-    zigzag,
-)
+from queryserver.engines.phoenix import protocol
+from queryserver.engines.phoenix.connection import PhoenixConnection
 from queryserver.engines.sessions import Rows, Stopped
 from queryserver.engines.statement_texts import first_keyword
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
@@ -36,7 +24,7 @@ from queryserver.formats.columns import Column, ResultType
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
 
-# Dates come as days and times as milliseconds; what Phoenix keeps below that is not sent.
+# Dates come as days and times as milliseconds; Phoenix does not send finer fractions.
 _PLAIN = MappingProxyType(
     {
         "BOOLEAN": (ResultType.BOOLEAN, pa.bool_()),
@@ -62,12 +50,11 @@ _PLAIN = MappingProxyType(
         "BINARY": (ResultType.BINARY, pa.binary()),
     }
 )
-_SIZED = frozenset({"BINARY", "CHAR", "VARCHAR"})
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredColumn:
-    """A column, and the Arrow type that its values take unless one of them has no place in it."""
+class PhoenixColumn:
+    """A column, and the Arrow type of its values unless one of them does not fit."""
 
     name: str
     native_type: str
@@ -76,107 +63,81 @@ class DeclaredColumn:
 
     @property
     def column(self) -> Column:
-        """The column as the wire contract shows it."""
         return Column(self.name, self.result, self.native_type)
 
 
-def declare(metadata: ColumnMetadata) -> DeclaredColumn:
-    """The declared type of a column."""
+def declare(metadata: protocol.AvaticaColumn) -> PhoenixColumn:
     base, array, rest = metadata.type_name.partition(_ARRAY)
-    native, result, arrow = _scalar(base, metadata)
+    native = native_type(base, metadata.precision, metadata.scale)
+    result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
+    if base == "DECIMAL":
+        result = ResultType.DECIMAL
+        # Without a declared size each value has a scale of its own. Sums may have more digits than they declare.
+        if metadata.precision and metadata.scale <= _DECIMAL_DIGITS:
+            arrow = pa.decimal128(_DECIMAL_DIGITS, metadata.scale)
+    elif base == "VARCHAR":
+        result = ResultType.VARCHAR if metadata.precision else ResultType.STRING
+    elif base == "CHAR":
+        result = ResultType.CHAR
     if not array:
-        return DeclaredColumn(metadata.label, native, result, arrow)
-    return DeclaredColumn(metadata.label, f"{native}{_ARRAY}{rest}", ResultType.ARRAY, pa.list_(arrow))
+        return PhoenixColumn(metadata.label, native, result, arrow)
+    return PhoenixColumn(metadata.label, f"{native}{_ARRAY}{rest}", ResultType.ARRAY, pa.list_(arrow))
 
 
 def native_type(name: str, size: int | None, scale: int | None) -> str:
-    """The type's text as it stands in a CREATE TABLE."""
+    """The type as in a CREATE TABLE."""
     base, array, rest = name.partition(_ARRAY)
     if base == "DECIMAL" and size:
         base = f"DECIMAL({size},{scale or 0})"
-    elif base in _SIZED and size:
+    elif base in {"BINARY", "CHAR", "VARCHAR"} and size:
         base = f"{base}({size})"
     return base + array + rest
-
-
-def _scalar(base: str, metadata: ColumnMetadata) -> tuple[str, ResultType, pa.DataType]:
-    native = native_type(base, metadata.precision, metadata.scale)
-    if base == "DECIMAL":
-        return native, ResultType.DECIMAL, _decimal(metadata)
-    if base == "VARCHAR":
-        return native, ResultType.VARCHAR if metadata.precision else ResultType.STRING, pa.string()
-    if base == "CHAR":
-        return native, ResultType.CHAR, pa.string()
-    result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
-    return native, result, arrow
-
-
-def _decimal(metadata: ColumnMetadata) -> pa.DataType:
-    """Without a declared size each value has a scale of its own. Sums may hold more digits than they declare."""
-    if not metadata.precision or metadata.scale > _DECIMAL_DIGITS:
-        return pa.string()
-    return pa.decimal128(_DECIMAL_DIGITS, metadata.scale)
 
 
 _DAY_MS = 86_400_000
 
 # Numbers of Avatica's enumeration `Rep`: how a value is written.
-_BOOLEANS = frozenset({0, 8})
-_DOUBLES = frozenset({6, 7, 14, 15})
+_BOOLEANS, _DOUBLES, _TEXTS = frozenset({0, 8}), frozenset({6, 7, 14, 15}), frozenset({2, 10, 21, 22, 25, 26})
 _TIME, _DATE, _OCTETS, _NULL, _VALUES_ARRAY = 16, 18, 20, 24, 27
-_TEXTS = frozenset({2, 10, 21, 22, 25, 26})
 
 Value = object
 
 
 def row_values(row: bytes) -> list[Value]:
     """The values of a `Row`. Raises Malformed."""
-    return [cell_value(cell) for number, cell in fields(row) if number == 1 and isinstance(cell, bytes)]
+    return [cell_value(cell) for number, cell in protocol.fields(row) if number == 1 and isinstance(cell, bytes)]
 
 
-class RowReader:
+class AvaticaRowReader:
     """Reads the rows of one result. Raises StatementRejected, Malformed."""
 
-    def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
-        self._names = [column.name for column in declared]
-        self._readers = [_ColumnReader(column) for column in declared]
+    def __init__(self, declared: Sequence[PhoenixColumn]) -> None:
+        self._declared = declared
+        self._types = [column.arrow for column in declared]
+        self._is_decided = False
 
     def read(self, rows: Sequence[bytes]) -> pa.RecordBatch:
-        """The next rows as one batch."""
-        columns: list[list[Value]] = [[] for _ in self._readers]
+        columns: list[list[Value]] = [[] for _ in self._declared]
         for row in rows:
             cells = row_values(row)
             if len(cells) != len(columns):
-                raise Malformed
+                raise protocol.Malformed
             for column, cell in zip(columns, cells, strict=True):
                 column.append(cell)
-        arrays = [reader.read(values) for reader, values in zip(self._readers, columns, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=self._names)
-
-
-class _ColumnReader:
-    """Reads one column, chunk by chunk."""
-
-    def __init__(self, declared: DeclaredColumn) -> None:
-        self._declared = declared
-        self._arrow = declared.arrow
-        self._is_decided = False
-
-    def read(self, values: Sequence[Value]) -> pa.Array:
-        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
-        try:
-            array = _array(self._arrow, values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError) as error:
-            if self._is_decided or not pa.types.is_decimal(self._arrow):
-                raise StatementRejected(self._misfit()) from error
-            self._arrow = pa.string()
-            array = _array(self._arrow, values)
+        arrays = [self._read_column(position, values) for position, values in enumerate(columns)]
         self._is_decided = True
-        return array
+        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in self._declared])
 
-    def _misfit(self) -> str:
-        name, native = self._declared.name, self._declared.native_type
-        return f"column {name} holds a value that type {native} cannot carry"
+    def _read_column(self, position: int, values: Sequence[Value]) -> pa.Array:
+        """The first rows decide whether decimals become text; later values must fit the type chosen then."""
+        try:
+            return _array(self._types[position], values)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError) as error:
+            if self._is_decided or not pa.types.is_decimal(self._types[position]):
+                name, native = self._declared[position].name, self._declared[position].native_type
+                raise StatementRejected(f"column {name} holds a value that type {native} cannot carry") from error
+            self._types[position] = pa.string()
+            return _array(self._types[position], values)
 
 
 def _array(wanted: pa.DataType, values: Sequence[Value]) -> pa.Array:
@@ -184,7 +145,6 @@ def _array(wanted: pa.DataType, values: Sequence[Value]) -> pa.Array:
 
 
 def _fitting(wanted: pa.DataType, value: Value) -> Value:
-    """The value as Arrow wants it."""
     if value is None:
         return None
     if isinstance(value, list):
@@ -201,10 +161,10 @@ def cell_value(data: bytes) -> Value:
     old: list[Value] = []
     items: list[Value] = []
     is_array = False
-    for number, value in fields(data):
+    for number, value in protocol.fields(data):
         if number == 4 and isinstance(value, bytes):
             return typed_value(value)
-        # Field 1 is how Avatica before 1.6 wrote either of them; newer servers send an array both ways.
+        # Avatica before 1.6 wrote either of them in field 1; newer servers send an array in both fields.
         if number in (1, 2) and isinstance(value, bytes):
             (old if number == 1 else items).append(typed_value(value))
         elif number == 3:
@@ -215,14 +175,14 @@ def cell_value(data: bytes) -> Value:
 
 
 def typed_value(data: bytes) -> Value:
-    """A `TypedValue`. Fields that hold the empty value of their type are not sent."""
+    """A `TypedValue`. Fields with the empty value of their type are not sent."""
     if data[:3] == b"\x08\x15\x1a":  # a text, by far the most frequent
-        length, at = read_varint(data, 3)
+        length, at = protocol.read_varint(data, 3)
         if at + length == len(data):
             return data[at:].decode(errors="replace")
     parts: dict[int, int | bytes] = {}
     items: list[Value] = []
-    for number, value in fields(data):
+    for number, value in protocol.fields(data):
         parts[number] = value
         if number == 8 and isinstance(value, bytes):
             items.append(typed_value(value))
@@ -231,10 +191,10 @@ def typed_value(data: bytes) -> Value:
         return None
     if rep == _VALUES_ARRAY:
         return items
-    return _values_scalar(rep, parts)
+    return _scalar(rep, parts)
 
 
-def _values_scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
+def _scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
     if rep in _BOOLEANS:
         return bool(parts.get(2, 0))
     if rep in _DOUBLES:
@@ -246,8 +206,8 @@ def _values_scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
         return _octets(parts.get(5, b""))
     number = parts.get(4, 0)
     if isinstance(number, bytes):
-        raise Malformed
-    whole = zigzag(number)
+        raise protocol.Malformed
+    whole = protocol.zigzag(number)
     if rep == _DATE:
         return whole // _DAY_MS
     return whole % _DAY_MS if rep == _TIME else whole
@@ -255,17 +215,11 @@ def _values_scalar(rep: int | bytes, parts: dict[int, int | bytes]) -> Value:
 
 def _octets(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise Malformed
+        raise protocol.Malformed
     return value
 
 
-FIRST_ROWS = 4
-"""In the first frame: nobody knows yet how wide they are, and the Query Server holds several copies of a frame."""
-
-_READS = frozenset({"SELECT", "WITH", "EXPLAIN"})
-_CHANGES_ROWS = frozenset({"UPSERT", "DELETE"})
-_STOPPED_S = 1.5
-"""How long a request may go on after the server has confirmed the stop."""
+FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds several copies of a frame
 
 Answered = TypeVar("Answered")
 
@@ -273,7 +227,7 @@ Answered = TypeVar("Answered")
 class PhoenixStatement:
     """A StatementSource."""
 
-    def __init__(self, connection: Connection, sql: str) -> None:
+    def __init__(self, connection: PhoenixConnection, sql: str) -> None:
         self.columns: tuple[Column, ...] = ()
         self.modified_rows: int | None = None
         self.log_lines: Sequence[str] = ()
@@ -282,7 +236,7 @@ class PhoenixStatement:
         self._sql = sql
         self._keyword = first_keyword(sql, line_comments=("--", "//"))
         self._statement: int | None = None
-        self._reader = RowReader(())
+        self._reader = AvaticaRowReader(())
         self._ready: Sequence[bytes] = ()
         self._is_read = False
         self._rows_read = 0
@@ -301,7 +255,12 @@ class PhoenixStatement:
             await self._release()
             raise
         self.is_open = bool(executed.columns)
-        self._take(executed)
+        declared = [declare(column) for column in executed.columns]
+        self.columns = tuple(column.column for column in declared)
+        self._reader = AvaticaRowReader(declared)
+        if not declared and self._keyword in {"UPSERT", "DELETE"}:
+            self.modified_rows = executed.update_count
+        self._keep(executed.frame)
         if not self.is_open:
             await self._release()
 
@@ -309,7 +268,10 @@ class PhoenixStatement:
         if not self.is_open:
             return ()
         if not self._ready and not self._is_read:
-            self._keep(await self._next_frame(count))
+            if self._statement is None:
+                raise OutcomeUnknown("The engine no longer knows this statement.")
+            request = self._connection.fetch(self._statement, offset=self._rows_read, rows=count)
+            self._keep(await self._unless_stopped(request))
         rows, self._ready = self._ready, ()
         self._rows_read += len(rows)
         if self._stop_sent:
@@ -319,30 +281,25 @@ class PhoenixStatement:
         return rows
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        with avatica_errors(Phase.SENT):
+        with protocol.avatica_errors(protocol.Phase.SENT):
             return self._reader.read([bytes(row) for row in rows])
 
     async def interrupt(self) -> None:
         if self._statement is None or self._stopped.is_set() or self._connection.is_lost:
             return
-        # Before it is sent: what answers first may be the request that it cuts short.
+        # Set before the stop is sent: the first answer may be that of the interrupted request.
         self._stop_sent = True
         if await self._connection.stop():
             self._stopped.set()
 
     def was_interrupted(self, error: EngineError) -> bool:
-        unknown = isinstance(error.__cause__, Missing | ServerError)
+        unknown = isinstance(error.__cause__, protocol.Missing | protocol.ServerError)
         return self._stop_sent and (unknown or isinstance(error, StatementRejected))
 
-    async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row comes
+    async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row
         self.is_open = False
         self._ready = ()
         await self._release()
-
-    async def _next_frame(self, count: int) -> Frame:
-        if self._statement is None:
-            raise OutcomeUnknown("The engine no longer knows this statement.")
-        return await self._unless_stopped(self._connection.fetch(self._statement, offset=self._rows_read, rows=count))
 
     async def _release(self) -> None:
         statement, self._statement = self._statement, None
@@ -350,18 +307,17 @@ class PhoenixStatement:
             await self._connection.close_statement(statement)
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
-        """What the exchange gives. It is given up when the statement is stopped meanwhile and no answer comes: it would
-        go on waiting for a server that does nothing more.
-        """
+        """The result of the exchange, unless the statement is stopped meanwhile and no answer comes."""
         request = asyncio.create_task(exchange, name="exchange")
         stop = asyncio.create_task(self._stopped.wait(), name="stop")
         try:
             await asyncio.wait({request, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not request.done():
-                await asyncio.wait({request}, timeout=_STOPPED_S)
+                # After the confirmation of the stop the server may do nothing more, and answer nothing.
+                await asyncio.wait({request}, timeout=1.5)
             if request.done():
                 return request.result()
-            if self._keyword in _READS:
+            if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:
                 raise Stopped
             raise OutcomeUnknown("Phoenix did not stop in time; the statement may or may not have taken effect.")
         finally:
@@ -369,14 +325,6 @@ class PhoenixStatement:
                 task.cancel()
             await asyncio.wait({request, stop})
 
-    def _take(self, executed: Executed) -> None:
-        declared = [declare(column) for column in executed.columns]
-        self.columns = tuple(column.column for column in declared)
-        self._reader = RowReader(declared)
-        if not declared and self._keyword in _CHANGES_ROWS:
-            self.modified_rows = executed.update_count
-        self._keep(executed.frame)
-
-    def _keep(self, frame: Frame) -> None:
+    def _keep(self, frame: protocol.AvaticaFrame) -> None:
         self._ready = frame.rows
         self._is_read = frame.done or not frame.rows

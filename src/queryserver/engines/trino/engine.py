@@ -1,18 +1,17 @@
-"""One coordinator as an Engine."""
+"""One Trino or Presto coordinator as an Engine, and loading into its tables."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute
 
-from queryserver.engines.catalog_queries import identifier, literal, qualified, read_rows
+from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows
 from queryserver.engines.loading import StatementLoader, Written, cell_texts, execute
 from queryserver.engines.protocol import (
     EngineCapabilities,
@@ -24,18 +23,18 @@ from queryserver.engines.protocol import (
     TableName,
 )
 from queryserver.engines.trino.catalog import TrinoCatalog, split_database
-from queryserver.engines.trino.coordinator import Coordinator, HttpClient
+from queryserver.engines.trino.coordinator import Coordinator, TrinoClient
 from queryserver.engines.trino.operation import TrinoOperation, TrinoSession
 from queryserver.engines.trino.protocol import (
     TRINO,
-    Authentication,
     ClientState,
     Expired,
-    Login,
-    Page,
     TrinoAddress,
+    TrinoAuthentication,
+    TrinoLogin,
+    TrinoPage,
     TrinoRejected,
-    Variant,
+    TrinoVariant,
 )
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -49,14 +48,14 @@ from queryserver.imports.model import BaseType
 
 _kernels: Any = pyarrow.compute
 
+_READER_THREADS = 2
 _NOT_SUPPORTED = "NOT_SUPPORTED"
-_COARSE_US = 1000
 # Trino's bare TIMESTAMP keeps milliseconds only.
 _FINE: Mapping[BaseType, str] = {BaseType.DATETIME: "TIMESTAMP(6)"}
 
 
 class TrinoLoader(StatementLoader):
-    """A TableLoader. Tables are named in a schema, or in `catalog.schema`; Trino keeps names in lower case."""
+    """A TableLoader. Tables are named in a schema, or in `catalog.schema`; Trino converts names to lower case."""
 
     max_statement_bytes = 900_000
     """`query.max-length` is a million characters unless it is set; the rest of the statement is small."""
@@ -69,26 +68,13 @@ class TrinoLoader(StatementLoader):
         self._schema = schema
 
     async def exists(self, table: TableName) -> bool:
-        catalog, schema = self._where(table)
-        source = qualified(catalog, "information_schema", "tables")
-        found = await read_rows(
-            self._session,
-            f"SELECT 1 FROM {source}"
-            f" WHERE table_schema = {literal(schema.lower())} AND table_name = {literal(table.name.lower())}",
-        )
-        return bool(found)
+        return bool(await self._kinds(table))
 
     async def is_view(self, table: TableName) -> bool:
-        catalog, schema = self._where(table)
-        found = await read_rows(
-            self._session,
-            f"SELECT table_type FROM {qualified(catalog, 'information_schema', 'tables')}"
-            f" WHERE table_schema = {literal(schema.lower())} AND table_name = {literal(table.name.lower())}",
-        )
-        return any(kind != "BASE TABLE" for (kind,) in found)
+        return any(kind != "BASE TABLE" for (kind,) in await self._kinds(table))
 
     def check_names(self, load: TableLoad) -> None:
-        """Trino takes any name between quotes, in lower case; it refuses two that become one."""
+        """Trino allows any quoted name, in lower case; it refuses two that become one."""
 
     def quoted(self, name: str) -> str:
         return identifier(name)
@@ -97,11 +83,14 @@ class TrinoLoader(StatementLoader):
         return qualified(*self._where(table), table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
-        """With what the catalog can: some know no NOT NULL, some no microseconds."""
+        """Some catalogs support no NOT NULL, some no microseconds: the best combination that this one accepts."""
+        plain = tuple(column.declared for column in columns)
+        fine = tuple(_FINE.get(column.type.base, column.declared) for column in columns)
+        rules = (False,) if all(column.nullable for column in columns) else (True, False)
         refusal: TrinoRejected | None = None
-        for types, keeps_null_out in _wishes(columns):
+        for types, not_null in [(types, rule) for types in dict.fromkeys((fine, plain)) for rule in rules]:
             definitions = ", ".join(
-                f"{identifier(column.name)} {kind}{' NOT NULL' if keeps_null_out and not column.nullable else ''}"
+                f"{identifier(column.name)} {kind}{' NOT NULL' if not_null and not column.nullable else ''}"
                 for column, kind in zip(columns, types, strict=True)
             )
             try:
@@ -115,11 +104,12 @@ class TrinoLoader(StatementLoader):
         raise refusal or StatementRejected("A table needs a column.")
 
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
-        texts = [_texts(column, kind) for column, kind in zip(columns, types, strict=True)]
+        texts = [_text_writer(column, kind) for column, kind in zip(columns, types, strict=True)]
 
         def write(batch: pa.RecordBatch) -> Written:
             cells = [write_one(column).to_pylist() for write_one, column in zip(texts, batch.columns, strict=True)]
-            return [_without_quotes(orjson.dumps(row)) for row in zip(*cells, strict=True)]
+            # Without quotes the JSON can stand in a text constant: nothing else ends it.
+            return [orjson.dumps(row).replace(b"'", b"\\u0027") for row in zip(*cells, strict=True)]
 
         return write
 
@@ -151,45 +141,42 @@ class TrinoLoader(StatementLoader):
             raise StatementRejected("The database must be named as catalog.schema.")
         return catalog, schema
 
+    async def _kinds(self, table: TableName) -> list[Row]:
+        """The type of the table, or no row."""
+        catalog, schema = self._where(table)
+        source = qualified(catalog, "information_schema", "tables")
+        return await read_rows(
+            self._session,
+            f"SELECT table_type FROM {source}"
+            f" WHERE table_schema = {literal(schema.lower())} AND table_name = {literal(table.name.lower())}",
+        )
 
-def _wishes(columns: Sequence[LoadColumn]) -> list[tuple[tuple[str, ...], bool]]:
-    """Types and whether NOT NULL is wished, the best first."""
-    plain = tuple(column.declared for column in columns)
-    fine = tuple(_FINE.get(column.type.base, column.declared) for column in columns)
-    needs_rule = not all(column.nullable for column in columns)
-    rules = (True, False) if needs_rule else (False,)
-    return [(types, rule) for types in dict.fromkeys((fine, plain)) for rule in rules]
 
+def _text_writer(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array]:
+    def write_duration(values: pa.Array) -> pa.Array:
+        return _milliseconds(column, values).cast(pa.string())
 
-def _texts(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array]:
-    """What writes the values of a column as texts."""
+    def write_milliseconds(values: pa.Array) -> pa.Array:
+        _milliseconds(column, values)
+        return cell_texts(values)
+
     if column.type.base is BaseType.DURATION:
-        return partial(_interval_texts, column)
+        return write_duration
     is_coarse = column.type.base is BaseType.DATETIME and kind not in _FINE.values()
-    return partial(_coarse_texts, column) if is_coarse else cell_texts
-
-
-def _interval_texts(column: LoadColumn, values: pa.Array) -> pa.Array:
-    """Milliseconds."""
-    return _milliseconds(column, values).cast(pa.string())
-
-
-def _coarse_texts(column: LoadColumn, values: pa.Array) -> pa.Array:
-    _milliseconds(column, values)
-    return cell_texts(values)
+    return write_milliseconds if is_coarse else cell_texts
 
 
 def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
     """Raises StatementRejected for values with a finer fraction: Trino would round it away."""
     microseconds = values.cast(pa.int64())
-    whole = _kernels.divide(microseconds, _COARSE_US)
-    if _kernels.any(_kernels.not_equal(_kernels.multiply(whole, _COARSE_US), microseconds)).as_py():
+    whole = _kernels.divide(microseconds, 1000)
+    if _kernels.any(_kernels.not_equal(_kernels.multiply(whole, 1000), microseconds)).as_py():
         raise StatementRejected(f'Column "{column.name}" has a value that milliseconds cannot hold.')
     return whole
 
 
 def _value(column: LoadColumn, kind: str, text: str) -> str:
-    """The value that a text stands for."""
+    """The SQL expression of the value in `text`."""
     if column.type.base is BaseType.DURATION:  # no text can be cast to an interval
         return f"CAST({text} AS BIGINT) * INTERVAL '0.001' SECOND"
     if column.type.base is BaseType.BINARY:
@@ -197,32 +184,23 @@ def _value(column: LoadColumn, kind: str, text: str) -> str:
     return f"CAST({text} AS {kind})"
 
 
-def _without_quotes(row: bytes) -> bytes:
-    """JSON that may stand in a text constant: quotes are written by their number, and nothing else ends it."""
-    return row.replace(b"'", b"\\u0027")
-
-
-_READER_THREADS = 2
-_LOOK = "SELECT 1"
-
-
 class TrinoEngine:
     """Statements on one coordinator. `SessionOptions.database` names `catalog.schema`, or a schema."""
 
-    def __init__(self, address: TrinoAddress, variant: Variant = TRINO, *, read_only: bool = False) -> None:
+    def __init__(self, address: TrinoAddress, variant: TrinoVariant = TRINO, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
         self._variant = variant
-        self._http = HttpClient(address)
+        self._http = TrinoClient(address)
         self._executor = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix=variant.dialect)
-        takes_token = self._address.authentication is Authentication.JWT
+        takes_token = address.authentication is TrinoAuthentication.JWT
         self._capabilities = EngineCapabilities(
             explain_prefix="EXPLAIN ",
             reports_progress=True,
-            wants_credentials=self._address.username is None and not takes_token,
+            wants_credentials=address.username is None and not takes_token,
             wants_external_token=takes_token,
-            acts_as_caller=self._address.has_impersonation or not self._address.username,
-            places=((self._address.host, self._address.port),),
+            acts_as_caller=address.has_impersonation or not address.username,
+            places=((address.host, address.port),),
         )
 
     @property
@@ -236,7 +214,11 @@ class TrinoEngine:
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:
         """A session with the catalog, schema and properties of `options`; leaving it stops what still runs in it."""
-        coordinator = self._coordinator(self._address.login(user, options), self._first_state(options))
+        login = self._address.login(user, options)
+        state = ClientState(catalog=self._address.catalog, schema=self._address.schema)
+        state.set_properties(self._address.session_properties)
+        state.set_properties(options.settings)
+        coordinator = self._coordinator(login, state)
         await self._check(coordinator, options)
         session = TrinoSession(coordinator)
         try:
@@ -251,16 +233,18 @@ class TrinoEngine:
         options: SessionOptions,
         token: str,
         *,
-        rows_read: int,  # noqa: ARG002 the token says it more exactly
+        rows_read: int,  # noqa: ARG002 the token has the exact position
     ) -> AsyncGenerator[tuple[TrinoSession, OperationHandle]]:
         """Follow a statement of another process. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
-        with _readable_token():
+        try:
             position: dict[str, Any] = json.loads(token)
-            state = ClientState.of_json(position["session"])
+            state = ClientState(**position["session"])
             coordinator = self._coordinator(self._address.login(user, options), state)
             page = await self._page_at(coordinator, position)
             session = TrinoSession(coordinator)
             handle = session.follow(TrinoOperation(coordinator, page, skip=int(position["skip"])))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Expired from error
         try:
             yield session, handle
         finally:
@@ -272,7 +256,6 @@ class TrinoEngine:
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoCatalog]:
-        """The metadata as `user` may see it."""
         async with self.session(user, options) as session:
             yield TrinoCatalog(session, catalog=self._address.catalog, schema=self._address.schema)
 
@@ -286,36 +269,35 @@ class TrinoEngine:
 
     async def ping(self) -> None:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
-        # Whoever logs in may always act for itself, if for nobody else.
+        # Impersonation of itself is always allowed.
         itself = User(id=0, username=self._address.username or self._address.source)
         coordinator = self._coordinator(self._address.login(itself, SessionOptions()), ClientState())
-        with _one_of_two():
-            async with asyncio.timeout(self._address.patience.open_s):
-                await coordinator.finish(_LOOK)
+        try:
+            async with asyncio.timeout(self._address.timeouts.open_s):
+                await coordinator.finish("SELECT 1")
+        except TimeoutError:
+            raise EngineUnavailable("Trino did not answer in time.") from None
+        except (EngineUnavailable, CredentialsRequired):
+            raise
+        except EngineError as error:  # the statement cannot be wrong
+            raise EngineUnavailable(error.message) from error
 
     async def close(self) -> None:
         await self._http.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _coordinator(self, login: Login, state: ClientState) -> Coordinator:
+    def _coordinator(self, login: TrinoLogin, state: ClientState) -> Coordinator:
         return Coordinator(self._http, self._address, self._variant, login, state, self._executor)
 
-    def _first_state(self, options: SessionOptions) -> ClientState:
-        address = self._address
-        state = ClientState(catalog=address.catalog, schema=address.schema)
-        state.set_properties(address.session_properties)
-        state.set_properties(options.settings)
-        return state
-
     async def _check(self, coordinator: Coordinator, options: SessionOptions) -> None:
-        """A login, a schema or a property that Trino refuses is refused here, before any statement."""
+        """A login, a schema or a property that Trino refuses is refused here, before any statement is sent."""
         try:
-            async with asyncio.timeout(self._address.patience.open_s):
+            async with asyncio.timeout(self._address.timeouts.open_s):
                 if options.database:
                     catalog, schema = split_database(options.database, self._address.catalog)
                     await coordinator.finish(f"USE {qualified(*filter(None, (catalog, schema)))}")
                 elif options.settings:
-                    await coordinator.finish(_LOOK)
+                    await coordinator.finish("SELECT 1")
                 else:
                     await coordinator.check()
         except TimeoutError:
@@ -323,33 +305,12 @@ class TrinoEngine:
         except OutcomeUnknown as error:
             raise EngineUnavailable(error.message) from error
 
-    async def _page_at(self, coordinator: Coordinator, position: dict[str, Any]) -> Page:
+    async def _page_at(self, coordinator: Coordinator, position: dict[str, Any]) -> TrinoPage:
         if position["uri"] is None:
-            return Page("", position["query"], None, columns=position["columns"], update_count=position["changed"])
+            return TrinoPage("", position["query"], None, columns=position["columns"], update_count=position["changed"])
         try:
             return await coordinator.page(coordinator.own_uri(position["uri"]))
         except Expired:
             raise
         except OutcomeUnknown as error:
             raise EngineUnavailable(error.message) from error
-
-
-@contextmanager
-def _readable_token() -> Generator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError) as error:
-        raise Expired from error
-
-
-@contextmanager
-def _one_of_two() -> Generator[None]:
-    """Around a look whose statement cannot be wrong: every failure but a refused login means out of reach."""
-    try:
-        yield
-    except TimeoutError:
-        raise EngineUnavailable("Trino did not answer in time.") from None
-    except (EngineUnavailable, CredentialsRequired):
-        raise
-    except EngineError as error:
-        raise EngineUnavailable(error.message) from error

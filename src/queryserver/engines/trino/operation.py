@@ -1,11 +1,11 @@
-"""A statement at Trino. It moves only while its next URI is asked for."""
+"""A statement at Trino: it advances only when its next URI is requested; its progress, its rows and its session."""
 
 import asyncio
 import json
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -15,32 +15,23 @@ import pyarrow as pa
 
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
 from queryserver.engines.statement_texts import KeptLines, pieces
-from queryserver.engines.trino.coordinator import Coordinator, body_limit, insist
-from queryserver.engines.trino.protocol import (
-    NO_TRANSACTION,
-    Json,
-    Page,
-    Transient,
-    check_status,
-    engine_error,
-    given_up,
-    is_cancel,
-)
-from queryserver.engines.trino.values import DeclaredType, Misfit, declare, record_batch, result_columns
+from queryserver.engines.trino import protocol
+from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
+from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, unpack_zstandard
 
 _PIECE_BYTES = 1024 * 1024
-_ACCEPTED = {"Accept-Encoding": "identity"}
+_ROWS_AT_ONCE = 4_096
 _ROW_BORDER = b"],["
 
-Rows = Sequence[Sequence[Any]]
+Json = protocol.Json
 
 
-async def segment_rows(coordinator: Coordinator, spooled: Mapping[str, Any], skip: int) -> AsyncIterator[Rows]:
-    """The rows of a page in order, but for the first `skip`.
+async def segment_rows(coordinator: Coordinator, spooled: Json, skip: int) -> AsyncIterator[Sequence[Sequence[Any]]]:
+    """The rows of a page in order, without the first `skip`.
 
-    A segment is given up at the engine when the rows after it are asked for: until then it can be read again.
+    A segment is acknowledged when the rows after it are requested: until then it can be read again.
     Raises OutcomeUnknown.
     """
     loop = asyncio.get_running_loop()
@@ -52,19 +43,31 @@ async def segment_rows(coordinator: Coordinator, spooled: Mapping[str, Any], ski
         else:
             text = await _content(coordinator, encoding, segment)
             for piece in await loop.run_in_executor(coordinator.executor, partial(_cut, text)):
-                rows: Rows = await loop.run_in_executor(coordinator.executor, orjson.loads, piece)
+                rows = await loop.run_in_executor(coordinator.executor, orjson.loads, piece)
                 if skip < len(rows):
                     yield rows[skip:]
                 skip = max(skip - len(rows), 0)
-        await _acknowledge(coordinator, segment)
+        if segment.get("ackUri"):  # without it the engine deletes the segment only after a while
+            with suppress(protocol.Transient, EngineError, TimeoutError):
+                async with asyncio.timeout(coordinator.address.timeouts.stop_s):
+                    await _send(coordinator, segment, "ackUri")
 
 
-async def _content(coordinator: Coordinator, encoding: str, segment: Mapping[str, Any]) -> bytes:
+async def _content(coordinator: Coordinator, encoding: str, segment: Json) -> bytes:
     """The segment as JSON text. Raises OutcomeUnknown."""
+
+    async def attempt() -> bytes:
+        answer = await _send(coordinator, segment, "uri")
+        protocol.check_status(answer.status, answer.body)
+        return answer.body
+
     if segment["type"] == "inline":
         raw = b64decode(segment["data"])
     else:
-        raw = await _download(coordinator, segment)
+        try:
+            raw = await insist(attempt, for_s=coordinator.address.timeouts.retry_s)
+        except protocol.Transient as error:
+            raise protocol.given_up(error, sent=True) from error
     if encoding == "json":
         return raw
     if encoding != "json+zstd":
@@ -73,40 +76,14 @@ async def _content(coordinator: Coordinator, encoding: str, segment: Mapping[str
     return await asyncio.get_running_loop().run_in_executor(coordinator.executor, unpack)
 
 
-async def _download(coordinator: Coordinator, segment: Mapping[str, Any]) -> bytes:
-    """The bytes of a segment. Where it is kept is told by the coordinator; our login goes only to the coordinator."""
-    place = _url(segment["uri"])
-
-    async def attempt() -> bytes:
-        answer = await coordinator.http.send("GET", place, _headers(segment))
-        check_status(answer.status, answer.body)
-        return answer.body
-
+async def _send(coordinator: Coordinator, segment: Json, member: str) -> TrinoAnswer:
+    """GET the URI in `member`, on whatever server it is: with the headers of the segment, without our login."""
     try:
-        return await insist(attempt, for_s=coordinator.address.patience.retry_s)
-    except Transient as error:
-        raise given_up(error, sent=True) from error
-
-
-async def _acknowledge(coordinator: Coordinator, segment: Mapping[str, Any]) -> None:
-    """Let the engine delete the segment; it does so by itself after a while."""
-    if segment.get("ackUri"):
-        with suppress(Transient, EngineError, TimeoutError):
-            async with asyncio.timeout(coordinator.address.patience.stop_s):
-                await coordinator.http.send("GET", _url(segment["ackUri"]), _headers(segment))
-
-
-def _url(text: str) -> httpx.URL:
-    """Raises OutcomeUnknown."""
-    try:
-        return httpx.URL(text)
+        url = httpx.URL(segment[member])
     except httpx.InvalidURL as error:
         raise OutcomeUnknown("Trino's answer cannot be read.") from error
-
-
-def _headers(segment: Mapping[str, Any]) -> httpx.Headers:
     entries = [(name, value) for name, values in (segment.get("headers") or {}).items() for value in values]
-    return httpx.Headers([*_ACCEPTED.items(), *entries])
+    return await coordinator.http.send("GET", url, httpx.Headers([("Accept-Encoding", "identity"), *entries]))
 
 
 def _decompress(raw: bytes, max_bytes: int) -> bytes:
@@ -120,9 +97,9 @@ def _decompress(raw: bytes, max_bytes: int) -> bytes:
 
 
 def _cut(text: bytes) -> Sequence[bytes]:
-    """A JSON array of arrays as several: reading a large one holds the interpreter, and so the event loop.
+    """A JSON array of arrays as several: reading a large one blocks the interpreter, and so the event loop.
 
-    A cut is right when what is before it is JSON: within a text or a nested array it is not.
+    A border of rows is one only if the text before it is JSON: it may be within a text or a nested array.
     """
     pieces, start, end = list[bytes](), 0, text.find(_ROW_BORDER, _PIECE_BYTES)
     while end >= 0:
@@ -139,48 +116,44 @@ def _cut(text: bytes) -> Sequence[bytes]:
     return pieces
 
 
-_ROWS_AT_ONCE = 4_096
-
-
 class TrinoOperation:
-    """Follows one statement from its first page; `skip` rows of the first page with rows were given out before.
+    """Follows one statement from its first page; `skip` rows of the first page with rows were read before.
 
-    A page stays at the coordinator until the next URI is asked for, which happens only when everything of the page
-    was given out and more is wanted: so another process can go on from `position`.
+    A page stays at the coordinator until the next URI is requested. That happens only after all rows of the page were
+    read and more are wanted: so another process can continue from `position`.
     """
 
-    def __init__(self, coordinator: Coordinator, first: Page, *, skip: int = 0) -> None:
+    def __init__(self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0) -> None:
         self.columns: tuple[Column, ...] = ()
         self.log_lines = KeptLines()
         self._coordinator = coordinator
-        self._declared: tuple[DeclaredType, ...] = ()
+        self._declared: tuple[TrinoType, ...] = ()
         self._raw_columns: Sequence[Json] = ()
         self._page = first
         self._given = skip
         self._is_waiting = False
-        self._has_moved = False
-        """Whether a page came that nobody was told of."""
+        self._has_moved = False  # a page came that `status` has not reported
         self._has_begun = False
-        self._progress = 0
+        self._progress = 0  # 0 to 100, from `TrinoPage.progress`; it never falls
         self._update_count: int | None = None
         self._changes_only = False
         self._error: EngineError | None = None
-        self._cancel_asked = False
+        self._cancel_requested = False
         self._canceled = False
         self._is_closed = False
         self._step: asyncio.Task[None] | None = None
-        self._log(f"Query {first.query_id}")
+        self.log_lines.keep(f"Query {first.query_id}")
         self._absorb(first)
 
     @property
     def is_running(self) -> bool:
-        """Trino is at work, and no row can be read yet."""
+        """Trino is working, and no row can be read yet."""
         return not self._is_settled
 
     def position(self) -> Mapping[str, Any]:
-        """Where to go on from: the page that is not given out wholly, or the URI after it.
+        """Where to continue: the page that is not read to its end, or the URI after it.
 
-        That URI may be asked for twice, but the page before it never again once it was asked for.
+        That URI may be requested twice, but no page before it.
         """
         query = self._page.query_id
         if self._has_rows_left and self._page.uri and self._given < self._page.row_count:
@@ -193,67 +166,18 @@ class TrinoOperation:
     async def status(self, wait_s: float) -> OperationStatus:
         """The present status; waits up to `wait_s` for the terminal one, or for the next page.
 
-        Another process can go on only from the last page: whoever follows must be able to store where that is before
-        the next one is asked for.
+        Another process can continue only from the last page: the caller stores that position before the next page is
+        requested.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while not (self._is_settled or self._has_moved):
-            step = self._moving()
+            step = self._next_step()
             left_s = until - loop.time()
             if left_s <= 0:
                 break
             await asyncio.wait({step}, timeout=left_s)
         self._has_moved = False
-        return self._status()
-
-    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, from page to page; for a page without rows a batch without rows, as `status` tells of each page."""
-        while True:
-            if self._has_rows_left:
-                async for rows in self._rows_left():
-                    async for batch in self._read(rows):
-                        yield batch
-                self._page, self._given = replace(self._page, rows=(), spooled=None), 0
-            self._raise_failure()
-            if self._page.next_uri is None:
-                return
-            await asyncio.wait({self._moving()})
-            self._raise_failure()
-            if not self._has_rows_left:
-                yield self._nothing()
-
-    async def cancel(self) -> None:
-        """Stop the statement at Trino; returns once Trino has taken the word, or cannot be reached."""
-        uri = self._page.next_uri
-        if uri is None or self._error is not None or self._is_closed:
-            return
-        self._cancel_asked = True
-        if await self._coordinator.stop(uri) and self._has_begun:
-            self._canceled = True
-
-    async def close(self, *, stop: bool = True) -> None:
-        """Stop what still runs, unless it is to be left to itself, and forget it."""
-        self._is_closed = True
-        if self._step is not None and not self._step.done():
-            self._step.cancel()
-            await asyncio.wait({self._step})
-        has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
-        if stop and self._page.next_uri is not None and not has_failed and not self._canceled:
-            await self._coordinator.stop(self._page.next_uri)
-        self._page = Page(self._page.uri, self._page.query_id, None)
-
-    @property
-    def _has_rows_left(self) -> bool:
-        return self._page.has_rows and not self._changes_only and not self._canceled
-
-    @property
-    def _is_settled(self) -> bool:
-        """No change will come without somebody reading rows."""
-        ended = self._page.next_uri is None or self._error is not None
-        return ended or self._canceled or self._has_begun or self._is_closed
-
-    def _status(self) -> OperationStatus:
         if self._canceled:
             return OperationStatus(OperationState.CANCELED)
         if self._error is not None:
@@ -268,8 +192,54 @@ class TrinoOperation:
             modified_rows=self._update_count,
         )
 
-    def _moving(self) -> asyncio.Task[None]:
-        """The look at the next URI that is under way; a new one when there is none."""
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The rows, page by page; an empty batch for a page without rows, so that the caller sees each page."""
+        while True:
+            if self._has_rows_left:
+                async for rows in self._rows_left():
+                    async for batch in self._read(rows):
+                        yield batch
+                self._page, self._given = replace(self._page, rows=(), spooled=None), 0
+            self._raise_failure()
+            if self._page.next_uri is None:
+                return
+            await asyncio.wait({self._next_step()})
+            self._raise_failure()
+            if not self._has_rows_left:
+                yield record_batch([column.name for column in self.columns], self._declared, ())
+
+    async def cancel(self) -> None:
+        """Stop the statement; returns once Trino has accepted the request, or cannot be reached."""
+        uri = self._page.next_uri
+        if uri is None or self._error is not None or self._is_closed:
+            return
+        self._cancel_requested = True
+        if await self._coordinator.stop(uri) and self._has_begun:
+            self._canceled = True
+
+    async def close(self, *, stop: bool = True) -> None:
+        """Free the statement, and with `stop` end it when it still runs."""
+        self._is_closed = True
+        if self._step is not None and not self._step.done():
+            self._step.cancel()
+            await asyncio.wait({self._step})
+        has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
+        if stop and self._page.next_uri is not None and not has_failed and not self._canceled:
+            await self._coordinator.stop(self._page.next_uri)
+        self._page = protocol.TrinoPage(self._page.uri, self._page.query_id, None)
+
+    @property
+    def _has_rows_left(self) -> bool:
+        return self._page.has_rows and not self._changes_only and not self._canceled
+
+    @property
+    def _is_settled(self) -> bool:
+        """The status will not change unless rows are read."""
+        ended = self._page.next_uri is None or self._error is not None
+        return ended or self._canceled or self._has_begun or self._is_closed
+
+    def _next_step(self) -> asyncio.Task[None]:
+        """The request of the next URI that is under way, or else a new one."""
         if self._step is None or self._step.done():
             self._step = asyncio.create_task(self._advance(), name="trino next uri")
         return self._step
@@ -281,34 +251,31 @@ class TrinoOperation:
             self._absorb(await self._coordinator.page(self._page.next_uri))
             self._has_moved = True
         except EngineError as error:
-            if self._cancel_asked and isinstance(error, OutcomeUnknown):
+            if self._cancel_requested and isinstance(error, OutcomeUnknown):
                 self._canceled = True
             else:
                 self._error = error
 
-    def _absorb(self, page: Page) -> None:
+    def _absorb(self, page: protocol.TrinoPage) -> None:
         self._page, self._is_waiting = page, page.is_waiting
         self._progress = max(self._progress, page.progress)
         self._update_count = page.update_count if page.update_count is not None else self._update_count
         if page.columns and not self.columns:
-            self._describe(page)
+            try:
+                self._declared = declare(page.columns)
+                self.columns = result_columns(page.columns, self._declared)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise OutcomeUnknown("Trino's answer cannot be read.") from error
+            self._raw_columns = page.columns
         self._changes_only = self._changes_only or page.changes_only
         self._has_begun = self._has_begun or self._has_rows_left
         for warning in page.warnings[len(self.log_lines) - 1 :]:
-            self._log(str(warning.get("message", "")).replace("\n", " "))
+            self.log_lines.keep(str(warning.get("message", "")).replace("\n", " "))
         if page.error is not None:
-            if is_cancel(page.error):
+            if page.error.get("errorName") == "USER_CANCELED":
                 self._canceled = True
             else:
-                self._error = engine_error(page.error)
-
-    def _describe(self, page: Page) -> None:
-        try:
-            self._declared = declare(page.columns)
-            self.columns = result_columns(page.columns, self._declared)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise OutcomeUnknown("Trino's answer cannot be read.") from error
-        self._raw_columns = page.columns
+                self._error = protocol.engine_error(page.error)
 
     async def _rows_left(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
         if self._page.spooled is None:
@@ -326,24 +293,18 @@ class TrinoOperation:
             part = partial(record_batch, names, self._declared, rows[start : start + _ROWS_AT_ONCE])
             try:
                 batch = await loop.run_in_executor(self._coordinator.executor, part)
-            except Misfit as error:
+            except TrinoMisfit as error:
                 raise OutcomeUnknown("Trino's answer cannot be read.") from error
             for piece in pieces(batch):
                 self._raise_failure()
                 self._given += piece.num_rows
                 yield piece
 
-    def _nothing(self) -> pa.RecordBatch:
-        return record_batch([column.name for column in self.columns], self._declared, ())
-
     def _raise_failure(self) -> None:
         if self._canceled:
             raise StatementRejected("Query was canceled")
         if self._error is not None:
             raise self._error
-
-    def _log(self, line: str) -> None:
-        self.log_lines.keep(line)
 
 
 class TrinoSession:
@@ -357,28 +318,23 @@ class TrinoSession:
         self._detached = False
 
     async def submit(self, statement: str) -> OperationHandle:
-        """Start a statement; what is left of the one before is freed."""
         await self._close_operation()
         if not await self.is_alive():
             raise SessionLost("The session is gone; the statement was not started.")
         return self.follow(TrinoOperation(self._coordinator, await self._coordinator.start(statement)))
 
     def follow(self, operation: TrinoOperation) -> OperationHandle:
-        """Make `operation` the statement of the session."""
         self._operation = operation
         self._handle = OperationHandle(self._token(operation))
         return self._handle
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The present status; waits up to `wait_s` for a terminal one."""
         return await self._find(handle).status(wait_s)
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        """Columns of the result, in order."""
         return self._find(handle).columns
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, read once."""
         return self._find(handle).batches()
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
@@ -386,26 +342,22 @@ class TrinoSession:
         return self._find(handle).log_lines[start:]
 
     async def cancel(self, handle: OperationHandle) -> None:
-        """Stop the statement at Trino. A handle of an earlier statement is harmless."""
         if self._operation is not None and handle == self._handle:
             await self._operation.cancel()
 
     async def close(self, handle: OperationHandle) -> None:
-        """Free what Trino holds for the statement. A handle of an earlier statement is harmless."""
         if handle == self._handle:
             await self._close_operation()
 
     async def is_alive(self) -> bool:
-        """Whether the session can take another statement."""
         is_free = self._operation is None or not self._operation.is_running
         return is_free and not self._left and not self._coordinator.http.is_closed
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """JSON: position and state of the session, as `read_token` wants it."""
+        """JSON: position of the statement and state of the session, as `TrinoEngine.reattach` reads it."""
         return self._token(self._find(handle))
 
     def detach(self) -> None:
-        """From now on nothing is stopped at Trino when the session is left."""
         self._detached = True
 
     async def leave(self) -> None:
@@ -413,10 +365,10 @@ class TrinoSession:
         self._left = True
         await self._close_operation()
         state = self._coordinator.state
-        if state.transaction != NO_TRANSACTION and not self._detached:
+        if state.transaction != protocol.NO_TRANSACTION and not self._detached:
             # Trino would keep the transaction, and its locks at the data source, for minutes.
             with suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(self._coordinator.address.patience.stop_s):
+                async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")
 
     async def _close_operation(self) -> None:
@@ -424,7 +376,7 @@ class TrinoSession:
             await self._operation.close(stop=not self._detached)
 
     def _token(self, operation: TrinoOperation) -> str:
-        return json.dumps({**operation.position(), "session": self._coordinator.state.as_json()})
+        return json.dumps({**operation.position(), "session": asdict(self._coordinator.state)})
 
     def _find(self, handle: OperationHandle) -> TrinoOperation:
         if self._operation is None or handle != self._handle:

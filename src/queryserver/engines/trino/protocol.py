@@ -1,13 +1,13 @@
-"""The client protocol: where the coordinator is, the state of the client, pages of results."""
+"""The client protocol: errors, logins, the state of a session in headers, and pages of results with their progress."""
 
 import re
 from base64 import b64encode
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Self, cast
+from typing import Any, cast
 from urllib.parse import quote_plus, unquote_plus, urlsplit
 
 import httpx
@@ -28,15 +28,11 @@ from queryserver.errors.statements import (
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
 
-_TIME_LIMITS = frozenset({"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"})
-_NO_RIGHT = frozenset({"PERMISSION_DENIED"})
-_CANCELED = "USER_CANCELED"
-_MARKUP = re.compile(r"<[^>]*>")
 _MESSAGE_CHARS = 10_000
 
 
 class Transient(Exception):
-    """An answer, or none, after which the same request may be sent again. `reached` tells whether it was sent."""
+    """No answer, or one after which the same request may be sent again. `reached`: whether the request was sent."""
 
     def __init__(self, message: str, *, reached: bool = True) -> None:
         super().__init__(message)
@@ -44,8 +40,8 @@ class Transient(Exception):
         self.reached = reached
 
 
-class Refused(Transient):
-    """An answer that asks to send the request again in a moment (HTTP 429, 502, 503, 504)."""
+class TransientRefusal(Transient):
+    """HTTP 429, 502, 503 or 504: the request may be sent again in a moment."""
 
 
 class Expired(OutcomeUnknown):
@@ -69,7 +65,7 @@ class TrinoDenied(TrinoRejected, StatementDenied):
 
 @contextmanager
 def transport_errors() -> Generator[None]:
-    """Around one HTTP exchange: Transient comes out."""
+    """Around one HTTP exchange: raises Transient for errors of httpx."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -85,7 +81,7 @@ def check_status(status: int, body: bytes) -> None:
     if status in {200, 204}:
         return
     if status in {429, 502, 503, 504}:
-        raise Refused(f"Trino cannot be reached now (HTTP {status}).")
+        raise TransientRefusal(f"Trino cannot be reached now (HTTP {status}).")
     if status == 401:
         raise CredentialsRequired(_body_text(body) or "Trino refused the login.")
     if status in {404, 410}:
@@ -94,94 +90,77 @@ def check_status(status: int, body: bytes) -> None:
 
 
 def given_up(transient: Transient, *, sent: bool) -> EngineError:
-    """What it means that a request was tried in vain; `sent` tells whether Trino may be at work for the statement."""
+    """The error after the last attempt; `sent`: whether Trino may be working on the statement."""
     if sent:
         return OutcomeUnknown(f"{transient.message} The statement may or may not have taken effect.")
     return EngineUnavailable(transient.message)
-
-
-def is_cancel(error: Mapping[str, Any]) -> bool:
-    """Whether a statement's error says that its user stopped it."""
-    return error.get("errorName") == _CANCELED
 
 
 def engine_error(error: Mapping[str, Any]) -> EngineError:
     """The member `error` of an answer."""
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
-    if name in _TIME_LIMITS:
+    if name in {"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"}:
         return EngineTimeout(message)
-    return _rejected(message, name).at(_place(error.get("errorLocation")))
-
-
-def _place(location: object) -> LineColumn | None:
-    """Line and column, both from 1; Trino's parser counts code points."""
-    match location:
+    rejected = _rejected(message, name)
+    match error.get("errorLocation"):
+        # Both from 1; Trino's parser counts code points.
         case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
-            return LineColumn(line, column)
+            return rejected.at(LineColumn(line, column))
         case _:
-            return None
+            return rejected
 
 
 def _rejected(message: str, name: str) -> TrinoRejected:
-    denied = name in _NO_RIGHT or message.startswith("Access Denied")
+    denied = name == "PERMISSION_DENIED" or message.startswith("Access Denied")
     return (TrinoDenied if denied else TrinoRejected)(message, name)
 
 
 def _body_text(body: bytes) -> str:
-    """What a proxy or the coordinator says in plain text; of a page only its first line."""
-    text = body[:_MESSAGE_CHARS].decode(errors="replace")
-    lines = [line.strip() for line in _MARKUP.sub(" ", text).splitlines() if line.strip()]
-    return lines[0][:500] if lines else ""
+    """Plain text of a proxy or the coordinator; of an HTML page its first line."""
+    text = re.sub(r"<[^>]*>", " ", body[:_MESSAGE_CHARS].decode(errors="replace"))
+    return next((line.strip()[:500] for line in text.splitlines() if line.strip()), "")
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
-    """One of the two engines that speak the protocol: they differ in the names of headers and in what they offer."""
+class TrinoVariant:
+    """Trino or Presto: they differ in the names of headers and in what they offer."""
 
     dialect: str
     header_prefix: str
-    capabilities: str = ""
-    """What we understand of newer answers: without `PARAMETRIC_DATETIME` times are cut to milliseconds."""
-    encodings: str = ""
-    """Encodings of spooled results that we can read, best first; empty: the engine knows none."""
+    capabilities: str = ""  # without `PARAMETRIC_DATETIME` the engine cuts times to milliseconds
+    encodings: str = ""  # of spooled results that we can read, best first; empty: the engine has none
 
     def header(self, name: str) -> str:
-        """The engine's header of that name: `X-Trino-User`."""
         return f"{self.header_prefix}{name}"
 
 
-TRINO = Variant("trino", "X-Trino-", "PATH,PARAMETRIC_DATETIME,SESSION_AUTHORIZATION", "json+zstd,json")
-PRESTO = Variant("presto", "X-Presto-")
+TRINO = TrinoVariant("trino", "X-Trino-", "PATH,PARAMETRIC_DATETIME,SESSION_AUTHORIZATION", "json+zstd,json")
+PRESTO = TrinoVariant("presto", "X-Presto-")
 
 
-class Authentication(StrEnum):
+class TrinoAuthentication(StrEnum):
     """How the coordinator knows who logs in."""
 
     NONE = "NONE"
     BASIC = "BASIC"
-    JWT = "JWT"
-    """By the caller's own token."""
+    JWT = "JWT"  # the caller's own token
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait, in seconds."""
+class TrinoTimeouts:
+    """Limits in seconds."""
 
     connect_s: float = 10.0
-    answer_s: float = 30.0
-    """For the next bytes of an answer; the coordinator itself answers a look after at most 1 s."""
-    retry_s: float = RETRY_S
-    """How long a request is tried again in vain before the statement is given up."""
-    stop_s: float = 5.0
-    """For each of the calls that end something."""
-    open_s: float = 20.0
-    """For the opening of a session."""
+    answer_s: float = 30.0  # for the next bytes of an answer; the coordinator answers a GET after at most 1 s
+    retry_s: float = RETRY_S  # how long one request is repeated before the statement is given up
+    stop_s: float = 5.0  # for each call that ends something
+    open_s: float = 20.0  # to open a session
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """As whom requests are sent. `user` is whose rights count; the secrets are never shown."""
+class TrinoLogin:
+    """Who sends requests. The rights of `user` count; the secrets are never shown."""
 
     user: str
     username: str = ""
@@ -195,81 +174,63 @@ class TrinoAddress(HttpServer):
 
     catalog: str = ""
     schema: str = ""
-    username: str | None = ""
-    """Empty: the caller's name; None: callers give theirs through create_session."""
+    username: str | None = ""  # empty: the caller's name; None: callers give theirs through create_session
     password: str | None = field(default=None, repr=False)
-    authentication: Authentication = Authentication.NONE
-    has_impersonation: bool = False
-    """Log in as `username`, run statements as the caller."""
+    authentication: TrinoAuthentication = TrinoAuthentication.NONE
+    has_impersonation: bool = False  # log in as `username`, run statements as the caller
     ssl_validate: bool = True
-    ssl_ca: str = ""
-    """PEM text of the authorities to trust instead of the system's."""
+    ssl_ca: str = ""  # PEM text of the authorities to trust instead of the system's
     session_properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     client_tags: str = ""
     source: str = "queryserver"
     time_zone: str = ""
-    patience: Patience = Patience()
-    cell_max_bytes: int = 16 * 1024 * 1024
-    """Largest value of a result; answers with rows that are much larger are not read to their end."""
+    timeouts: TrinoTimeouts = TrinoTimeouts()
+    cell_max_bytes: int = 16 * 1024 * 1024  # answers with rows much larger than that are not read to their end
     rules: AddressRules = field(default_factory=AddressRules)
 
     @property
     def path(self) -> str:
-        """What stands before `/v1`, where a proxy has the coordinator below a path."""
+        """The path before `/v1`, for a coordinator behind a proxy."""
         return urlsplit(self.url).path.rstrip("/")
 
-    def login(self, user: User, options: SessionOptions) -> Login:
-        """As whom a session of `user` runs. Raises CredentialsRequired."""
-        if self.authentication is Authentication.JWT:
+    def login(self, user: User, options: SessionOptions) -> TrinoLogin:
+        """Who sends the requests of a session of `user`. Raises CredentialsRequired."""
+        if self.authentication is TrinoAuthentication.JWT:
             if not options.external_token:
                 raise CredentialsRequired("This data source wants your own token.")
-            return Login(user.username, token=options.external_token)
+            return TrinoLogin(user.username, token=options.external_token)
         given = options.credentials
-        if given is not None and (self.username is None or self.authentication is Authentication.BASIC):
-            password = given.password if self.authentication is Authentication.BASIC else None
-            return Login(given.username, given.username, password)
+        if given is not None and (self.username is None or self.authentication is TrinoAuthentication.BASIC):
+            password = given.password if self.authentication is TrinoAuthentication.BASIC else None
+            return TrinoLogin(given.username, given.username, password)
         if given is not None and given.username != user.username:
-            # Nobody would check the password, and the name alone decides what may be seen.
+            # The password would not be checked, and the name alone decides what may be seen.
             raise CredentialsRequired("This data source takes no login of your own.")
         if self.username is None:
             raise CredentialsRequired("This data source wants your own user name and password.")
         name = self.username or user.username
         runs_as = user.username if self.has_impersonation else name
-        if self.authentication is Authentication.BASIC:
-            return Login(runs_as, name, self.password or "")
-        return Login(runs_as)
+        if self.authentication is TrinoAuthentication.BASIC:
+            return TrinoLogin(runs_as, name, self.password or "")
+        return TrinoLogin(runs_as)
 
 
 NO_TRANSACTION = "NONE"
 _PROPERTY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
-def _texts() -> dict[str, str]:
-    return {}
-
-
 @dataclass(slots=True)
 class ClientState:
-    """The changeable part, in Trino's words; `prepared` and `properties` are unquoted."""
+    """What statements may change in a session, in Trino's terms; `prepared` and `properties` are unquoted."""
 
     catalog: str = ""
     schema: str = ""
     path: str = ""
-    properties: dict[str, str] = field(default_factory=_texts)
-    roles: dict[str, str] = field(default_factory=_texts)
-    prepared: dict[str, str] = field(default_factory=_texts)
+    properties: dict[str, str] = field(default_factory=dict[str, str])
+    roles: dict[str, str] = field(default_factory=dict[str, str])
+    prepared: dict[str, str] = field(default_factory=dict[str, str])
     transaction: str = NO_TRANSACTION
-    authorization_user: str = ""
-    """Set by SET SESSION AUTHORIZATION."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Readable by `of_json`."""
-        return asdict(self)
-
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Raises TypeError for what `as_json` did not write."""
-        return cls(**fields)
+    authorization_user: str = ""  # set by SET SESSION AUTHORIZATION
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Raises StatementRejected for a name that no property can have."""
@@ -278,30 +239,33 @@ class ClientState:
                 raise StatementRejected(f"Session property '{name[:100]}' does not exist")
             self.properties[name] = value
 
-    def absorb(self, headers: httpx.Headers, variant: Variant) -> None:
-        """Carry out what the headers of an answer say about the session."""
+    def absorb(self, headers: httpx.Headers, variant: TrinoVariant) -> None:
+        """Apply the changes of the session that the headers of an answer name."""
 
-        def told(name: str) -> Sequence[str]:
+        def values(name: str) -> Sequence[str]:
             return headers.get_list(variant.header(name))
 
-        for name, key in (("Set-Catalog", "catalog"), ("Set-Schema", "schema"), ("Set-Path", "path")):
-            for value in told(name):
+        for name, key in (
+            ("Set-Catalog", "catalog"),
+            ("Set-Schema", "schema"),
+            ("Set-Path", "path"),
+            ("Started-Transaction-Id", "transaction"),
+            ("Set-Authorization-User", "authorization_user"),
+        ):
+            for value in values(name):
                 setattr(self, key, value)
-        _update(self.properties, told("Set-Session"), told("Clear-Session"))
-        _update(self.roles, told("Set-Role"), ())
-        _update(self.prepared, told("Added-Prepare"), told("Deallocated-Prepare"))
-        for value in told("Started-Transaction-Id"):
-            self.transaction = value
-        if told("Clear-Transaction-Id"):
+        _update(self.properties, values("Set-Session"), values("Clear-Session"))
+        _update(self.roles, values("Set-Role"), ())
+        _update(self.prepared, values("Added-Prepare"), values("Deallocated-Prepare"))
+        if values("Clear-Transaction-Id"):
             self.transaction = NO_TRANSACTION
-        for value in told("Set-Authorization-User"):
-            self.authorization_user = value
-        if told("Reset-Authorization-User"):
+        if values("Reset-Authorization-User"):
             self.authorization_user = ""
 
 
-def request_headers(address: TrinoAddress, variant: Variant, login: Login, state: ClientState) -> httpx.Headers:
-    """Headers of a request on behalf of a session."""
+def request_headers(
+    address: TrinoAddress, variant: TrinoVariant, login: TrinoLogin, state: ClientState
+) -> httpx.Headers:
     named = {
         "User": state.authorization_user or login.user,
         "Original-User": login.user if state.authorization_user else "",
@@ -318,26 +282,27 @@ def request_headers(address: TrinoAddress, variant: Variant, login: Login, state
         "Role": _joined(state.roles),
         "Prepared-Statement": _joined(state.prepared),
     }
+    # A header value is printable characters on one line, sent as UTF-8.
     headers = httpx.Headers(
-        [(variant.header(name).encode(), _one_line(value)) for name, value in named.items() if value]
+        [
+            (variant.header(name).encode(), "".join(c if c.isprintable() else " " for c in value).strip().encode())
+            for name, value in named.items()
+            if value
+        ]
     )
-    # Between servers the coordinator would spend more time on compressing than the network on carrying.
+    # Between servers compression costs the coordinator more time than it saves on the network.
     headers["Accept-Encoding"] = "identity"
     headers["User-Agent"] = address.source
     if login.token is not None:
         headers["Authorization"] = f"Bearer {login.token}"
     elif login.password is not None:
-        headers["Authorization"] = f"Basic {_basic(login.username, login.password)}"
+        pair = f"{login.username}:{login.password}"
+        try:
+            raw = pair.encode("latin-1")  # Trino's own reading
+        except UnicodeEncodeError:
+            raw = pair.encode()  # only a proxy can check such a pair
+        headers["Authorization"] = f"Basic {b64encode(raw).decode()}"
     return headers
-
-
-def _basic(username: str, password: str) -> str:
-    """Trino reads the pair as Latin-1; what has no place there can be meant for a proxy only."""
-    pair = f"{username}:{password}"
-    try:
-        return b64encode(pair.encode("latin-1")).decode()
-    except UnicodeEncodeError:
-        return b64encode(pair.encode()).decode()
 
 
 def _joined(entries: Mapping[str, str]) -> str:
@@ -352,38 +317,27 @@ def _update(entries: dict[str, str], added: Sequence[str], removed: Sequence[str
         entries.pop(name.strip(), None)
 
 
-def _one_line(value: str) -> bytes:
-    """Header values are printable characters on one line; others than ASCII go as UTF-8."""
-    return "".join(character if character.isprintable() else " " for character in value).strip().encode()
-
-
 _WAITING = frozenset({"QUEUED", "WAITING_FOR_RESOURCES", "WAITING_FOR_PREREQUISITES", "DISPATCHING"})
-_TELLTALE_COLUMNS = frozenset({("rows", "bigint"), ("result", "boolean")})
+_COUNT_COLUMNS = frozenset({("rows", "bigint"), ("result", "boolean")})
 
 Json = Mapping[str, Any]
 
 
-def _nothing() -> Json:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
-class Page:
-    """An answer. `uri` gives the same page again until `next_uri` is asked for."""
+class TrinoPage:
+    """An answer. `uri` gives the same page again until `next_uri` is requested."""
 
     uri: str
     query_id: str
     next_uri: str | None
     columns: Sequence[Json] = ()
     rows: Sequence[Sequence[Any]] = ()
-    spooled: Json | None = None
-    """Encoding and segments, where the rows are not in the answer itself."""
-    row_count: int = 0
-    """Rows of the answer, or of its segments."""
+    spooled: Json | None = None  # encoding and segments, where the rows are not in the answer itself
+    row_count: int = 0  # rows of the answer, or of its segments
     error: Json | None = None
     update_type: str = ""
     update_count: int | None = None
-    stats: Json = field(default_factory=_nothing)
+    stats: Json = field(default_factory=dict[str, Any])
     warnings: Sequence[Json] = ()
 
     @property
@@ -392,7 +346,6 @@ class Page:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the statement is in the engine's own queue."""
         return self.stats.get("state") in _WAITING
 
     @property
@@ -401,33 +354,35 @@ class Page:
         if not self.update_type:
             return False
         described = [(column.get("name"), column.get("type")) for column in self.columns]
-        return len(described) == 0 or (len(described) == 1 and described[0] in _TELLTALE_COLUMNS)
+        return not described or (len(described) == 1 and described[0] in _COUNT_COLUMNS)
 
     @property
     def progress(self) -> int:
-        """0 to 100."""
-        told = self.stats.get("progressPercentage")
-        if not isinstance(told, int | float):
+        """Per cent of the work done: Trino's own figure, or else the share of completed splits."""
+        percent = self.stats.get("progressPercentage")
+        if not isinstance(percent, int | float):
             done, total = self.stats.get("completedSplits"), self.stats.get("totalSplits")
-            told = 100 * done / total if isinstance(done, int) and isinstance(total, int) and total > 0 else 0
-        return int(max(0, min(100, told)))
+            percent = 100 * done / total if isinstance(done, int) and isinstance(total, int) and total > 0 else 0
+        return int(max(0, min(100, percent)))
 
 
-def parse(body: bytes, uri: str) -> Page:
-    """The page that an answer is. Raises Transient for garbage, such as half a body."""
+def parse(body: bytes, uri: str) -> TrinoPage:
+    """The page in an answer. Raises Transient for garbage, such as half a body."""
     try:
         answer = _object(orjson.loads(body))
         data = answer.get("data")
         spooled = data if isinstance(data, dict) else None
         rows = data if isinstance(data, list) else ()
-        return Page(
+        segments = _objects(spooled.get("segments")) if spooled is not None else ()
+        in_segments = sum(int(segment["metadata"]["rowsCount"]) for segment in segments)
+        return TrinoPage(
             uri=uri,
             query_id=str(answer["id"]),
             next_uri=_text_or_none(answer.get("nextUri")),
             columns=_objects(answer.get("columns")),
             rows=rows,
             spooled=spooled,
-            row_count=len(rows) if spooled is None else _rows_in_segments(spooled),
+            row_count=len(rows) if spooled is None else in_segments,
             error=None if answer.get("error") is None else _object(answer["error"]),
             update_type=_text_or_none(answer.get("updateType")) or "",
             update_count=None if answer.get("updateCount") is None else int(answer["updateCount"]),
@@ -451,8 +406,4 @@ def _object(value: Any) -> Json:
 
 
 def _objects(values: Any) -> Sequence[Json]:
-    return [_object(one) for one in values or ()]
-
-
-def _rows_in_segments(spooled: Json) -> int:
-    return sum(int(segment["metadata"]["rowsCount"]) for segment in _objects(spooled.get("segments")))
+    return [_object(value) for value in values or ()]

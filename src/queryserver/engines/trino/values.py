@@ -15,16 +15,12 @@ import pyarrow.compute as pc
 from queryserver.formats.columns import Column, ResultType
 
 
-class Kind(Enum):
-    """How the values of a type stand in JSON."""
+class JsonKind(Enum):
+    """How values of a type are written in JSON."""
 
     BOOLEAN = auto()
-    TINYINT = auto()
-    SMALLINT = auto()
-    INTEGER = auto()
-    BIGINT = auto()
-    REAL = auto()
-    DOUBLE = auto()
+    INTEGER = auto()  # of any size
+    FLOAT = auto()
     DECIMAL = auto()
     TEXT = auto()
     TIME = auto()
@@ -35,99 +31,91 @@ class Kind(Enum):
     MAP = auto()
     ROW = auto()
     UNKNOWN = auto()
-    OTHER = auto()
-    """Text, or JSON of any shape."""
+    OTHER = auto()  # text, or JSON of any shape
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredType:
-    """A type. `numbers` are its parameters, `parts` the element, key and value, or fields; `names` those of fields."""
+class TrinoType:
+    """A type. `numbers`: its parameters; `parts`: the element, key and value, or fields; `names` of fields."""
 
-    kind: Kind
+    kind: JsonKind
     result: ResultType
     numbers: tuple[int, ...] = ()
-    parts: tuple["DeclaredType", ...] = ()
+    parts: tuple["TrinoType", ...] = ()
     names: tuple[str, ...] = ()
 
 
-_SIMPLE: Mapping[str, tuple[Kind, ResultType]] = {
-    "boolean": (Kind.BOOLEAN, ResultType.BOOLEAN),
-    "tinyint": (Kind.TINYINT, ResultType.TINYINT),
-    "smallint": (Kind.SMALLINT, ResultType.SMALLINT),
-    "integer": (Kind.INTEGER, ResultType.INT),
-    "bigint": (Kind.BIGINT, ResultType.BIGINT),
-    "real": (Kind.REAL, ResultType.FLOAT),
-    "double": (Kind.DOUBLE, ResultType.DOUBLE),
-    "decimal": (Kind.DECIMAL, ResultType.DECIMAL),
-    "char": (Kind.TEXT, ResultType.CHAR),
-    "json": (Kind.TEXT, ResultType.STRING),
-    "uuid": (Kind.TEXT, ResultType.STRING),
-    "ipaddress": (Kind.TEXT, ResultType.STRING),
-    "time": (Kind.TIME, ResultType.STRING),
-    "time with time zone": (Kind.TEXT, ResultType.STRING),
-    "date": (Kind.DATE, ResultType.DATE),
-    "timestamp": (Kind.TIMESTAMP, ResultType.TIMESTAMP),
-    "timestamp with time zone": (Kind.TEXT, ResultType.TIMESTAMP_TZ),
-    "interval year to month": (Kind.TEXT, ResultType.INTERVAL_YEAR_MONTH),
-    "interval day to second": (Kind.TEXT, ResultType.INTERVAL_DAY_TIME),
-    "array": (Kind.ARRAY, ResultType.ARRAY),
-    "map": (Kind.MAP, ResultType.MAP),
-    "row": (Kind.ROW, ResultType.STRUCT),
-    "unknown": (Kind.UNKNOWN, ResultType.NULL),
+_SIMPLE: Mapping[str, tuple[JsonKind, ResultType]] = {
+    "boolean": (JsonKind.BOOLEAN, ResultType.BOOLEAN),
+    "tinyint": (JsonKind.INTEGER, ResultType.TINYINT),
+    "smallint": (JsonKind.INTEGER, ResultType.SMALLINT),
+    "integer": (JsonKind.INTEGER, ResultType.INT),
+    "bigint": (JsonKind.INTEGER, ResultType.BIGINT),
+    "real": (JsonKind.FLOAT, ResultType.FLOAT),
+    "double": (JsonKind.FLOAT, ResultType.DOUBLE),
+    "decimal": (JsonKind.DECIMAL, ResultType.DECIMAL),
+    "char": (JsonKind.TEXT, ResultType.CHAR),
+    "json": (JsonKind.TEXT, ResultType.STRING),
+    "uuid": (JsonKind.TEXT, ResultType.STRING),
+    "ipaddress": (JsonKind.TEXT, ResultType.STRING),
+    "time": (JsonKind.TIME, ResultType.STRING),
+    "time with time zone": (JsonKind.TEXT, ResultType.STRING),
+    "date": (JsonKind.DATE, ResultType.DATE),
+    "timestamp": (JsonKind.TIMESTAMP, ResultType.TIMESTAMP),
+    "timestamp with time zone": (JsonKind.TEXT, ResultType.TIMESTAMP_TZ),
+    "interval year to month": (JsonKind.TEXT, ResultType.INTERVAL_YEAR_MONTH),
+    "interval day to second": (JsonKind.TEXT, ResultType.INTERVAL_DAY_TIME),
+    "array": (JsonKind.ARRAY, ResultType.ARRAY),
+    "map": (JsonKind.MAP, ResultType.MAP),
+    "row": (JsonKind.ROW, ResultType.STRUCT),
+    "unknown": (JsonKind.UNKNOWN, ResultType.NULL),
     **dict.fromkeys(
         ("varbinary", "hyperloglog", "p4hyperloglog", "qdigest", "tdigest", "setdigest", "kllsketch", "khyperloglog",
          "thetasketch", "sfmsketch", "bloomfilter"),
-        (Kind.BINARY, ResultType.BINARY),
+        (JsonKind.BINARY, ResultType.BINARY),
     ),
 }  # fmt: skip
-_UNBOUNDED = 2**31 - 1
+_UNBOUNDED_LENGTH = 2**31 - 1
 _MAX_DEPTH = 100
 
 
-def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[DeclaredType, ...]:
-    """The types of the member `columns` of an answer. Raises KeyError, TypeError for what is no answer of Trino's."""
+def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
+    """The types in the member `columns` of an answer. Raises KeyError, TypeError for anything else."""
     return tuple(_of_signature(column["typeSignature"]) for column in columns)
 
 
-def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[DeclaredType]) -> tuple[Column, ...]:
+def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
     """The columns as clients see them."""
-    pairs = zip(columns, declared, strict=True)
-    return tuple(Column(str(column["name"]), kind.result, _native(str(column["type"]))) for column, kind in pairs)
+    result = list[Column]()
+    for column, kind in zip(columns, declared, strict=True):
+        native = str(column["type"])
+        if native.startswith("INTERVAL "):  # Trino writes these in capitals, but only here
+            native = native.lower()
+        result.append(Column(str(column["name"]), kind.result, native))
+    return tuple(result)
 
 
-def _native(text: str) -> str:
-    """Trino writes interval types in capitals here and nowhere else."""
-    return text.lower() if text.startswith("INTERVAL ") else text
-
-
-def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> DeclaredType:
+def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
     if depth > _MAX_DEPTH:
         raise TypeError("a type is nested too deeply")
     raw = str(signature["rawType"]).lower()
     arguments: Sequence[Mapping[str, Any]] = signature.get("arguments") or ()
     numbers = tuple(int(one["value"]) for one in arguments if one.get("kind") in {"LONG", "LONG_LITERAL"})
     if raw == "varchar":
-        bounded = bool(numbers) and numbers[0] < _UNBOUNDED
-        return DeclaredType(Kind.TEXT, ResultType.VARCHAR if bounded else ResultType.STRING, numbers)
-    kind, result = _SIMPLE.get(raw, (Kind.OTHER, ResultType.USER_DEFINED))
-    if kind not in {Kind.ARRAY, Kind.MAP, Kind.ROW}:
-        return DeclaredType(kind, result, numbers)
-    members = [_member(one) for one in arguments]
-    return DeclaredType(
-        kind,
-        result,
-        parts=tuple(_of_signature(inner, depth + 1) for _, inner in members),
-        names=tuple(name for name, _ in members),
-    )
-
-
-def _member(argument: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Name and type signature of an element, a key, a value or a field; only fields may have names."""
-    value = argument["value"]
-    if argument.get("kind") in {"NAMED_TYPE", "NAMED_TYPE_SIGNATURE"}:
-        name = value.get("fieldName") or {}
-        return str(name.get("name") or ""), value["typeSignature"]
-    return "", value
+        bounded = bool(numbers) and numbers[0] < _UNBOUNDED_LENGTH
+        return TrinoType(JsonKind.TEXT, ResultType.VARCHAR if bounded else ResultType.STRING, numbers)
+    kind, result = _SIMPLE.get(raw, (JsonKind.OTHER, ResultType.USER_DEFINED))
+    if kind not in {JsonKind.ARRAY, JsonKind.MAP, JsonKind.ROW}:
+        return TrinoType(kind, result, numbers)
+    names, parts = list[str](), list[TrinoType]()
+    for argument in arguments:
+        name, inner = "", argument["value"]
+        if argument.get("kind") in {"NAMED_TYPE", "NAMED_TYPE_SIGNATURE"}:  # a field of a row
+            name = str((inner.get("fieldName") or {}).get("name") or "")
+            inner = inner["typeSignature"]
+        names.append(name)
+        parts.append(_of_signature(inner, depth + 1))
+    return TrinoType(kind, result, parts=tuple(parts), names=tuple(names))
 
 
 Values = Sequence[Any]
@@ -135,70 +123,63 @@ Values = Sequence[Any]
 _DECIMAL128_DIGITS = 38
 _MICROSECOND_DIGITS = 6
 _FLOAT_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_DATE = re.compile(r"([+-]?\d{4,})-(\d\d)-(\d\d)")
 _TIMESTAMP = re.compile(r"([+-]?\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-_ARROW: Mapping[Kind, pa.DataType] = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.TINYINT: pa.int8(),
-    Kind.SMALLINT: pa.int16(),
-    Kind.INTEGER: pa.int32(),
-    Kind.BIGINT: pa.int64(),
-    Kind.UNKNOWN: pa.null(),
+_ARROW: Mapping[ResultType, pa.DataType] = {
+    ResultType.BOOLEAN: pa.bool_(),
+    ResultType.TINYINT: pa.int8(),
+    ResultType.SMALLINT: pa.int16(),
+    ResultType.INT: pa.int32(),
+    ResultType.BIGINT: pa.int64(),
+    ResultType.FLOAT: pa.float32(),
+    ResultType.DOUBLE: pa.float64(),
+    ResultType.NULL: pa.null(),
 }
 
 
-class Misfit(ValueError):
-    """A value is not what its declared type promises."""
+class TrinoMisfit(ValueError):
+    """A value does not fit its declared type."""
 
 
-def record_batch(names: Sequence[str], declared: Sequence[DeclaredType], rows: Sequence[Values]) -> pa.RecordBatch:
-    """Rows as one batch. Raises Misfit."""
+def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
+    """Rows as one batch. Raises TrinoMisfit."""
     try:
         columns: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(declared)
         arrays = [read(kind, values) for kind, values in zip(declared, columns, strict=True)]
     except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise Misfit from error
+        raise TrinoMisfit from error
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def read(declared: DeclaredType, values: Values) -> pa.Array:
-    """The values of one column."""
-    return _READERS.get(declared.kind, _plain)(declared, values)
+def read(declared: TrinoType, values: Values) -> pa.Array:
+    if reader := _READERS.get(declared.kind):
+        return reader(declared, values)
+    return pa.array(values, pa.string() if declared.kind is JsonKind.TEXT else _ARROW[declared.result])
 
 
-def _plain(declared: DeclaredType, values: Values) -> pa.Array:
-    return pa.array(values, _ARROW[declared.kind])
-
-
-def _text(_declared: DeclaredType, values: Values) -> pa.Array:
-    return pa.array(values, pa.string())
-
-
-def _floats(declared: DeclaredType, values: Values) -> pa.Array:
-    wanted = pa.float32() if declared.kind is Kind.REAL else pa.float64()
+def _floats(declared: TrinoType, values: Values) -> pa.Array:
+    wanted = _ARROW[declared.result]
     try:
         return pa.array(values, wanted)
     except (pa.ArrowException, TypeError):  # NaN and the infinities are words
-        numbers = [_FLOAT_WORDS[value] if isinstance(value, str) else value for value in values]
-        return pa.array(numbers, wanted)
+        return pa.array([_FLOAT_WORDS[value] if isinstance(value, str) else value for value in values], wanted)
 
 
-def _decimals(declared: DeclaredType, values: Values) -> pa.Array:
+def _decimals(declared: TrinoType, values: Values) -> pa.Array:
     precision, scale = declared.numbers if len(declared.numbers) == 2 else (_DECIMAL128_DIGITS, 0)
     texts = pa.array(values, pa.string())
     return texts.cast(pa.decimal128(precision, scale)) if precision <= _DECIMAL128_DIGITS else texts
 
 
-def _binary(_declared: DeclaredType, values: Values) -> pa.Array:
+def _binary(_declared: TrinoType, values: Values) -> pa.Array:
     return pa.array([None if value is None else b64decode(value, validate=True) for value in values], pa.binary())
 
 
-def _times(_declared: DeclaredType, values: Values) -> pa.Array:
-    """Trino writes all digits of the declared precision; a fraction of nothing is left out (Contract editor 6.3)."""
+def _times(_declared: TrinoType, values: Values) -> pa.Array:
+    """Trino writes all digits of the declared precision; a fraction of zeros is left out (Contract editor 6.3)."""
     return _without_zero_fraction(pa.array(values, pa.string()))
 
 
-def _dates(_declared: DeclaredType, values: Values) -> pa.Array:
+def _dates(_declared: TrinoType, values: Values) -> pa.Array:
     texts = pa.array(values, pa.string())
     try:
         return texts.cast(pa.date32())
@@ -207,8 +188,8 @@ def _dates(_declared: DeclaredType, values: Values) -> pa.Array:
         return pa.array(days, pa.int32()).cast(pa.date32())
 
 
-def _timestamps(declared: DeclaredType, values: Values) -> pa.Array:
-    """Microseconds cover every year of Trino's; picoseconds have no place in Arrow and stay text."""
+def _timestamps(declared: TrinoType, values: Values) -> pa.Array:
+    """Microseconds cover every year that Trino has; Arrow has no picoseconds, so these stay text."""
     digits = declared.numbers[0] if declared.numbers else 3
     texts = pa.array(values, pa.string())
     if digits > _MICROSECOND_DIGITS:
@@ -227,11 +208,11 @@ def _without_zero_fraction(texts: pa.Array) -> pa.Array:
 
 def _days(text: str) -> int:
     """Days since 1970-01-01 of the Gregorian calendar, for any year."""
-    match = _DATE.fullmatch(text)
+    match = re.fullmatch(r"([+-]?\d{4,})-(\d\d)-(\d\d)", text)
     if match is None:
-        raise Misfit(text)
+        raise TrinoMisfit(text)
     year, month, day = (int(part) for part in match.groups())
-    # 400 years have 146,097 days; `date` knows the years 1 to 9999.
+    # 400 years have 146,097 days; `date` covers only the years 1 to 9999.
     eras, year_of_era = divmod(year - 2000, 400)
     return date(2000 + year_of_era, month, day).toordinal() - date(1970, 1, 1).toordinal() + eras * 146_097
 
@@ -239,50 +220,49 @@ def _days(text: str) -> int:
 def _microseconds(text: str) -> int:
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
-        raise Misfit(text)
+        raise TrinoMisfit(text)
     day, hours, minutes, seconds, fraction = match.groups()
     whole = _days(day) * 86_400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     return whole * 1_000_000 + int((fraction or "").ljust(_MICROSECOND_DIGITS, "0"))
 
 
-def _arrays(declared: DeclaredType, values: Values) -> pa.Array:
+def _arrays(declared: TrinoType, values: Values) -> pa.Array:
     (element,) = declared.parts
     items = [item for value in values if value is not None for item in value]
     return pa.ListArray.from_arrays(_offsets(values), read(element, items), mask=_nulls(values))
 
 
-def _maps(declared: DeclaredType, values: Values) -> pa.Array:
+def _maps(declared: TrinoType, values: Values) -> pa.Array:
     key_type, value_type = declared.parts
-    if key_type.parts:  # as a key of JSON it is text of Java's
-        key_type = DeclaredType(Kind.TEXT, key_type.result)
+    if key_type.parts:  # a key of JSON is the text that Java makes of it
+        key_type = TrinoType(JsonKind.TEXT, key_type.result)
     pairs = [pair for value in values if value is not None for pair in value.items()]
     keys = read(key_type, [_key(key_type, key) for key, _ in pairs])
     items = read(value_type, [item for _, item in pairs])
     return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_nulls(values))
 
 
-def _rows(declared: DeclaredType, values: Values) -> pa.Array:
+def _rows(declared: TrinoType, values: Values) -> pa.Array:
     width = len(declared.parts)
-    empty = (None,) * width
-    rows = [empty if value is None else _fields(declared, value) for value in values]
+    rows = list[Values]()
+    for value in values:
+        if isinstance(value, dict):  # Presto and old releases of Trino may give an object instead of a list
+            rows.append([value.get(name) for name in declared.names])
+        else:
+            rows.append((None,) * width if value is None else value)
     columns = list(zip(*rows, strict=True)) or [()] * width
     children = [read(kind, column) for kind, column in zip(declared.parts, columns, strict=True)]
     fields = [pa.field(name, child.type) for name, child in zip(declared.names, children, strict=True)]
     return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(values))
 
 
-def _fields(declared: DeclaredType, value: Any) -> Values:
-    """Presto and old releases of Trino may give an object instead of a list."""
-    return [value.get(name) for name in declared.names] if isinstance(value, dict) else value
-
-
-def _key(declared: DeclaredType, key: str) -> Any:
-    """Keys of JSON objects are text, whatever they are in Trino."""
-    if declared.kind is Kind.BOOLEAN:
+def _key(declared: TrinoType, key: str) -> Any:
+    """The value of a key: in JSON all keys are text."""
+    if declared.kind is JsonKind.BOOLEAN:
         return key == "true"
-    if declared.kind in {Kind.TINYINT, Kind.SMALLINT, Kind.INTEGER, Kind.BIGINT}:
+    if declared.kind is JsonKind.INTEGER:
         return int(key)
-    if declared.kind in {Kind.REAL, Kind.DOUBLE}:
+    if declared.kind is JsonKind.FLOAT:
         return float(key)
     return key
 
@@ -298,22 +278,20 @@ def _nulls(values: Values) -> pa.Array:
     return pa.array([value is None for value in values], pa.bool_())
 
 
-def _others(_declared: DeclaredType, values: Values) -> pa.Array:
+def _others(_declared: TrinoType, values: Values) -> pa.Array:
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
 
 
-_READERS: Mapping[Kind, Callable[[DeclaredType, Values], pa.Array]] = {
-    Kind.REAL: _floats,
-    Kind.DOUBLE: _floats,
-    Kind.DECIMAL: _decimals,
-    Kind.TEXT: _text,
-    Kind.TIME: _times,
-    Kind.DATE: _dates,
-    Kind.TIMESTAMP: _timestamps,
-    Kind.BINARY: _binary,
-    Kind.ARRAY: _arrays,
-    Kind.MAP: _maps,
-    Kind.ROW: _rows,
-    Kind.OTHER: _others,
+_READERS: Mapping[JsonKind, Callable[[TrinoType, Values], pa.Array]] = {
+    JsonKind.FLOAT: _floats,
+    JsonKind.DECIMAL: _decimals,
+    JsonKind.TIME: _times,
+    JsonKind.DATE: _dates,
+    JsonKind.TIMESTAMP: _timestamps,
+    JsonKind.BINARY: _binary,
+    JsonKind.ARRAY: _arrays,
+    JsonKind.MAP: _maps,
+    JsonKind.ROW: _rows,
+    JsonKind.OTHER: _others,
 }

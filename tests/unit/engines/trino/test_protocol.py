@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, read, rows_of, run
 from tests.engines.scripted_trino import (
@@ -20,7 +21,7 @@ from tests.engines.scripted_trino import (
 
 from queryserver.engines.protocol import Credentials, EngineSession, OperationState, SessionOptions
 from queryserver.engines.trino.engine import TrinoEngine
-from queryserver.engines.trino.protocol import PRESTO, TRINO, Authentication, Patience, TrinoAddress
+from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication, TrinoTimeouts
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineTimeout,
@@ -30,7 +31,7 @@ from queryserver.errors.statements import (
     StatementRejected,
 )
 
-QUICK = Patience(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
+QUICK = TrinoTimeouts(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
 SERVER_FAILS = Reply(status=503, body=b"starting")
@@ -40,7 +41,7 @@ SERVER_FAILS = Reply(status=503, body=b"starting")
 async def session_at(
     server: ScriptedTrino, options: SessionOptions = NO_OPTIONS, **address: object
 ) -> AsyncGenerator[EngineSession]:
-    engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK, **address))  # type: ignore[arg-type]
+    engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK, **address))  # type: ignore[arg-type]
     try:
         async with engine.session(USER, options) as session:
             yield session
@@ -84,7 +85,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
     given = page(2, rows=[[1], [2]], columns=NUMBERS)
     asked_by_both = page(rows=[[3]], columns=NUMBERS, state="FINISHED")
     async with scripted_trino(page(1), given, asked_by_both) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -103,7 +104,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
 @pytest.mark.item(25)
 async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
     async with scripted_trino(*ONE_ROW) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, patience=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -131,7 +132,7 @@ WRONG_MEMBERS: tuple[dict[str, object], ...] = (
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("members", WRONG_MEMBERS, ids=repr)
+@each("members", WRONG_MEMBERS, ids=repr)
 async def test_members_of_the_wrong_kind_end_the_statement(members: dict[str, object]) -> None:
     async with scripted_trino(page(1), page(2, **members)) as server, session_at(server) as session:
         assert isinstance(await failure(session, "SELECT n"), OutcomeUnknown)
@@ -156,7 +157,7 @@ async def test_a_next_uri_of_another_host_is_asked_of_the_configured_coordinator
 
 
 @pytest.mark.security("T11")
-@pytest.mark.parametrize("uri", ["{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense"])
+@each("uri", ["{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense"])
 async def test_a_next_uri_that_is_none_is_not_followed(uri: str) -> None:
     found = Reply(b'{"id": "q", "stats": {}, "nextUri": "%s"}' % uri.encode())
     async with scripted_trino(found) as server, session_at(server) as session:
@@ -172,7 +173,7 @@ async def test_redirects_are_not_followed() -> None:
         assert other.requests == []
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
+@each("status", [429, 502, 503, 504])
 async def test_an_answer_that_asks_for_another_try_gets_it(status: int) -> None:
     busy = Reply(status=status)
     assert await answered(busy, busy, ONE_ROW[0], busy, ONE_ROW[1]) == [(7,)]
@@ -193,24 +194,24 @@ BROKEN: dict[str, Callable[[], Reply]] = {
 }
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@each("broken", BROKEN)
 async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
     assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1]) == [(7,)]
 
 
-@pytest.mark.parametrize("broken", BROKEN)
+@each("broken", BROKEN)
 async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
     assert isinstance(await refused(ONE_ROW[0], BROKEN[broken]()), OutcomeUnknown)
 
 
-@pytest.mark.parametrize("broken", ["half a body", "no answer", "closed", "not HTTP", "not JSON"])
+@each("broken", ["half a body", "no answer", "closed", "not HTTP", "not JSON"])
 async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
     async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server) as session:
         assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
         assert len(server.asked("POST")) == 1
 
 
-@pytest.mark.parametrize("status", [404, 410])
+@each("status", [404, 410])
 async def test_a_statement_that_the_coordinator_forgot_has_expired(status: int) -> None:
     lost = await refused(ONE_ROW[0], Reply(status=status))
     assert isinstance(lost, OutcomeUnknown)
@@ -279,7 +280,7 @@ async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> N
         await session.close(handle)
 
 
-@pytest.mark.parametrize(
+@each(
     ("update", "columns", "rows", "modified", "has_rows"),
     [
         ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
@@ -336,15 +337,15 @@ async def test_a_login_is_sent_as_configured() -> None:
         ({}, NO_OPTIONS, "ada", None),
         ({"username": "etl"}, NO_OPTIONS, "etl", None),
         ({"username": "etl", "has_impersonation": True}, NO_OPTIONS, "ada", None),
-        ({"username": "etl", "password": "pw", "authentication": Authentication.BASIC, "has_impersonation": True},
+        ({"username": "etl", "password": "pw", "authentication": TrinoAuthentication.BASIC, "has_impersonation": True},
          NO_OPTIONS, "ada", "Basic ZXRsOnB3"),
-        ({"username": None, "authentication": Authentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
+        ({"username": None, "authentication": TrinoAuthentication.BASIC}, own, "bob", "Basic Ym9iOnB3"),
         # Latin-1, which Trino reads; UTF-8 where that has no such letter.
-        ({"username": "etl", "password": "p\u00fc", "authentication": Authentication.BASIC}, NO_OPTIONS, "etl",
+        ({"username": "etl", "password": "p\u00fc", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",
          "Basic ZXRsOnD8"),
-        ({"username": "etl", "password": "p\u20ac", "authentication": Authentication.BASIC}, NO_OPTIONS, "etl",
+        ({"username": "etl", "password": "p\u20ac", "authentication": TrinoAuthentication.BASIC}, NO_OPTIONS, "etl",
          "Basic ZXRsOnDigqw="),
-        ({"authentication": Authentication.JWT}, by_token, "ada", "Bearer abc"),
+        ({"authentication": TrinoAuthentication.JWT}, by_token, "ada", "Bearer abc"),
     ]  # fmt: skip
     for address, options, user, authorization in cases:
         async with scripted_trino(*ONE_ROW) as server, session_at(server, options, **address) as session:
@@ -361,7 +362,7 @@ async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> Non
                 pass
 
 
-@pytest.mark.parametrize("address", [{"username": None}, {"authentication": Authentication.JWT}])
+@each("address", [{"username": None}, {"authentication": TrinoAuthentication.JWT}])
 async def test_callers_without_a_login_are_asked_for_one(address) -> None:
     async with scripted_trino(*ONE_ROW) as server:
         with pytest.raises(CredentialsRequired):
@@ -384,7 +385,7 @@ ROWS = [[number, f'x"],[{number}'] for number in range(60_000)]
 PAIR = (column("n", "bigint"), column("t", "varchar"))
 
 
-@pytest.mark.parametrize("encoding", ["json", "json+zstd"])
+@each("encoding", ["json", "json+zstd"])
 async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) -> None:
     segments = [
         inline_segment(ROWS[:10], encoding),
@@ -400,7 +401,7 @@ async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) 
     ]
     async with (
         scripted_trino(*script) as server,
-        session_at(server, username="etl", password="pw", authentication=Authentication.BASIC) as session,
+        session_at(server, username="etl", password="pw", authentication=TrinoAuthentication.BASIC) as session,
         operation(session, "SELECT") as handle,
     ):
         await ended(session, handle)

@@ -5,8 +5,9 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 
-from queryserver.engines.trino.values import Misfit, declare, record_batch, result_columns
+from queryserver.engines.trino.values import TrinoMisfit, declare, record_batch, result_columns
 from queryserver.formats.columns import ResultType
 
 
@@ -41,7 +42,7 @@ def test_dates_of_any_year_keep_their_day() -> None:
     assert days == [19782, -735525, 3789391, None]
 
 
-@pytest.mark.parametrize(("digits", "unit"), [(0, "ms"), (3, "ms"), (4, "us"), (6, "us")])
+@each(("digits", "unit"), [(0, "ms"), (3, "ms"), (4, "us"), (6, "us")])
 def test_timestamps_of_any_year_keep_their_instant(digits: int, unit: str) -> None:
     fraction = "." + "5" * digits if digits else ""
     array = _read(_signature("timestamp", digits), f"1969-12-31 23:59:59{fraction}", f"+12345-01-01 00:00:00{fraction}")
@@ -92,7 +93,7 @@ def test_objects_of_unknown_types_are_json_text() -> None:
     assert _read(_signature("BingTile"), {"x": 1}, "plain", None).to_pylist() == ['{"x":1}', "plain", None]
 
 
-@pytest.mark.parametrize(
+@each(
     ("signature", "value"),
     [
         (_signature("bigint"), "x"),
@@ -106,17 +107,17 @@ def test_objects_of_unknown_types_are_json_text() -> None:
     ],
 )
 def test_values_that_are_not_of_their_type_are_told(signature: dict[str, object], value: object) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(TrinoMisfit):
         _read(signature, value)
 
 
 def test_rows_of_another_width_are_told() -> None:
     declared = declare([{"name": "a", "type": "bigint", "typeSignature": _signature("bigint")}])
-    with pytest.raises(Misfit):
+    with pytest.raises(TrinoMisfit):
         record_batch(["a"], declared, [[1], [1, 2]])
 
 
-@pytest.mark.parametrize(
+@each(
     ("raw_type", "numbers", "expected"),
     [
         ("varchar", (2147483647,), ResultType.STRING),

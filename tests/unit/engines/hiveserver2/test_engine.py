@@ -1,8 +1,9 @@
-"""What OpenSession is told, and what a statement is found by after a restart."""
+"""Sessions, resume tokens, and EXPLAIN that the engine refuses."""
 
 import pytest
+from tests.cases import each
 
-from queryserver.engines.hiveserver2.engine import Mark, session_configuration
+from queryserver.engines.hiveserver2.engine import ResumeToken, session_configuration
 from queryserver.engines.hiveserver2.protocol.structs import THandleIdentifier, TOperationHandle, TSessionHandle
 from queryserver.engines.hiveserver2.variants import (
     HIVE,
@@ -50,7 +51,7 @@ def test_hplsql_has_its_mode():
     assert session_configuration(Hs2Address((MEMBER,)), HPLSQL, ADA, NONE)["set:hivevar:mode"] == "HPLSQL"
 
 
-@pytest.mark.parametrize(("variant", "key"), [(HIVE, "hive.server2.proxy.user"), (IMPALA, "impala.doas.user")])
+@each(("variant", "key"), [(HIVE, "hive.server2.proxy.user"), (IMPALA, "impala.doas.user")])
 def test_the_service_acts_for_the_caller(variant, key):
     address = Hs2Address((MEMBER,), username="svc", impersonation=True)
     assert session_configuration(address, variant, ADA, NONE)[key] == "ada"
@@ -66,7 +67,7 @@ def test_nobody_is_acted_for_under_a_login_of_ones_own():
     assert address.login(MEMBER, ADA, own).user == "ada2"
 
 
-@pytest.mark.parametrize("name", ["a b", "a;b", "a=b", "", "1a", "use:database", "set:hivevar:mode"])
+@each("name", ["a b", "a;b", "a=b", "", "1a", "use:database", "set:hivevar:mode"])
 def test_what_cannot_be_the_name_of_a_setting_is_refused(name):
     with pytest.raises(StatementRejected):
         session_configuration(Hs2Address((MEMBER,)), HIVE, ADA, SessionOptions(settings={name: "1"}))
@@ -85,15 +86,39 @@ def test_logins_that_need_the_caller_say_so():
 def test_a_mark_is_read_back():
     identifier = THandleIdentifier(guid=b"\0" * 16, secret=b"\xff" * 16)
     operation = TOperationHandle(operation_id=identifier, operation_type=0, has_result_set=True)
-    mark = Mark(MEMBER, TSessionHandle(session_id=identifier), operation)
-    assert Mark.from_text(mark.to_text()) == mark
+    mark = ResumeToken(MEMBER, TSessionHandle(session_id=identifier), operation)
+    assert ResumeToken.from_text(mark.to_text()) == mark
 
 
-@pytest.mark.parametrize("token", ["", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}'])
+@each("token", ["", "1", "{}", "[]", '{"host":"h","port":1,"session":["zz","00"],"operation":[]}'])
 def test_a_text_that_is_no_mark_has_expired(token):
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
-        Mark.from_text(token)
+        ResumeToken.from_text(token)
 
 
 def test_every_dialect_has_its_facts():
     assert set(VARIANTS) == {"hive", "impala", "sparksql", "hplsql"}
+
+
+REFUSED = "[TABLE_OR_VIEW_NOT_FOUND] The table or view `t` cannot be found.; line 1 pos 22;\n'Project [*]"
+
+
+@pytest.mark.item(56)
+@each(
+    "before",
+    ["== Physical Plan ==\norg.apache.spark.sql.AnalysisException: ", "Error occurred during query planning: \n"],
+)
+def test_a_complaint_in_place_of_a_plan_is_known(before: str) -> None:
+    failure = SPARKSQL.capabilities.explain_failure
+    assert failure is not None
+    found = failure.match(before + REFUSED)
+    assert found is not None
+    assert (before + REFUSED)[found.end() :].strip() == REFUSED
+
+
+@pytest.mark.item(56)
+def test_a_plan_is_none() -> None:
+    failure = SPARKSQL.capabilities.explain_failure
+    assert failure is not None
+    plan = "== Physical Plan ==\n*(1) Project [a.b.SomeException:  AS x#1]\n+- *(1) Scan OneRowRelation[]"
+    assert failure.match(plan) is None

@@ -1,4 +1,4 @@
-"""Logins and messages over real sockets, against servers that say exactly what the test wants."""
+"""Logins and messages over real sockets; answers that are too long; calls of a session."""
 
 import asyncio
 import gc
@@ -8,26 +8,42 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS, decode_call, encode_reply
 
-from queryserver.engines.hiveserver2.connection import Connection, connect
+from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, OPEN_SESSION, MalformedMessage, encode_call
+from queryserver.engines.hiveserver2.protocol.messages import (
+    FETCH_RESULTS,
+    GET_OPERATION_STATUS,
+    OPEN_SESSION,
+    MalformedMessage,
+    encode_call,
+)
 from queryserver.engines.hiveserver2.protocol.structs import (
+    Struct,
+    TBinaryColumn,
+    TBoolColumn,
     TColumn,
+    TDoubleColumn,
     TFetchResultsReq,
     TFetchResultsResp,
+    TGetOperationStatusResp,
     THandleIdentifier,
     TI64Column,
     TOpenSessionReq,
     TOpenSessionResp,
     TOperationHandle,
+    TOperationReq,
+    TProgressUpdateResp,
     TRowSet,
+    TStatus,
+    TStatusCode,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.transports import Overlong, Skimmer, read_past
-from queryserver.engines.hiveserver2.variants import Hs2Address, Limits, Login, Mechanism, Member
-from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
+from queryserver.engines.hiveserver2.transports import CellFound, Overlong, Skimmer, skim
+from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Limits, Mechanism, Member
+from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -57,9 +73,9 @@ async def serving(serve: Serve) -> AsyncGenerator[Member]:
 
 
 @asynccontextmanager
-async def connected(member: Member, mechanism: Mechanism, password: str = "") -> AsyncGenerator[Connection]:
+async def connected(member: Member, mechanism: Mechanism, password: str = "") -> AsyncGenerator[Hs2Connection]:
     address = Hs2Address((member,), mechanism=mechanism, limits=QUICK)
-    connection = await connect(address, Login(member, "Zoë", password))
+    connection = await connect(address, Hs2Login(member, "Zoë", password))
     try:
         yield connection
     finally:
@@ -86,7 +102,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">I", len(body)) + body
 
 
-@pytest.mark.parametrize(("mechanism", "password"), [(Mechanism.NONE, ""), (Mechanism.LDAP, "sécret")])
+@each(("mechanism", "password"), [(Mechanism.NONE, ""), (Mechanism.LDAP, "sécret")])
 async def test_plain_tells_user_and_password(mechanism, password):
     heard = []
 
@@ -125,7 +141,7 @@ async def say_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     await reader.read()
 
 
-@pytest.mark.parametrize("serve", [say_nothing, hang_up, say_garbage])
+@each("serve", [say_nothing, hang_up, say_garbage])
 async def test_a_server_that_cannot_be_understood_is_unavailable(serve):
     async with serving(serve) as member:
         with pytest.raises(EngineUnavailable):
@@ -148,7 +164,7 @@ async def test_an_answer_comes_in_one_frame():
         assert await connection.clean()
 
 
-@pytest.mark.parametrize("answer", [b"\xff\xff\xff\xff", framed(b"garbage"), framed(b""), b"\0\0"])
+@each("answer", [b"\xff\xff\xff\xff", framed(b"garbage"), framed(b""), b"\0\0"])
 async def test_a_broken_frame_breaks_the_connection(answer):
     async def serve(reader, writer):
         await accept(reader, writer)
@@ -198,7 +214,7 @@ async def test_who_gives_up_waiting_leaves_the_connection_whole():
         assert await connection.call(OPEN_SESSION, OPEN, limit_s=5) == OPENED
 
 
-@pytest.mark.parametrize("pause_s", [0, 0.02])
+@each("pause_s", [0, 0.02])
 async def test_a_bare_answer_is_found_however_it_is_cut(pause_s):
     text = [b"%d" % number * 50 for number in range(20_000)]
     rows = TRowSet(start_row_offset=0, rows=[], columns=[TColumn(string_val=TStringColumn(values=text, nulls=b""))])
@@ -238,7 +254,7 @@ async def call_over_http(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
 
 
-@pytest.mark.parametrize("kind", ["framed", "bare", "http"])
+@each("kind", ["framed", "bare", "http"])
 async def test_an_answer_that_is_too_long_is_read_past_and_leaves_the_connection_usable(kind):
     """The limit here is 24 MiB (Hs2Address.reply_max_bytes)."""
     long = one_row(30 * 1024 * 1024)
@@ -259,7 +275,7 @@ async def test_an_answer_that_is_too_long_is_read_past_and_leaves_the_connection
     async with serving(serve) as member:
         path = "cliservice" if kind == "http" else None
         address = Hs2Address((member,), mechanism=mechanism, http_path=path, cell_max_bytes=65536)
-        connection = await connect(address, Login(member, "Zoë"))
+        connection = await connect(address, Hs2Login(member, "Zoë"))
         try:
             with pytest.raises(Overlong) as caught:
                 await connection.call(FETCH_RESULTS, FETCH, limit_s=60)
@@ -283,11 +299,11 @@ async def test_packed_answers_are_neither_asked_for_nor_unpacked():
         await reader.read()
 
     async with serving(serve) as member:
-        connection = await connect(Hs2Address((member,), http_path="cliservice"), Login(member, "Zoë"))
+        connection = await connect(Hs2Address((member,), http_path="cliservice"), Hs2Login(member, "Zoë"))
         with pytest.raises(WireLost) as caught:
             await connection.call(OPEN_SESSION, OPEN, limit_s=10)
         assert isinstance(caught.value.__cause__, MalformedMessage)
-        assert "packed" in str(caught.value.__cause__)
+        assert "compressed" in str(caught.value.__cause__)
         await connection.shut()
     assert b"\r\naccept-encoding: identity\r\n" in heads[0]
 
@@ -321,6 +337,139 @@ async def test_others_have_their_turn_while_small_values_are_read_past():
             await asyncio.sleep(0)
 
     waiting = asyncio.create_task(others())
-    assert await read_past(Skimmer(), raw)
+    assert await skim(Skimmer(), raw)
     waiting.cancel()
     assert turns >= 100_000 // 5_000
+
+
+CALL = decode_call(
+    encode_call(FETCH_RESULTS, TFetchResultsReq(operation_handle=HANDLE, orientation=0, max_rows=5), sequence=7)
+)
+
+
+def rows(*columns: TColumn) -> TFetchResultsResp:
+    status = TStatus(status_code=TStatusCode.SUCCESS, info_messages=["long " * 50])
+    return TFetchResultsResp(
+        status=status, has_more_rows=False, results=TRowSet(start_row_offset=0, rows=[], columns=list(columns))
+    )
+
+
+def texts(*values: bytes) -> TColumn:
+    return TColumn(string_val=TStringColumn(values=list(values), nulls=b"\1"))
+
+
+NUMBERS = (
+    TColumn(bool_val=TBoolColumn(values=[True, False], nulls=b"")),
+    TColumn(i64_val=TI64Column(values=[1, 2], nulls=b"")),
+    TColumn(double_val=TDoubleColumn(values=[0.5, 1], nulls=b"")),
+)
+REPLIES = (
+    rows(),
+    rows(*NUMBERS, texts(b"", b"x" * 1000)),
+    rows(TColumn(binary_val=TBinaryColumn(values=[b"\0" * 70_000, b""], nulls=b""))),
+    TGetOperationStatusResp(
+        status=SUCCESS,
+        progress_update=TProgressUpdateResp(header_names=["a"], rows=[["b", "c"], []], progressed_percentage=0.5),
+    ),
+)
+
+
+@each("step", [1, 7, 100_000])
+@each("number", range(len(REPLIES)))
+def test_the_end_is_found_however_the_message_is_cut(number: int, step: int) -> None:
+    raw = encode_reply(CALL, REPLIES[number])
+    skimmer = Skimmer()
+    ends = [skimmer.feed(raw[start : start + step]) for start in range(0, len(raw), step)]
+    assert ends == [False] * (len(ends) - 1) + [True]
+    assert skimmer.size == len(raw)
+
+
+@each("kind", ["string", "binary"])
+def test_a_cell_that_is_too_large_is_found_by_its_length_alone(kind: str) -> None:
+    values = [b"short", b"y" * 5_001, b""]
+    large = texts(*values) if kind == "string" else TColumn(binary_val=TBinaryColumn(values=values, nulls=b""))
+    raw = encode_reply(CALL, rows(*NUMBERS, texts(b"z" * 5_000), large))
+    begin = raw[: raw.index(b"yyyy")]
+    with pytest.raises(CellFound) as caught:
+        Skimmer(5_000).feed(begin)
+    assert (caught.value.column, caught.value.row) == (4, 1)
+
+
+@each("reply", [rows(texts(b"x" * 100)), REPLIES[3]], ids=["at the limit", "no rows"])
+def test_what_is_no_cell_above_the_limit_passes(reply: Struct) -> None:
+    assert Skimmer(100).feed(encode_reply(CALL, reply))
+
+
+@each(
+    "raw",
+    [
+        b"\xff" * 40,
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0b\0\1\xff\xff\xff\xff",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0c\0\1" * 100,
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x0f\0\1\x08\xff\xff\xff\xff",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\0more",
+        b"\x80\x01\x00\x02" + b"\0\0\0\1x" + b"\0" * 4 + b"\x07\0\1",
+    ],
+)
+def test_what_is_no_message_is_malformed(raw: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        Skimmer().feed(raw)
+
+
+class _Broken(Hs2Connection):
+    """The session's own connection after a break."""
+
+    def __init__(self) -> None:
+        pass
+
+    def is_closed(self) -> bool:
+        return True
+
+    @property
+    def is_busy(self) -> bool:
+        return False
+
+
+class _Group:
+    """Makes no connection."""
+
+    def __init__(self, error: EngineError) -> None:
+        self.error = error
+        self.attempts = 0
+        self.was_asked_twice = asyncio.Event()
+
+    async def more(self) -> Hs2Connection:
+        self.attempts += 1
+        if self.attempts == 2:
+            self.was_asked_twice.set()
+        raise self.error
+
+
+async def _asked(wire: Wire) -> None:
+    await wire.call_until_answered(GET_OPERATION_STATUS, TOperationReq(operation_handle=HANDLE), limit_s=5)  # type: ignore[arg-type]
+
+
+@each("error", [CredentialsRequired("wrong"), StatementRejected("no such database")])
+async def test_a_login_that_is_refused_is_not_tried_again(error: EngineError) -> None:
+    """An attempt per second for a minute would lock the user's account in the directory."""
+    group = _Group(error)
+    with pytest.raises(WireLost):
+        await _asked(Wire(_Broken(), group.more, Limits(retry_s=5)))
+    assert group.attempts == 1
+
+
+async def test_a_server_out_of_reach_is_tried_again_until_the_time_is_over() -> None:
+    group = _Group(EngineUnavailable("no answer"))
+    with pytest.raises(WireLost):
+        await _asked(Wire(_Broken(), group.more, Limits(retry_s=0.5)))
+    assert group.attempts > 2
+
+
+async def test_the_attempts_end_when_the_session_is_left() -> None:
+    group = _Group(EngineUnavailable("no answer"))
+    wire = Wire(_Broken(), group.more, Limits(retry_s=600))
+    asking = asyncio.create_task(_asked(wire))
+    await group.was_asked_twice.wait()
+    wire.release()
+    with pytest.raises(WireLost):
+        await asking

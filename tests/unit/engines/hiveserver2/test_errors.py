@@ -1,10 +1,114 @@
-"""Logs without stack traces, addresses and paths of the server's disk. The texts have the form of real ones."""
+"""Messages and logs of the server without internals, and failures as domain errors."""
 
-import pytest
+import time
 
-from queryserver.engines.hiveserver2.errors import LONGEST_LINE, LogFilter, in_plain_words
+from tests.cases import each
 
-SPARK = """\
+from queryserver.engines.hiveserver2.errors import (
+    LONGEST_LINE,
+    LogFilter,
+    Purpose,
+    clean_message,
+    domain_error,
+    message_of,
+    without_internals,
+)
+from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
+from queryserver.errors.statements import (
+    CredentialsRequired,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementDenied,
+    StatementRejected,
+)
+
+SPARK = (
+    "org.apache.hive.service.cli.HiveSQLException: Error running query: [TABLE_OR_VIEW_NOT_FOUND]"
+    " org.apache.spark.sql.AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table or view `t` cannot be found.\n"
+    "To tolerate the error use IF EXISTS.\n\n"
+    "\tat org.apache.spark.sql.hive.thriftserver.X$.run(X.scala:43)\n\tat y.Z.a(Z:1)"
+)
+OPENING = (
+    "*org.apache.hive.service.cli.HiveSQLException:Failed to open new session:"
+    " org.apache.spark.sql.catalyst.analysis.NoSuchDatabaseException:"
+    " [SCHEMA_NOT_FOUND] The schema `x` is missing.:14:13"
+)
+
+
+@each(
+    ("raw", "clean"),
+    [
+        (
+            SPARK,
+            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `t` cannot be found.\nTo tolerate the error use IF EXISTS.",
+        ),
+        (OPENING, "[SCHEMA_NOT_FOUND] The schema `x` is missing."),
+        (
+            "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize input",
+            "Error while compiling statement: FAILED: ParseException line 1:0 cannot recognize input",
+        ),
+        (
+            "AnalysisException: Could not resolve table reference: 'x'",
+            "AnalysisException: Could not resolve table reference: 'x'",
+        ),
+        ("Cannot read file:/var/lib/secret/part-0 now", "Cannot read (path) now"),
+    ],
+)
+def test_messages_are_the_engine_s_words_without_wrappers(raw, clean):
+    assert clean_message(raw) == clean
+
+
+def test_the_first_info_message_stands_for_a_missing_error_message():
+    status = TStatus(status_code=TStatusCode.ERROR, info_messages=[OPENING, "a.B:c:B.scala:1"])
+    assert message_of(status) == "[SCHEMA_NOT_FOUND] The schema `x` is missing."
+
+
+@each(
+    ("message", "purpose", "expected"),
+    [
+        ("Database nope does not exist", Purpose.OPEN, StatementRejected),
+        ("Cannot modify x at runtime. It is not in list of params", Purpose.OPEN, StatementRejected),
+        ("User: svc is not allowed to impersonate ada", Purpose.OPEN, CredentialsRequired),
+        ("Cannot open sessions on an inactive HS2 instance", Purpose.OPEN, EngineUnavailable),
+        ("Hs2Connection limit per user reached (user: ada limit: 1)", Purpose.OPEN, EngineUnavailable),
+        ("Invalid SessionHandle: SessionHandle [5f2]", Purpose.SUBMIT, SessionLost),
+        ("Invalid session id: 5f2:9", Purpose.SUBMIT, SessionLost),
+        ("Client session expired due to more than 3600s of inactivity", Purpose.SUBMIT, SessionLost),
+        ("Invalid SessionHandle: SessionHandle [5f2]", Purpose.FOLLOW, OutcomeUnknown),
+        ("Invalid OperationHandle: OperationHandle [opType=EXECUTE_STATEMENT]", Purpose.FOLLOW, OutcomeUnknown),
+        ("Invalid query handle: 12:ab", Purpose.FOLLOW, OutcomeUnknown),
+        ("Query 12:ab expired due to client inactivity (timeout is 5m)", Purpose.FOLLOW, OutcomeUnknown),
+        ("Query timed out after 10 seconds", Purpose.FOLLOW, EngineTimeout),
+        ("Table not found 'x'", Purpose.SUBMIT, StatementRejected),
+        ("Vertex failed", Purpose.FOLLOW, StatementRejected),
+        ("Permission denied: user [ada] does not have [SELECT] privilege on [d/t]", Purpose.SUBMIT, StatementDenied),
+        (
+            "AuthorizationException: User 'ada' does not have privileges to execute 'SELECT'",
+            Purpose.SUBMIT,
+            StatementDenied,
+        ),
+    ],
+)
+def test_words_of_servers_tell_what_happened(message, purpose, expected):
+    assert type(domain_error(message, purpose)) is expected
+
+
+def test_an_operation_that_is_gone_has_expired():
+    error = domain_error("anything", Purpose.FOLLOW, TStatusCode.INVALID_HANDLE)
+    assert error.message.startswith("Results have expired")
+
+
+@each("unit", ["\n", " \n", "a.", "\n  at ", "x.Y: ", "file:/a "])
+def test_the_time_for_a_message_grows_with_its_length_only(unit: str) -> None:
+    begun = time.perf_counter()
+    clean_message("org.apache.ParseException: bad\n" + unit * (500_000 // len(unit)) + "q")
+    # What grows with the square takes minutes.
+    assert time.perf_counter() - begun < 5
+
+
+SPARK_LOG = """\
 26/11/23 11:43:55 ERROR SparkExecuteStatementOperation: Error executing query with ba3b7151, currentState RUNNING
 org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it.
 == SQL(line 1, position 8) ==
@@ -25,7 +129,7 @@ Caused by: org.apache.orc.FileFormatException: Malformed ORC file file:/opt/spar
 \t... 3 more
 Caused by: java.lang.reflect.InvocationTargetException
 \tat java.base/java.lang.reflect.Method.invoke(Method.java:569)"""
-SPARK_CLEAN = """\
+SPARK_LOG_CLEAN = """\
 26/11/23 11:43:55 ERROR SparkExecuteStatementOperation: Error executing query with ba3b7151, currentState RUNNING
 [DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate it.
 == SQL(line 1, position 8) ==
@@ -45,7 +149,7 @@ Caused by: java.lang.RuntimeException: org.apache.hadoop.hive.ql.metadata.HiveEx
 \t... 16 more
 Caused by: org.apache.hadoop.hive.ql.metadata.HiveException: ASSERT_TRUE(): assertion failed.
 \t... 20 more"""
-HIVE = "\n".join(
+HIVE_LOG = "\n".join(
     [
         "INFO  : HS2 Host: [hs2-internal], Query ID: [root_2026]",
         "INFO  : Moving data to directory file:/tmp/wh/n3 from file:/tmp/wh/.hive-staging_1/-ext-10002",
@@ -54,7 +158,7 @@ HIVE = "\n".join(
         "ERROR : FAILED: Execution Error, return code 2 from org.apache.hadoop.hive.ql.exec.tez.TezTask. Vertex failed",
     ]
 )
-LINES = [
+HIVE_LOG_CLEAN = [
     "INFO  : HS2 Host: [(host)], Query ID: [root_2026]",
     "INFO  : Moving data to directory (path) from (path)",
     "INFO  : Loading data to table default.n3 from hdfs://nn:8020/user/hive/n3/.hive-staging_2/-ext-10000",
@@ -71,17 +175,19 @@ LINES = [
 
 
 def test_the_log_of_a_failed_statement_of_spark_has_no_stack_trace() -> None:
-    assert "\n".join(LogFilter().lines(SPARK.splitlines())) == SPARK_CLEAN
+    assert "\n".join(LogFilter().lines(SPARK_LOG.splitlines())) == SPARK_LOG_CLEAN
 
 
-@pytest.mark.parametrize("piece", [1, 2, 5, 1000])
+@each("piece", [1, 2, 5, 1000])
 def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once(piece: int) -> None:
     """However the trace is cut between two answers."""
-    lines, one = HIVE.splitlines(), LogFilter()
-    assert [clean for at in range(0, len(lines), piece) for clean in one.lines(lines[at : at + piece])] == LINES
+    lines, one = HIVE_LOG.splitlines(), LogFilter()
+    assert [
+        clean for at in range(0, len(lines), piece) for clean in one.lines(lines[at : at + piece])
+    ] == HIVE_LOG_CLEAN
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "clean"),
     [
         ("a\tat x.Y.z(Y.java:1)\tat x.Y.w(Y.java:2) ~[x.jar:1.0]", "a"),
@@ -116,7 +222,7 @@ def test_addresses_and_paths_of_the_server_are_not_shown(text: str, clean: str) 
     assert [one.rstrip() for one in LogFilter().lines([text])] == [clean]
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "INFO  : Compiling command(queryId=root_1): SELECT reflect('java.lang.Integer', 'parseInt', '1')",
@@ -156,9 +262,9 @@ UNITS = (
 )
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@each("unit", UNITS)
 def test_the_time_for_a_line_grows_with_its_length_only(unit: str) -> None:
     """A quadratic pattern would need hours for it; the time limit of the test says so."""
-    in_plain_words(unit * (300_000 // len(unit)))
+    without_internals(unit * (300_000 // len(unit)))
     for line in LogFilter().lines([unit * (300_000 // len(unit))]):
         assert len(line) <= LONGEST_LINE + 1

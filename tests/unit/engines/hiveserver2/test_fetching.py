@@ -1,35 +1,189 @@
-"""Each row once, whatever the network does, and never more of them at once than memory may hold."""
+"""Types, values and rows of a result, also when connections break."""
 
 import asyncio
+import datetime as dt
 import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.fetching import Fetcher, WireColumn, log_lines
+from queryserver.engines.hiveserver2.fetching import (
+    Fetcher,
+    WireColumn,
+    log_lines,
+    null_mask,
+    record_batch,
+    wire_column,
+)
+from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.protocol.structs import (
+    TArrayTypeEntry,
+    TBinaryColumn,
+    TBoolColumn,
     TColumn,
+    TColumnDesc,
+    TDoubleColumn,
     TFetchOrientation,
     TFetchResultsReq,
     TFetchResultsResp,
     THandleIdentifier,
+    TI32Column,
+    TMapTypeEntry,
     TOperationHandle,
+    TPrimitiveTypeEntry,
     TRowSet,
     TStatus,
     TStatusCode,
     TStringColumn,
+    TStructTypeEntry,
+    TTypeDesc,
+    TTypeEntry,
     TTypeId,
+    TTypeQualifiers,
+    TTypeQualifierValue,
 )
 from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.columns import Column, ResultType
+
+
+def column(kind: TTypeId, **qualifiers: int) -> WireColumn:
+    values = {name: TTypeQualifierValue(i32_value=number) for name, number in qualifiers.items()}
+    entry = TPrimitiveTypeEntry(type=kind, type_qualifiers=TTypeQualifiers(qualifiers=values))
+    described = TTypeDesc(types=[TTypeEntry(primitive=entry)])
+    return wire_column(TColumnDesc(column_name="a", type_desc=described, position=1))
+
+
+def text(*values: bytes, nulls: bytes = b"") -> TColumn:
+    return TColumn(string_val=TStringColumn(values=list(values), nulls=nulls))
+
+
+def decoded(values: TColumn, declared: WireColumn) -> pa.Array:
+    rows = TRowSet(start_row_offset=0, rows=[], columns=[values])
+    return record_batch(rows, (declared,)).column(0)
+
+
+@each(
+    ("nulls", "length", "expected"),
+    [
+        (b"", 3, None),
+        (b"\0\0", 3, None),
+        (b"\5", 3, [True, False, True]),
+        (b"\2", 12, [False, True, *([False] * 10)]),
+        (b"\0\1\xff", 9, [*([False] * 8), True]),
+    ],
+)
+def test_a_null_mask_may_be_shorter_or_longer_than_its_column(nulls, length, expected):
+    mask = null_mask(nulls, length)
+    assert (None if mask is None else mask.to_pylist()) == expected
+
+
+def test_values_under_the_mask_are_null_whatever_they_are():
+    assert decoded(TColumn(i32_val=TI32Column(values=[1, 0, 3], nulls=b"\2")), column(TTypeId.INT)).to_pylist() == [
+        1,
+        None,
+        3,
+    ]
+    assert decoded(text(b"x", b"", nulls=b"\2"), column(TTypeId.STRING)).to_pylist() == ["x", None]
+    assert decoded(text(b"1", b"", nulls=b"\2"), column(TTypeId.DECIMAL, precision=3, scale=1)).to_pylist() == [
+        Decimal("1.0"),
+        None,
+    ]
+    flags = TBoolColumn(values=[False, True], nulls=b"\1")
+    assert decoded(TColumn(bool_val=flags), column(TTypeId.BOOLEAN)).to_pylist() == [None, True]
+
+
+@each(
+    ("kind", "raw", "value"),
+    [
+        (TTypeId.DATE, b"2024-01-31", dt.date(2024, 1, 31)),
+        (TTypeId.TIMESTAMP, b"2024-01-31 10:20:30.5", dt.datetime(2024, 1, 31, 10, 20, 30, 500000)),  # noqa: DTZ001 it has none
+        (TTypeId.STRING, "Zoë 🐘".encode(), "Zoë 🐘"),
+        (TTypeId.STRING, b"a\xffb", "a\ufffdb"),
+        (TTypeId.BINARY, b"\0\xff", b"\0\xff"),
+        (TTypeId.INTERVAL_DAY_TIME, b"1 02:03:04.000000000", "1 02:03:04.000000000"),
+        (TTypeId.ARRAY, b'[1,{"a":null}]', '[1,{"a":null}]'),
+        (TTypeId.TIMESTAMP_LOCAL_TZ, b"2024-01-31 10:20:30.0 UTC", "2024-01-31 10:20:30 UTC"),
+        (TTypeId.TIMESTAMP_LOCAL_TZ, b"2024-01-31 10:20:30.500 Europe/Rome", "2024-01-31 10:20:30.500 Europe/Rome"),
+    ],
+)
+def test_texts_become_what_their_column_declares(kind, raw, value):
+    assert decoded(text(raw), column(kind)).to_pylist() == [value]
+
+
+def test_a_timestamp_of_nanoseconds_keeps_them():
+    array = decoded(text(b"2024-01-31 10:20:30.123456789"), column(TTypeId.TIMESTAMP))
+    assert array.cast(pa.string()).to_pylist() == ["2024-01-31 10:20:30.123456789"]
+
+
+@each("raw", [b"-0044-03-15 00:00:00", b"+12024-01-31 10:20:30"])
+def test_a_timestamp_beyond_arrow_stays_text(raw):
+    assert decoded(text(raw), column(TTypeId.TIMESTAMP)).to_pylist() == [raw.decode()]
+
+
+def test_a_decimal_that_does_not_fit_its_declared_scale_stays_text():
+    assert decoded(text(b"1.2345"), column(TTypeId.DECIMAL, precision=4, scale=2)).to_pylist() == ["1.2345"]
+
+
+def test_a_float_is_as_short_as_it_was():
+    array = decoded(TColumn(double_val=TDoubleColumn(values=[0.1], nulls=b"")), column(TTypeId.FLOAT))
+    assert array.type == pa.float32()
+
+
+def test_bytes_stay_bytes():
+    array = decoded(TColumn(binary_val=TBinaryColumn(values=[b"\0", b""], nulls=b"\2")), column(TTypeId.BINARY))
+    assert array.to_pylist() == [b"\0", None]
+
+
+@each(
+    ("declared", "expected"),
+    [
+        (column(TTypeId.DECIMAL, precision=10, scale=2), (ResultType.DECIMAL, "decimal(10,2)")),
+        (column(TTypeId.VARCHAR, characterMaximumLength=20), (ResultType.VARCHAR, "varchar(20)")),
+        (column(TTypeId.CHAR, characterMaximumLength=5), (ResultType.CHAR, "char(5)")),
+        (column(TTypeId.UNION), (ResultType.UNION, "uniontype")),
+        (column(TTypeId.NULL), (ResultType.NULL, "void")),
+    ],
+)
+def test_types_are_named_with_their_qualifiers(declared, expected):
+    assert (declared.column.type, declared.column.native_type) == expected
+
+
+def test_a_type_described_in_full_is_written_in_full():
+    types = [
+        TTypeEntry(array=TArrayTypeEntry(object_type=1)),
+        TTypeEntry(map=TMapTypeEntry(key_type=2, value_type=3)),
+        TTypeEntry(primitive=TPrimitiveTypeEntry(type=TTypeId.STRING)),
+        TTypeEntry(struct=TStructTypeEntry(name_to_type={"x": 4})),
+        TTypeEntry(primitive=TPrimitiveTypeEntry(type=TTypeId.INT)),
+    ]
+    found = wire_column(TColumnDesc(column_name="a", type_desc=TTypeDesc(types=types), position=1))
+    assert found.column == Column("a", ResultType.ARRAY, "array<map<string,struct<x:int>>>")
+
+
+def test_a_type_that_holds_itself_is_no_endless_loop():
+    types = [TTypeEntry(array=TArrayTypeEntry(object_type=0))]
+    found = wire_column(TColumnDesc(column_name="a", type_desc=TTypeDesc(types=types), position=1))
+    assert found.column.type is ResultType.ARRAY
+
+
+def test_rows_with_other_columns_than_the_result_are_refused():
+    rows = TRowSet(start_row_offset=0, rows=[], columns=[text(b"x")])
+    with pytest.raises(MalformedMessage):
+        record_batch(rows, (column(TTypeId.STRING), column(TTypeId.STRING)))
+    rows = TRowSet(start_row_offset=0, rows=[], columns=[text(b"x"), text(b"x", b"y")])
+    with pytest.raises(MalformedMessage):
+        record_batch(rows, (column(TTypeId.STRING), column(TTypeId.STRING)))
+
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
 COLUMNS = (WireColumn(Column("a", ResultType.STRING, "string"), TTypeId.STRING, pa.string()),)
@@ -129,7 +283,7 @@ async def test_few_rows_are_requested_first_and_many_in_the_end() -> None:
     assert (counts[0], counts[-1]) == (8, 10_000)
 
 
-@pytest.mark.parametrize("lost", [(1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7)])
+@each("lost", [(1,), (2,), (3,), (2, 3), (2, 4, 5), (4, 5, 6, 7)])
 async def test_an_answer_that_is_lost_takes_no_rows_with_it_and_doubles_none(lost: tuple[int, ...]) -> None:
     server = RowServer(numbers(3_000), dict.fromkeys(lost, _lost))
     assert await read(fetcher(server)) == numbers(3_000)
@@ -149,7 +303,7 @@ async def test_a_reader_that_goes_on_after_another_gets_the_rest_alone() -> None
     assert await read(fetcher(server, skip=1_000, again=True)) == numbers(3_000)[1_000:]
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["rows were read", "another process may have read"])
+@each("known", [True, False], ids=["rows were read", "another process may have read"])
 async def test_a_server_that_keeps_no_rows_is_not_asked_for_them_again(known: bool) -> None:
     server = RowServer(numbers(3_000), {2: _lost}, keeps_rows=False)
     with pytest.raises(OutcomeUnknown, match=r"^Results have expired"):
@@ -226,7 +380,7 @@ async def test_nothing_is_repeated_for_a_session_that_was_left() -> None:
     assert len(server.asked) == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("happens", "error", "words"),
     [
         ({2: _lost, 3: _refused}, OutcomeUnknown, r"^Results have expired.* The cache is exceeded\."),

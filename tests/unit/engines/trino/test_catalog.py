@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 
 from queryserver.engines.protocol import SampleKind
 from queryserver.engines.trino.catalog import (
@@ -17,7 +18,7 @@ from queryserver.engines.trino.catalog import (
 from queryserver.errors.base import NotSupported
 
 
-@pytest.mark.parametrize(
+@each(
     ("database", "expected"),
     [
         ("hive.shop", ("hive", "shop")),
@@ -67,7 +68,7 @@ def test_a_query_of_a_view_has_no_properties() -> None:
     assert properties("CREATE TABLE a.b.c (\n   n bigint\n)") == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("statement", "expected"),
     [
         ("CREATE SCHEMA hive.shop AUTHORIZATION USER etl WITH (location = 's3://b')", ("USER", "etl")),
@@ -83,7 +84,7 @@ def test_a_pattern_fits_its_name_only() -> None:
     assert exact_pattern("a_b%c!") == "a!_b!%c!!"
 
 
-@pytest.mark.parametrize("path", [["x"], ["item"], ["key", "item"]])
+@each("path", [["x"], ["item"], ["key", "item"]])
 def test_a_path_that_the_type_has_not_is_not_supported(path: list[str]) -> None:
     with pytest.raises(NotSupported):
         sample_of_column('"t"', "c", "map(varchar, row(a bigint))", path, SampleKind.DEFAULT)

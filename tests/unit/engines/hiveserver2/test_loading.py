@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.contract.loading_facts import TEXTS
 
 from queryserver.engines.hiveserver2.loading import (
@@ -55,7 +56,7 @@ def load_of(*columns: str, table: str = "t") -> TableLoad:
 @pytest.mark.importer(57)
 @pytest.mark.security("T23")
 @BOTH
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *TEXTS,
@@ -82,7 +83,7 @@ def test_no_text_is_null_and_the_word_is_a_text(write) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("letter", ["a", "é", "'", "\\", "\0", "\n", "${"])
+@each("letter", ["a", "é", "'", "\\", "\0", "\n", "${"])
 def test_very_long_texts_come_back(write, letter) -> None:
     text = letter * 300_000
     assert read(write(text)) == text
@@ -120,14 +121,14 @@ def test_statements_cast_the_constants_to_the_types_of_the_columns() -> None:
 
 
 @DIALECTS
-@pytest.mark.parametrize("name", ["with blank", "a.b", "é", "", "x`y", "x; DROP", "a" * 129])
+@each("name", ["with blank", "a.b", "é", "", "x`y", "x; DROP", "a" * 129])
 def test_names_of_tables_are_letters_digits_and_underscores(dialect, name) -> None:
     with pytest.raises(StatementRejected, match="name"):
         loader_of(dialect).check_names(load_of("a", table=name))
 
 
 @DIALECTS
-@pytest.mark.parametrize("name", ["${env:HOME}", "a,b", "a" * 129])
+@each("name", ["${env:HOME}", "a,b", "a" * 129])
 def test_names_of_columns_that_no_quotes_protect_are_refused(dialect, name) -> None:
     with pytest.raises(StatementRejected, match="name"):
         loader_of(dialect).check_names(load_of(name))

@@ -5,9 +5,10 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 
-from queryserver.engines.phoenix.protocol import ColumnMetadata, Malformed, number, octets, text
-from queryserver.engines.phoenix.statement import RowReader, cell_value, declare, typed_value
+from queryserver.engines.phoenix.protocol import AvaticaColumn, Malformed, number, octets, text
+from queryserver.engines.phoenix.statement import AvaticaRowReader, cell_value, declare, typed_value
 from queryserver.errors.statements import StatementRejected
 
 
@@ -19,11 +20,11 @@ def _decimal(value: str) -> bytes:
     return number(1, 26) + text(3, value)
 
 
-def _price() -> RowReader:
-    return RowReader([declare(ColumnMetadata("P", "DECIMAL", 10, 2))])
+def _price() -> AvaticaRowReader:
+    return AvaticaRowReader([declare(AvaticaColumn("P", "DECIMAL", 10, 2))])
 
 
-@pytest.mark.parametrize(
+@each(
     ("data", "value"),
     [
         (number(1, 24) + number(7, 1), None),

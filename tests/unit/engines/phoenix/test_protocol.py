@@ -1,0 +1,263 @@
+"""Messages of Avatica, the values of parameters, and errors."""
+
+import datetime as dt
+from decimal import Decimal
+
+import httpx
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cases import each
+from tests.contract.loading_facts import TEXTS
+
+from queryserver.engines.phoenix.protocol import (
+    HttpRefusal,
+    Malformed,
+    Message,
+    Missing,
+    NotConnected,
+    Phase,
+    ServerError,
+    Silent,
+    avatica_errors,
+    fields,
+    number,
+    numbered,
+    octets,
+    pairs,
+    parameter_rows,
+    read_varint,
+    server_text,
+    signed,
+    text,
+    varint,
+    zigzag,
+)
+from queryserver.engines.phoenix.statement import typed_value
+from queryserver.errors.statements import (
+    CredentialsRequired,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementDenied,
+    StatementRejected,
+)
+
+
+def test_bytes_are_those_of_the_reference() -> None:
+    """The examples of the encoding's own description."""
+    assert number(1, 150) == bytes.fromhex("089601")
+    assert text(2, "testing") == bytes.fromhex("120774657374696e67")
+    assert octets(3, number(1, 150)) == bytes.fromhex("1a03089601")
+    assert number(1, -2) == bytes.fromhex("08feffffffffffffffff01")
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_varint_reads_back(value: int) -> None:
+    assert read_varint(b"x" + varint(value) + b"y", 1) == (value, 1 + len(varint(value)))
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_signed_numbers_read_back(value: int) -> None:
+    assert Message(number(5, value)).signed(5) == value
+    assert signed(value % 2**64) == value
+    assert zigzag((value << 1) ^ (value >> 63)) == value
+
+
+def test_the_last_of_several_values_counts_and_all_can_be_had() -> None:
+    message = Message(text(1, "a") + text(1, "b") + number(2, 7))
+    assert message.text(1) == "b"
+    assert list(message.each(1)) == [b"a", b"b"]
+    assert (message.number(2), message.number(3), message.text(4)) == (7, 0, "")
+    assert (message.has(2), message.has(3)) == (True, False)
+
+
+def test_a_map_is_pairs_of_key_and_value() -> None:
+    message = Message(pairs(2, {"a": "1", "b": ""}))
+    assert [(pair.text(1), pair.text(2)) for pair in message.messages(2)] == [("a", "1"), ("b", "")]
+
+
+@each("data", [b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff"])
+def test_what_is_cut_or_of_no_known_kind_is_malformed(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        list(fields(data))
+
+
+def test_a_field_of_another_kind_is_malformed() -> None:
+    with pytest.raises(Malformed):
+        Message(number(1, 1)).octets(1)
+    with pytest.raises(Malformed):
+        Message(text(1, "a")).number(1)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_malformed(data: bytes) -> None:
+    try:
+        list(fields(data))
+    except Malformed:
+        return
+
+
+REP, STRING, STRING_VALUE, NUMBER_VALUE = 1, 21, 3, 4
+GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 timestamps of imports have no zone
+
+
+def parameters(*values: pa.Array) -> list[list[bytes]]:
+    """The parameters of each row."""
+    batch = pa.RecordBatch.from_arrays(list(values), names=[f"c{place}" for place in range(len(values))])
+    return [list(Message(row).each(1)) for row in parameter_rows(batch.schema.names, batch)]
+
+
+def parameter(value: object, kind: pa.DataType) -> bytes:
+    ((written,),) = parameters(pa.array([value], kind))
+    return written
+
+
+@pytest.mark.importer(57)
+@each(
+    "text", [*TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"]
+)  # fmt: skip
+def test_texts_are_carried_as_they_are(text: str) -> None:
+    written = Message(parameter(text, pa.string()))
+    assert written.number(REP) == STRING
+    assert written.octets(STRING_VALUE) == text.encode()
+
+
+@given(st.lists(st.none() | st.text(st.characters(exclude_categories=("Cs",))), min_size=1))
+def test_any_texts_come_back(texts: list[str | None]) -> None:
+    rows = parameters(pa.array(texts, pa.string()), pa.array(range(len(texts)), pa.int64()))
+    assert [[typed_value(cell) for cell in row] for row in rows] == [[text, n] for n, text in enumerate(texts)]
+
+
+@each(
+    ("kind", "values"),
+    [
+        (pa.int8(), [-128, 0, 127, None]),
+        (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1, None]),
+        (pa.uint64(), [0, 2**63 - 1, None]),
+        (pa.float64(), [0.0, -1.5, 5e-324, 1.7976931348623157e308, None]),
+        (pa.bool_(), [True, False, None]),
+        (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-1234567890123456789012345678.0123456789"), None]),
+        (pa.null(), [None]),
+    ],
+    ids=str,
+)
+def test_values_come_back(kind: pa.DataType, values: list[object]) -> None:
+    assert [typed_value(cell) for (cell,) in parameters(pa.array(values, kind))] == values
+
+
+@each("numbers", [[-(2**63), -2, -1, 0, 1, 2**63 - 1]])
+def test_numbers_are_zigzag(numbers: list[int]) -> None:
+    """As `sint64` is defined: 0, -1, 1, -2 are 0, 1, 2, 3."""
+    for value in numbers:
+        coded = Message(parameter(value, pa.int64())).number(NUMBER_VALUE)
+        assert coded == (2 * value if value >= 0 else -2 * value - 1)
+
+
+def test_small_decimals_have_no_exponent() -> None:
+    """Java would take one, Phoenix's own texts have none."""
+    assert Message(parameter(Decimal("1E-10"), pa.decimal128(38, 10))).text(STRING_VALUE) == "0.0000000001"
+
+
+def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() -> None:
+    """Java reads texts of earlier days by the Julian calendar."""
+    late = dt.datetime.fromisoformat("2024-02-29 10:20:30.000005")
+    assert Message(parameter(late, pa.timestamp("us"))).text(STRING_VALUE) == "2024-02-29 10:20:30.000005"
+    assert Message(parameter(GREGORIAN, pa.timestamp("us"))).text(STRING_VALUE) == "1582-10-15 00:00:00"
+    early = Message(parameter(GREGORIAN - dt.timedelta(milliseconds=1), pa.timestamp("us")))
+    assert not early.has(STRING_VALUE)
+    assert early.number(NUMBER_VALUE) == 2 * 12_219_292_800_001 - 1
+
+
+@each(
+    ("kind", "value", "words"),
+    [
+        (pa.uint64(), 2**63, "above 9223372036854775807"),
+        (pa.float64(), float("nan"), "finite"),
+        (pa.float32(), float("-inf"), "finite"),
+        (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
+        (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
+    ],
+    ids=str,
+)
+def test_values_that_phoenix_would_change_are_refused_with_their_column(
+    kind: pa.DataType, value: object, words: str
+) -> None:
+    with pytest.raises(StatementRejected, match=rf'"c0".*{words}'):
+        parameters(pa.array([None, value], kind))
+
+
+def test_rows_are_numbered_behind_their_values() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", None])], names=["s"])
+    rows = numbered(parameter_rows(["s"], batch), 41)
+    assert [[typed_value(cell) for cell in Message(row).each(1)] for row in rows] == [["a", 41], [None, 42]]
+
+
+_GONE = ServerError(
+    "x", ["org.apache.calcite.avatica.NoSuchConnectionException: Connection not found\n\tat a.B(C.java:1)"]
+)
+_LIMIT = ServerError(
+    "x", ["java.sql.SQLTimeoutException: ERROR 6000 (TIM01): Operation timed out.\n\tat a.B(C.java:1)"]
+)
+
+
+def _told(error: Exception, phase: Phase) -> EngineError:
+    with pytest.raises(EngineError) as caught, avatica_errors(phase):
+        raise error
+    return caught.value
+
+
+@each(
+    ("error", "opening", "before", "sent"),
+    [
+        (NotConnected(), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (Silent(), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),
+        (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
+        (_GONE, SessionLost, SessionLost, OutcomeUnknown),
+        (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
+        (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
+    ],
+)
+def test_each_failure_means_what_its_moment_says(
+    error: Exception, opening: type[EngineError], before: type[EngineError], sent: type[EngineError]
+) -> None:
+    kinds = tuple(type(_told(error, phase)) for phase in (Phase.OPENING, Phase.BEFORE, Phase.SENT))
+    assert kinds == (opening, before, sent)
+
+
+@each(
+    ("trace", "said"),
+    [
+        (
+            "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
+            "ERROR 1012 (42M03): Table undefined. tableName=X",
+        ),
+        (
+            "java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)",
+            "disk full",
+        ),
+        ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
+        ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
+    ],
+)
+def test_the_text_is_what_phoenix_says_without_java(trace: str, said: str) -> None:
+    assert server_text("", [trace]) == said
+
+
+def test_an_error_of_phoenix_is_a_rejected_statement() -> None:
+    error = _told(ServerError("x", ["java.sql.SQLException: ERROR 601 (42P00): Syntax error."]), Phase.SENT)
+    assert isinstance(error, StatementRejected)
+    assert error.message == "ERROR 601 (42P00): Syntax error."
+
+
+def test_a_lack_of_rights_is_a_denial() -> None:
+    trace = "org.apache.hadoop.hbase.security.AccessDeniedException: Insufficient permissions for user ada"
+    error = _told(ServerError("x", [trace]), Phase.SENT)
+    assert isinstance(error, StatementDenied)
+    assert error.message == "Insufficient permissions for user ada"
