@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from queryserver.engines.mysql.catalog_sql import read_histogram
+from queryserver.engines.mysql.catalog import read_histogram
 from queryserver.engines.protocol import ColumnStatistics
 
 pytestmark = pytest.mark.item(65)

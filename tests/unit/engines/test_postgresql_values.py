@@ -6,8 +6,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from queryserver.engines.postgresql.engine import ColumnReader, RowReader
+from queryserver.engines.postgresql.engine import ColumnReader
 from queryserver.engines.postgresql.values import DATE_INFINITY, DeclaredType, Kind, numeric_shape
+from queryserver.engines.sessions import record_batch
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ResultType
 
@@ -64,7 +65,7 @@ def test_anonymous_records_of_nothing_but_null_are_text() -> None:
 
 
 def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
-    batch = RowReader(["a", "a"], [INTEGER, DATE]).read([])
+    batch = record_batch([], ["a", "a"], [ColumnReader("a", kind).read for kind in (INTEGER, DATE)])
     assert batch.schema.names == ["a", "a"]
     assert batch.schema.types == [pa.int32(), pa.date32()]
 

@@ -3,16 +3,15 @@
 import asyncio
 import re
 import ssl as tls
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from queryserver.engines.connections import ConnectionPool
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
-from queryserver.engines.mysql.catalog_sql import literal, quoted
-from queryserver.engines.mysql.connection import Connection, MysqlStatement, connect_errors
-from queryserver.engines.mysql.loading import DROP_S, LoaderSurroundings, MysqlLoader
+from queryserver.engines.mysql.connection import Connection, MysqlStatement, connect_errors, literal, quoted
+from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import PooledSessions, StreamedSession
 from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
@@ -104,36 +103,24 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 class MysqlEngine:
     """Statements on one server. `SessionOptions.database` names a database."""
 
+    dialect = "mysql"
+    lists_functions = True
+
     def __init__(self, address: MysqlAddress, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
         pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._sessions = PooledSessions("mysql", pool, connect_errors)
-        self._capabilities = EngineCapabilities(
-            explain_prefix="EXPLAIN ",
-            wants_credentials=self._address.user is None,
-            places=((self._address.host, self._address.port),),
+        self.capabilities = EngineCapabilities(
+            wants_credentials=address.user is None, places=((address.host, address.port),)
         )
 
-    @property
-    def dialect(self) -> str:
-        return "mysql"
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
-
-    @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL knows the login only
         """A session in the database of `options`; leaving it stops what still runs in it."""
         login = self._address.login(options)
-        new_source = partial(self._statement, partial(self._interrupt, login))
-        async with self._sessions.session(login, new_source, partial(_prepare, options)) as session:
-            yield session
-
-    @property
-    def lists_functions(self) -> bool:
-        return True
+        interrupt = partial(self._interrupt, login)
+        new_source = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
+        return self._sessions.session(login, new_source, partial(_prepare, options))
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -143,23 +130,20 @@ class MysqlEngine:
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
         login = self._address.login(options)
-        around = LoaderSurroundings(
-            partial(self._interrupt, login), partial(self._sessions.call, login, within_s=DROP_S)
-        )
         async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
-            yield MysqlLoader(connection, executor, around, read_only=self._read_only)
+            yield MysqlLoader(
+                connection,
+                executor,
+                interrupt_thread=partial(self._interrupt, login),
+                on_other_connection=partial(self._sessions.call, login, within_s=DROP_S),
+                read_only=self._read_only,
+            )
 
     async def ping(self) -> None:
-        """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
         await self._sessions.call(self._address.login(SessionOptions()), lambda connection: connection.run("DO 0"))
 
     async def close(self) -> None:
         await self._sessions.close()
-
-    def _statement(
-        self, interrupt: Callable[[int], Awaitable[None]], connection: Connection, sql: str
-    ) -> MysqlStatement:
-        return MysqlStatement(connection, sql, interrupt, read_only=self._read_only)
 
     async def _interrupt(self, login: Login, thread_id: int) -> None:
         """The same user may stop its statements, from whichever database."""
@@ -168,17 +152,7 @@ class MysqlEngine:
 
 
 async def _prepare(options: SessionOptions, connection: Connection) -> None:
+    """Apply the settings. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
     if options.settings:
-        await connection.run(_set(options.settings))
-
-
-def _set(settings: Mapping[str, str]) -> str:
-    """A SET statement. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
-    parts = [f"SESSION {quoted(key)} = {_value(text)}" for key, text in settings.items()]
-    return f"SET {', '.join(parts)}"
-
-
-def _value(text: str) -> str:
-    if _NUMBER.fullmatch(text):
-        return text
-    return literal(text)
+        values = {key: text if _NUMBER.fullmatch(text) else literal(text) for key, text in options.settings.items()}
+        await connection.run(f"SET {', '.join(f'SESSION {quoted(key)} = {value}' for key, value in values.items())}")

@@ -12,7 +12,7 @@ from asyncmy.charset import charset_by_id
 from asyncmy.constants import FIELD_TYPE, FLAG
 
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import ResultType
 
 _BINARY_CHARSET = 63
 _DECIMAL128_DIGITS = 38
@@ -65,17 +65,14 @@ class DeclaredColumn:
     result: ResultType
     arrow: pa.DataType
 
-    @property
-    def column(self) -> Column:
-        """The column as the wire contract shows it."""
-        return Column(self.name, self.result, self.native_type)
-
 
 def declare(field: Any) -> DeclaredColumn:
     """The declared type of one of asyncmy's field descriptors."""
     code = field.type_code
     if code in _INTEGERS:
-        return _integer(field)
+        if field.flags & FLAG.UNSIGNED:
+            return DeclaredColumn(field.name, f"{_INTEGERS[code][0]} unsigned", *_UNSIGNED[code])
+        return DeclaredColumn(field.name, *_INTEGERS[code])
     if code in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
         return _decimal(field)
     if code in _TIMES:
@@ -93,13 +90,6 @@ def declare(field: Any) -> DeclaredColumn:
     if code in _PLAIN:
         return DeclaredColumn(field.name, *_PLAIN[code])
     return DeclaredColumn(field.name, f"type {code}", ResultType.USER_DEFINED, pa.binary())
-
-
-def _integer(field: Any) -> DeclaredColumn:
-    name, result, arrow = _INTEGERS[field.type_code]
-    if field.flags & FLAG.UNSIGNED:
-        return DeclaredColumn(field.name, f"{name} unsigned", *_UNSIGNED[field.type_code])
-    return DeclaredColumn(field.name, name, result, arrow)
 
 
 def _decimal(field: Any) -> DeclaredColumn:
@@ -121,10 +111,9 @@ def _text(field: Any) -> DeclaredColumn:
 
 
 def _binary(field: Any) -> DeclaredColumn:
+    name = f"{'binary' if field.type_code == FIELD_TYPE.STRING else 'varbinary'}({field.length})"
     if field.type_code in _BLOBS:
         name = f"{_size(field.length)}blob"
-    else:
-        name = f"{'binary' if field.type_code == FIELD_TYPE.STRING else 'varbinary'}({field.length})"
     return DeclaredColumn(field.name, name, ResultType.BINARY, pa.binary())
 
 
@@ -152,22 +141,19 @@ class ColumnReader:
         self._is_decided = False
 
     def read(self, values: Values) -> pa.Array:
-        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
+        """The next values: as text for the whole result when a first one has no place in the column's type.
+
+        Raises StatementRejected for one that does not fit what the first chunk decided.
+        """
         try:
             array = _read(self._arrow, values)
         except pa.ArrowInvalid as error:
             if self._is_decided or self._arrow == pa.string():
                 raise StatementRejected(self._misfit()) from error
             self._arrow = pa.string()
-            array = self._read_as_text(values)
+            return self.read(values)
         self._is_decided = True
         return array
-
-    def _read_as_text(self, values: Values) -> pa.Array:
-        try:
-            return _read(self._arrow, values)
-        except pa.ArrowInvalid as error:
-            raise StatementRejected(self._misfit()) from error
 
     def _misfit(self) -> str:
         name, native = self._declared.name, self._declared.native_type
@@ -188,17 +174,3 @@ def _read(wanted: pa.DataType, values: Values) -> pa.Array:
     if wanted == pa.null():
         return pa.nulls(len(values))
     return pa.array(values, pa.string()).cast(wanted)
-
-
-class RowReader:
-    """Reads the rows of one result."""
-
-    def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
-        self._names = [column.name for column in declared]
-        self._readers = [ColumnReader(column) for column in declared]
-
-    def read(self, rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
-        """The next rows as one batch."""
-        by_column: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(self._readers)
-        arrays = [reader.read(values) for reader, values in zip(self._readers, by_column, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=self._names)
