@@ -12,16 +12,15 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.protocol import (
     EngineSession,
     LoadColumn,
     LoadLedger,
-    OperationHandle,
-    OperationState,
-    OperationStatus,
     TableLoad,
     TableName,
 )
+from queryserver.engines.sessions import ended
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementDenied, StatementRejected
 
 _BATCHES_AHEAD = 2
@@ -50,6 +49,18 @@ def refuse_target(load: TableLoad, *, exists: bool) -> None:
         raise already_there(load.target)
     if load.append and not exists:
         raise StatementRejected(f'Table "{load.target.name}" does not exist.')
+
+
+def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
+    """What makes the rows of the quoted table `staging` visible, in one transaction, in double quotes' SQL.
+
+    Where a table is replaced, DROP TABLE refuses a view.
+    """
+    if load.append:
+        names = ", ".join(identifier(column.name) for column in load.columns)
+        return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"
+    renaming = f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}"
+    return (f"DROP TABLE IF EXISTS {target}", renaming) if load.replace else (renaming,)
 
 
 def no_table(table: TableName) -> StatementRejected:
@@ -87,7 +98,7 @@ class Staging:
         self._ledger = ledger
         self._drop = drop
 
-    async def publish(self, last_step: Awaitable[None], *, takes_it: bool = True) -> None:
+    async def publish(self, last_step: Awaitable[object], *, takes_it: bool = True) -> None:
         """Take the step that makes the rows visible, which `takes_it` away with it, or leaves it to be dropped.
 
         This is not broken off: a cancel that comes meanwhile is too late, and reaches the caller after the load.
@@ -105,7 +116,7 @@ class Staging:
                 return
         await self._ledger.settled(self._table)
 
-    async def _publish(self, last_step: Awaitable[None], *, takes_it: bool) -> None:
+    async def _publish(self, last_step: Awaitable[object], *, takes_it: bool) -> None:
         await last_step
         self.is_gone = takes_it
         await self.clear()
@@ -291,21 +302,6 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
     if not _kernels.any(_kernels.match_substring(texts, "E")).as_py():
         return texts
     return pa.array([None if value is None else f"{value:f}" for value in decimals.to_pylist()], pa.string())
-
-
-_POLL_S = 1.0
-
-
-async def ended(session: EngineSession, handle: OperationHandle) -> OperationStatus:
-    """The status at the end. Raises the statement's failure, StatementRejected when it was stopped at the engine."""
-    status = await session.poll(handle, wait_s=_POLL_S)
-    while not status.state.is_terminal:
-        status = await session.poll(handle, wait_s=_POLL_S)
-    if status.error is not None:
-        raise status.error
-    if status.state is OperationState.CANCELED:
-        raise StatementRejected("The statement was canceled at the engine.")
-    return status
 
 
 _STOP_S = 10.0

@@ -425,6 +425,14 @@ async def final_status(session: EngineSession, handle: OperationHandle) -> Opera
     return status
 
 
+async def ended(session: EngineSession, handle: OperationHandle) -> OperationStatus:
+    """The status FINISHED. Raises the statement's failure, StatementRejected when it was stopped at the engine."""
+    status = await final_status(session, handle)
+    if status.state is OperationState.CANCELED:
+        raise StatementRejected("The statement was canceled at the engine.")
+    return status
+
+
 @asynccontextmanager
 async def submitted(
     session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.engines.postgresql import values as literals
-from queryserver.engines.postgresql.values import DATE_INFINITY, TIMESTAMP_INFINITY, date_text, timestamp_text
+from queryserver.engines.postgresql.values import (
+    DATE_INFINITY,
+    TIMESTAMP_INFINITY,
+    array_literal,
+    composite_attributes,
+    date_text,
+    hstore_pairs,
+    timestamp_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,11 +31,11 @@ from queryserver.engines.postgresql.values import DATE_INFINITY, TIMESTAMP_INFIN
     ],
 )
 def test_arrays(text, expected) -> None:
-    assert literals.array(text, ",") == expected
+    assert array_literal(text, ",") == expected
 
 
 def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
-    assert literals.array("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
+    assert array_literal("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
 
 
 @pytest.mark.parametrize(
@@ -44,23 +51,23 @@ def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
     ],
 )
 def test_composite_values(text, expected) -> None:
-    assert literals.attributes(text) == expected
+    assert composite_attributes(text) == expected
 
 
 def test_pairs_of_hstore() -> None:
-    assert literals.pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
+    assert hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0"))))
 def test_what_is_quoted_comes_back(items) -> None:
     quoted = ["NULL" if i is None else '"' + i.replace("\\", "\\\\").replace('"', '\\"') + '"' for i in items]
-    assert literals.array("{" + ",".join(quoted) + "}", ",") == items
+    assert array_literal("{" + ",".join(quoted) + "}", ",") == items
 
 
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0")), min_size=1))
 def test_attributes_that_are_quoted_come_back(items) -> None:
     quoted = ["" if i is None else '"' + i.replace("\\", "\\\\").replace('"', '""') + '"' for i in items]
-    assert literals.attributes("(" + ",".join(quoted) + ")") == items
+    assert composite_attributes("(" + ",".join(quoted) + ")") == items
 
 
 @pytest.mark.parametrize(

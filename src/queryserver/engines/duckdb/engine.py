@@ -22,7 +22,7 @@ from queryserver.engines.duckdb.connection import (
     statement_errors,
 )
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS
-from queryserver.engines.loading import column_definitions
+from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.protocol import (
     Catalog,
     EngineCapabilities,
@@ -72,7 +72,7 @@ class DuckdbWriter:
                 self._allow_interrupt(is_allowed=True)
                 self._native.execute(f"CREATE TABLE {staging} ({column_definitions(load.columns, identifier)})")
                 rows = self._insert(load, staging, batches)
-                for step in _publishing(load, staging, target):
+                for step in publishing_steps(load, staging, target):
                     self._native.execute(step)
                 self._allow_interrupt(is_allowed=False)
                 self._native.execute("COMMIT")
@@ -114,15 +114,6 @@ class DuckdbWriter:
         finally:
             self._native.unregister(source)
         return rows
-
-
-def _publishing(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
-    if not load.append:
-        # DROP TABLE refuses a view.
-        old = (f"DROP TABLE IF EXISTS {target}",) if load.replace else ()
-        return (*old, f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}")
-    names = ", ".join(identifier(column.name) for column in load.columns)
-    return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"
 
 
 FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT = "256MB", "64MB"

@@ -1,7 +1,7 @@
-"""The asyncpg connection as the adapter needs it: declared type modifiers, cheap codecs, notices.
+"""The asyncpg connection as the adapter needs it, and what its errors mean.
 
-asyncpg drops the type modifier (the `20` of varchar(20)) from the server's RowDescription. While a statement is being
-prepared, `_RowDescriptionTap` stands between the transport and asyncpg's protocol and keeps a copy of that message.
+`MessageGuard` stands between the transport and asyncpg's protocol: it bounds chunks, rows and values. asyncpg drops the
+type modifier (the `20` of varchar(20)) from the server's RowDescription: `_RowDescriptionTap` keeps a copy of it.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from queryserver.errors.statements import (
     EngineError,
     EngineTimeout,
     EngineUnavailable,
-    ErrorPlace,
     OutcomeUnknown,
     RowTooLarge,
     SessionLost,
@@ -36,7 +35,7 @@ from queryserver.formats.columns import ROW_CELLS
 
 
 class Tap(asyncio.Protocol):
-    """Stands between the transport and asyncpg's protocol, and passes everything on."""
+    """Stands between the transport and asyncpg's protocol, and passes all calls on."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         self._protocol = protocol
@@ -68,6 +67,10 @@ _ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
 _OF_A_CHUNK: Final = frozenset({*_ENDS_OF_CHUNK, _DATA_ROW, _READY, _ERROR_RESPONSE})
 _SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
 """PortalSuspended, ReadyForQuery inside a transaction: portals live nowhere else."""
+_LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
+"""RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
+_FIELD = struct.Struct("!IhIhih")
+_COUNT = struct.Struct("!h")
 
 CHUNK_BYTES = 8 * 1024 * 1024
 """A chunk ends with the row with which it is larger than this."""
@@ -83,7 +86,7 @@ class Refusal:
 
 
 class _Cells:
-    """Finds the first value of a DataRow above the limit while the row arrives, by the length before each value."""
+    """Finds the first value of a DataRow above the limit as the row arrives, by the length before each value."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -141,7 +144,7 @@ class MessageGuard(Tap):
         self._cell_bytes = cell_bytes
 
     def begin_chunk(self) -> None:
-        """Rows of a portal are fetched next: called just before asyncpg sends the request."""
+        """To be called just before asyncpg requests rows of a portal."""
         self._in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
         self._rows = self._bytes = 0
         if self._held is not None:
@@ -149,11 +152,11 @@ class MessageGuard(Tap):
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def end_chunk(self) -> None:
-        """The chunk has come, or failed."""
+        """To be called when the chunk has come, or failed."""
         self._in_chunk = False
 
     def drop_rest(self) -> None:
-        """Nobody wants the rows behind a chunk that was ended early: another request follows."""
+        """Drop the rows behind a chunk that was ended early: another request follows."""
         self._in_chunk = False
         self._go_on()
 
@@ -178,13 +181,21 @@ class MessageGuard(Tap):
         at, begin, size = 0, 0, len(data)
         while at < size and self.refusal is None:
             if self._rest:
-                at = self._take_body(data, at, size)
+                end = min(at + self._rest, size)
+                self._rest -= end - at
+                if self._cells is not None:
+                    self._check(self._cells, data[at:end])
+                at = end
                 begin = at if self._is_dropped else begin
             elif not self._owed:
                 at = self._skip_rows(data, at, size)
             if self._ends_chunk:
                 self._pass_on(data[begin:at])
-                self._suspend(data[at:])
+                self._in_chunk, self.was_cut = False, True
+                self._owed += 1
+                self._held = [data[at:]] if at < size else []
+                self._transport.pause_reading()
+                self._pass_on(_SUSPENDED)
                 return
             if self._rest or at == size:
                 continue
@@ -192,21 +203,13 @@ class MessageGuard(Tap):
                 self._header = data[at:]
                 size = at
                 break
-            self._begin(*_HEADER.unpack_from(data, at))
+            self._begin_message(*_HEADER.unpack_from(data, at))
             if self._is_dropped:
                 self._pass_on(data[begin:at])
                 begin = at + _HEADER.size
             at += _HEADER.size
         if self.refusal is None:
             self._pass_on(data[begin:size])
-
-    def _take_body(self, data: bytes, at: int, size: int) -> int:
-        """Where the body of the message under way ends, as far as it has come."""
-        end = min(at + self._rest, size)
-        self._rest -= end - at
-        if self._cells is not None:
-            self._check(self._cells, data[at:end])
-        return end
 
     def _skip_rows(self, data: bytes, at: int, size: int) -> int:
         """Where the rows end that have arrived as a whole and are to be passed on: nearly all of a result."""
@@ -225,8 +228,7 @@ class MessageGuard(Tap):
             self._bytes += at - begin
         return at
 
-    def _begin(self, kind: bytes, length: int) -> None:
-        """A message comes next."""
+    def _begin_message(self, kind: bytes, length: int) -> None:
         self._kind, self._rest = kind, length + 1 - _HEADER.size
         self._is_dropped = bool(self._owed) and kind in _OF_A_CHUNK and self._is_swallowed(kind)
         self._cells = None
@@ -241,7 +243,7 @@ class MessageGuard(Tap):
             self._refuse(Refusal(ROW_CELLS * limit, None, None))
 
     def _is_swallowed(self, kind: bytes) -> bool:
-        """Whether asyncpg must not see a message of a chunk whose end it was told of before."""
+        """Whether asyncpg must not see a message: it belongs to a chunk whose end was announced before."""
         if kind == _READY:
             self._owed -= 1
             return True
@@ -269,13 +271,6 @@ class MessageGuard(Tap):
         is_large = self._in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
         return is_large and self._kind == _DATA_ROW and not self._rest
 
-    def _suspend(self, rest: bytes) -> None:
-        self._in_chunk, self.was_cut = False, True
-        self._owed += 1
-        self._held = [rest] if rest else []
-        self._transport.pause_reading()
-        self._pass_on(_SUSPENDED)
-
     def _pass_on(self, data: bytes) -> None:
         if data:
             super().data_received(data)
@@ -283,10 +278,6 @@ class MessageGuard(Tap):
 
 _CLEAN_UP_S = 5
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_FIELD = struct.Struct("!IhIhih")
-_COUNT = struct.Struct("!h")
-_LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
-"""RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
 NO_MODIFIER = -1
 
 _NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
@@ -317,7 +308,9 @@ class Connection(asyncpg.Connection):
         self._as_text = set[int]()
         self.on_notice: Callable[[str], None] | None = None
         self.add_log_listener(self._notice)
-        self._read_as_integers()
+        settings: Any = self.get_settings()
+        for oid, codec in _AS_INTEGERS.items():
+            settings.set_builtin_type_codec(oid, codec, "pg_catalog", "scalar", codec, "binary")
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
         """The prepared statement and its columns, none when it has no result set. Nothing is executed.
@@ -338,9 +331,9 @@ class Connection(asyncpg.Connection):
 
     @contextmanager
     def watched(self) -> Generator["RefusalTap"]:
-        """Around a COPY: tells at once when the server has refused a row, which asyncpg asks for only at the end.
+        """Around a COPY: shows at once that the server has refused a row, which asyncpg notices only at the end.
 
-        Raises ConnectionResetError where the event loop takes writing to a lost connection for a mistake.
+        Raises ConnectionResetError where the event loop raises RuntimeError for writing to a lost connection.
         """
         tap = RefusalTap(self._driver_protocol)
         self._wire.set_protocol(tap)
@@ -355,7 +348,7 @@ class Connection(asyncpg.Connection):
             self._wire.set_protocol(self._driver_protocol)
 
     def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
-        """Let the operating system notice that the server is gone: a silent one would be waited for."""
+        """Let the operating system detect a lost server: a silent one would be waited for."""
         connected: socket.socket | None = self._wire.get_extra_info("socket")
         if connected is None or connected.family == socket.AF_UNIX:
             return
@@ -365,7 +358,6 @@ class Connection(asyncpg.Connection):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
 
     async def clean(self) -> bool:
-        """Make the session as it was after its login; False when there is any doubt."""
         self.on_notice = None
         if self.is_closed():
             return False
@@ -379,7 +371,7 @@ class Connection(asyncpg.Connection):
         return True
 
     async def end_transaction(self) -> bool:
-        """Undo the transaction that is open, if any; False when the server did not say so."""
+        """Undo the transaction that is open, if any; False when the server did not confirm it."""
         try:
             async with asyncio.timeout(_CLEAN_UP_S):
                 await self.execute("ROLLBACK")
@@ -404,11 +396,6 @@ class Connection(asyncpg.Connection):
             settings.set_builtin_type_codec(oid, f"text of {oid}", "pg_catalog", "scalar", "text", "text")
             self._as_text.add(oid)
 
-    def _read_as_integers(self) -> None:
-        settings: Any = self.get_settings()
-        for oid, codec in _AS_INTEGERS.items():
-            settings.set_builtin_type_codec(oid, codec, "pg_catalog", "scalar", codec, "binary")
-
     def _notice(self, _connection: object, message: Any) -> None:
         if self.on_notice is not None:
             for line in f"{message.severity}:  {message.message}".splitlines():
@@ -416,7 +403,7 @@ class Connection(asyncpg.Connection):
 
 
 class RefusalTap(Tap):
-    """Sees the server's ErrorResponse, or that the server is gone."""
+    """Detects the server's ErrorResponse, and the loss of the connection."""
 
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__(protocol)
@@ -435,7 +422,7 @@ class RefusalTap(Tap):
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncpg's COPY would wait for ever for room to write; so it goes on, and finds out itself."""
+        """asyncpg's COPY would wait for ever for room to write; when resumed it fails by itself."""
         self.has_refused = self.is_lost = True
         super().connection_lost(exc)
         self.resume_writing()
@@ -488,27 +475,23 @@ def _types(body: bytes) -> list[tuple[int, int]]:
 
 @contextmanager
 def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
-    """Around the rows of a statement: the reason why the guard has ended the connection comes out, not the loss.
+    """Around the rows of a statement: raises the reason why the guard has ended the connection, not the loss.
 
     `rows_read`: rows of the chunks before.
     """
     try:
         yield
     except EngineError as error:
-        if guard.refusal is None:
+        if (refusal := guard.refusal) is None:
             raise
-        raise _reason(guard, columns, rows_read) from error
-
-
-def _reason(guard: MessageGuard, columns: Sequence[str], rows_read: int) -> EngineError:
-    refusal = guard.refusal
-    if refusal is None or refusal.row is None:
-        return OutcomeUnknown("PostgreSQL sent a message that is too large; the statement may have taken effect.")
-    row = rows_read + refusal.row
-    if refusal.column is None:
-        return RowTooLarge(limit_bytes=refusal.limit_bytes, row=row)
-    name = columns[refusal.column] if refusal.column < len(columns) else None
-    return cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name)
+        if refusal.row is None:
+            message = "PostgreSQL sent a message that is too large; the statement may have taken effect."
+            raise OutcomeUnknown(message) from error
+        row = rows_read + refusal.row
+        if refusal.column is None:
+            raise RowTooLarge(limit_bytes=refusal.limit_bytes, row=row) from error
+        name = columns[refusal.column] if refusal.column < len(columns) else None
+        raise cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name) from error
 
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
@@ -540,21 +523,19 @@ def connect_errors() -> Generator[None]:
     except _REFUSED_LOGIN as error:
         raise CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
-        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=_refused_tls(error))) from error
+        # asyncpg names a server without TLS only in the text of a general error class.
+        without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
+        reason = NO_TLS if without_tls else ""
+        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
     except asyncpg.PostgresError as error:
         raise StatementRejected(text_of(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise EngineUnavailable("PostgreSQL refused the connection.") from error
 
 
-def _refused_tls(error: BaseException) -> str:
-    """asyncpg tells a server without TLS only by the text of a general error class."""
-    return NO_TLS if type(error) is ConnectionError and "rejected SSL" in str(error) else ""
-
-
 @contextmanager
 def statement_errors(*, started: bool) -> Generator[None]:
-    """Around work for a statement; `started` tells whether the server may have begun to execute it.
+    """Around work for a statement; `started`: whether the server may have begun to execute it.
 
     Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
     ended the statement, else StatementRejected or StatementDenied with the server's text.
@@ -568,23 +549,18 @@ def statement_errors(*, started: bool) -> Generator[None]:
 def _domain_error(error: Exception, *, started: bool) -> EngineError:
     if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
         return EngineTimeout(text_of(error))
-    if isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)) or _is_closed_connection(error):
+    # asyncpg names a closed connection only in the text of its general error class.
+    is_closed = type(error) is asyncpg.InterfaceError and "clos" in str(error)
+    if is_closed or isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)):
         if started:
             return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
         return SessionLost("The PostgreSQL session is gone; the statement was not started.")
-    denied = isinstance(error, asyncpg.InsufficientPrivilegeError)
-    return (StatementDenied if denied else StatementRejected)(text_of(error)).at(_place(error))
-
-
-def _place(error: Exception) -> ErrorPlace | None:
-    """The server counts characters from 1; `internal_position`, within the body of a function, is another field."""
+    known = (StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else StatementRejected)(
+        text_of(error)
+    )
+    # The server counts characters from 1; `internal_position`, within the body of a function, is another field.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
-    return Character(int(position) - 1) if position.isdecimal() else None
-
-
-def _is_closed_connection(error: Exception) -> bool:
-    """asyncpg tells a closed connection only by the text of its general error class."""
-    return type(error) is asyncpg.InterfaceError and "clos" in str(error)
+    return known.at(Character(int(position) - 1) if position.isdecimal() else None)
 
 
 def text_of(error: Exception) -> str:
@@ -593,8 +569,5 @@ def text_of(error: Exception) -> str:
         return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."
     fields = error.as_dict()
     lines = [str(fields.get("message") or error.args[0])]
-    lines += [f"{label}: {fields[key]}" for key, label in _FURTHER_LINES if fields.get(key)]
+    lines += [f"{key.capitalize()}: {fields[key]}" for key in ("detail", "hint", "position") if fields.get(key)]
     return "\n".join(lines)
-
-
-_FURTHER_LINES = (("detail", "Detail"), ("hint", "Hint"), ("position", "Position"))

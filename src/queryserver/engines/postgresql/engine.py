@@ -18,8 +18,7 @@ import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver.engines.connections import ConnectionPool
-from queryserver.engines.postgresql.catalog import PostgresqlCatalog
-from queryserver.engines.postgresql.catalog_sql import literal
+from queryserver.engines.postgresql.catalog import PostgresqlCatalog, literal
 from queryserver.engines.postgresql.connection import Connection, connect_errors, refusals, statement_errors
 from queryserver.engines.postgresql.loading import PostgresqlLoader
 from queryserver.engines.postgresql.own_database import OwnDatabase

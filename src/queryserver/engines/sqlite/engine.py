@@ -19,6 +19,7 @@ from queryserver.engines.loading import (
     no_table,
     passing,
     plain_decimals,
+    publishing_steps,
     without_zero_fraction,
 )
 from queryserver.engines.protocol import (
@@ -77,7 +78,7 @@ class SqliteWriter:
                 rows += batch.num_rows
             with self._transaction(is_last=True):
                 self._refuse_replacing(load, schema)
-                for step in _publishing(load, schema, staging):
+                for step in publishing_steps(load, staging, qualified(schema, load.target.name)):
                     self._native.execute(step)
             return rows
 
@@ -133,16 +134,6 @@ class SqliteWriter:
         marks = ", ".join("?" * len(values))
         rows = zip(*(array.to_pylist() for array in values), strict=True)
         self._native.cursor().executemany(f"INSERT INTO {staging} VALUES ({marks})", rows)
-
-
-def _publishing(load: TableLoad, schema: str, staging: str) -> tuple[str, ...]:
-    target = qualified(schema, load.target.name)
-    if not load.append:
-        # DROP TABLE refuses a view.
-        old = (f"DROP TABLE IF EXISTS {target}",) if load.replace else ()
-        return (*old, f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}")
-    names = ", ".join(identifier(column.name) for column in load.columns)
-    return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"
 
 
 def _stored(column: LoadColumn, array: pa.Array) -> pa.Array:
