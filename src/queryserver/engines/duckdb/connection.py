@@ -1,9 +1,9 @@
-"""One DuckDB connection at work. Everything here blocks."""
+"""One DuckDB connection at work, the limits of its results, and what errors mean. All of it blocks."""
 
 import re
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Semaphore
 from weakref import WeakValueDictionary
@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, refuse_repetition, tokens_of
+from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition, tokens_of
 from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.threaded import NO_USER, Interrupted
@@ -37,6 +37,13 @@ _LINE = re.compile(r"^LINE (\d{1,7}):", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _NAMES = re.compile(r'"[^"\n]+"|\bwith name \S')
 
+_WHY_CLOSED = (
+    ("Could not set lock", "The database file is held by another process."),
+    ("not a valid DuckDB database", "The file is not a DuckDB database."),
+    ("does not exist", "The database file does not exist."),
+    ("No such file", "The database file does not exist."),
+)
+
 # An internal error ends DuckDB's database instance: all its connections refuse work from then on.
 FATAL: tuple[type[duckdb.Error], ...] = (duckdb.FatalException, duckdb.InternalException)
 
@@ -47,7 +54,9 @@ def opening_errors() -> Generator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise EngineUnavailable(_why_closed(str(error))) from error
+        text = str(error)
+        reason = next((reason for part, reason in _WHY_CLOSED if part in text), "The database file cannot be opened.")
+        raise EngineUnavailable(reason) from error
 
 
 @contextmanager
@@ -81,11 +90,6 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     if isinstance(error, duckdb.ConnectionException):
         return SessionLost("Invalid session Id: the connection to the database is closed.")
     return _rejected(str(error), root, lines_before)
-
-
-def place_of(error: duckdb.Error, lines_before: int = 0) -> ErrorPlace | None:
-    """Where in the text an error is, of which `lines_before` lines were left out."""
-    return _place(_with_lines(str(error), lines_before))
 
 
 def _with_lines(text: str, lines_before: int) -> str:
@@ -128,16 +132,6 @@ def _tidy(text: str, root: Path | None) -> str:
     return text.strip() or "The statement failed."
 
 
-def _why_closed(text: str) -> str:
-    if "Could not set lock" in text:
-        return "The database file is held by another process."
-    if "not a valid DuckDB database" in text:
-        return "The file is not a DuckDB database."
-    if "does not exist" in text or "No such file" in text:
-        return "The database file does not exist."
-    return "The database file cannot be opened."
-
-
 TEMPORARY_MAX_BYTES = 10 * 1024**3
 
 _STEP_BYTES = 64 * 1024 * 1024
@@ -159,7 +153,11 @@ class TemporaryRoom:
 
         DuckDB refuses a limit below what is in use; then the former one holds on until less is.
         """
-        limit = self._allowed()
+        limit = self.most_bytes
+        if not self._floor.is_off:
+            with suppress(OSError):
+                room = max(self._floor.room(self._directory), 0)
+                limit = min(limit, room // _STEP_BYTES * _STEP_BYTES)
         with self._lock, suppress(duckdb.Error):
             if limit != self._limit:
                 connection.execute(f"SET GLOBAL max_temp_directory_size = '{limit}B'")
@@ -178,15 +176,6 @@ class TemporaryRoom:
         with self._lock:
             self._limit = None
 
-    def _allowed(self) -> int:
-        if self._floor.is_off:
-            return self.most_bytes
-        try:
-            room = self._floor.room(self._directory)
-        except OSError:
-            return self.most_bytes
-        return min(self.most_bytes, max(room, 0) // _STEP_BYTES * _STEP_BYTES)
-
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
 
@@ -201,17 +190,11 @@ _WIDE_WAIT_S = 60
 _WIDE = WeakValueDictionary[int, Semaphore]()
 """By user. DuckDB takes 16 KiB for each column of a result that is being read, which are no part of `memory_limit`."""
 
-Free = Callable[[], None]
-
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
 _EXPLAIN = "EXPLAIN "
 _TRANSACTION = "SELECT txid_current()"
 _QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
-
-
-def _nothing() -> None:
-    """Free nothing."""
 
 
 class DuckdbConnection:
@@ -240,7 +223,7 @@ class DuckdbConnection:
         self.is_usable = True
 
     def run(self, statement: str) -> "DuckdbAnswer":
-        """See DriverConnection. The text must hold one statement at most (Contract security T23)."""
+        """The text must hold one statement at most (Contract security T23)."""
         if self._room is not None:
             self._room.apply(self._connection)
         with statement_errors(self._root, self._room_error):
@@ -270,8 +253,7 @@ class DuckdbConnection:
         self._connection.interrupt()
 
     def progress(self) -> int | None:
-        percent = self._connection.query_progress()
-        return min(max(int(percent), 0), 100)
+        return min(max(int(self._connection.query_progress()), 0), 100)
 
     def close(self) -> None:
         if not self._closed:
@@ -282,7 +264,7 @@ class DuckdbConnection:
 
     def _run(self, text: str) -> "DuckdbAnswer":
         tokens = tokens_of(text)
-        with _planned_alone(tokens):
+        with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
             statements = self._connection.extract_statements(text)
             if not statements:
                 return DuckdbAnswer(self._root)
@@ -300,11 +282,13 @@ class DuckdbConnection:
         kind = kind_of(statement)
         if kind != "SELECT" and shape == _NOTHING:
             return DuckdbAnswer(self._root)
-        if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
+        # DuckDB names the count of changed rows like a result.
+        returns_rows = any(token.kind == "keyword" and token.name == "returning" for token in tokens)
+        if kind not in _QUERIES and shape == _COUNT and not returns_rows:
             with statement_errors(self._root, self._room_error, lines_before=lines_before):
                 counted = relation.fetchall()
             return DuckdbAnswer(self._root, modified_rows=counted[0][0] if counted else None)
-        free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
+        free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else lambda: None
         try:
             return self._open_rows(relation, names, types, free, lines_before)
         except BaseException:  # the place must not stay taken, whatever failed
@@ -328,19 +312,16 @@ class DuckdbConnection:
         would abort it, which the error of a query that was only bound does not.
         """
         try:
-            if self._is_in_transaction():
+            # Outside of a transaction, each statement is one of its own, with another number.
+            first, second = (self._connection.sql(_TRANSACTION).fetchall() for _ in range(2))
+            if first == second:
                 return None
             self._connection.execute(f"{_EXPLAIN}{statement.query}")
         except FATAL:
             raise
         except duckdb.Error as error:
-            return place_within(place_of(error, lines_before), _EXPLAIN)
+            return place_within(_place(_with_lines(str(error), lines_before)), _EXPLAIN)
         return None
-
-    def _is_in_transaction(self) -> bool:
-        """Outside of one, each statement is a transaction of its own, with another number."""
-        first, second = (self._connection.sql(_TRANSACTION).fetchall() for _ in range(2))
-        return first == second
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
         """The statement, and how many lines come before it: DuckDB names no place in one that is not the whole text."""
@@ -358,15 +339,13 @@ class DuckdbConnection:
         relation: duckdb.DuckDBPyRelation,
         names: Sequence[str],
         types: Sequence[DuckDBPyType],
-        free: Free,
+        free: Callable[[], None],
         lines_before: int,
     ) -> "DuckdbAnswer":
-        columns = tuple(
-            Column(name, result_type(native), str(native)) for name, native in zip(names, types, strict=True)
-        )
+        columns = tuple(Column(name, result_type(one), str(one)) for name, one in zip(names, types, strict=True))
 
         def error_of(text: str) -> QueryServerError | None:
-            error = cell_error(text, [column.name for column in columns], self._cell_max_bytes)
+            error = cell_error(text, names, self._cell_max_bytes)
             return error or self._room_error(text)
 
         rows = _WIDE_ROWS if any(map(is_wide, types)) else _NARROW_ROWS
@@ -388,7 +367,7 @@ class DuckdbAnswer:
         modified_rows: int | None = None,
         reader: pa.RecordBatchReader | None = None,
         error_of: Callable[[str], QueryServerError | None] | None = None,
-        on_close: Free = _nothing,
+        on_close: Callable[[], None] = lambda: None,
         lines_before: int = 0,
     ) -> None:
         self._lines_before = lines_before
@@ -412,7 +391,7 @@ class DuckdbAnswer:
             return batches
 
     def close(self) -> None:
-        """See DriverAnswer. A reader left open would block the connection's next statement."""
+        """A reader left open would block the connection's next statement."""
         reader, self._reader, self._ahead = self._reader, None, None
         if reader is not None:
             reader.close()
@@ -427,7 +406,7 @@ class DuckdbAnswer:
         return None
 
 
-def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Free:
+def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Callable[[], None]:
     """The one place of a user for results of many columns; to be freed once, later calls do nothing.
 
     Raises StatementRejected when the user's other statement takes too long.
@@ -445,17 +424,3 @@ def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Free:
             held.pop().release()
 
     return free
-
-
-@contextmanager
-def _planned_alone(tokens: Sequence[Token]) -> Generator[None]:
-    if len(tokens) <= _SMALL_TOKENS:
-        yield
-        return
-    with _PLANNING:
-        yield
-
-
-def _returns_rows(tokens: Sequence[Token]) -> bool:
-    """Whether the keyword RETURNING stands in the text: DuckDB names the count of changed rows like a result."""
-    return any(token.kind == "keyword" and token.name == "returning" for token in tokens)
