@@ -373,11 +373,7 @@ class StatementLoader(ABC):
         with rows_failures():
             async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
                 types = await self.create(load.staging, load.columns)
-                rows = 0
-                async with read_ahead(batches, self.writer(load.columns, types), self._executor) as written:
-                    async for part in statements_of(written, self.max_statement_bytes):
-                        await execute(self._session, self.insert(load, types, part))
-                        rows += len(part)
+                rows = await self._fill(load, types, batches)
                 if load.append:
                     await execute(self._session, self._copy(load))
                 elif load.replace and await self.exists(load.target):
@@ -429,6 +425,14 @@ class StatementLoader(ABC):
     async def rename(self, table: TableName, name: TableName) -> bool:
         """Give a table its name, unless another has it; False where the engine cannot. Raises EngineError."""
         ...
+
+    async def _fill(self, load: TableLoad, types: Sequence[str], batches: AsyncIterator[pa.RecordBatch]) -> int:
+        total = 0
+        async with read_ahead(batches, self.writer(load.columns, types), self._executor) as written:
+            async for rows in statements_of(written, self.max_statement_bytes):
+                await execute(self._session, self.insert(load, types, rows))
+                total += len(rows)
+        return total
 
     def _copy(self, load: TableLoad) -> str:
         names = ", ".join(self.quoted(column.name) for column in load.columns)

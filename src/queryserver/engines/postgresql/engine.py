@@ -77,7 +77,7 @@ def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.
             declared = with_fields(declared, first)
         if declared.kind in NESTED:
             dimensions = dimensions_of(declared, first) if declared.kind is Kind.ARRAY else 1
-            read = partial(read_nested, declared, dimensions=max(dimensions, 1))
+            read = partial(read_nested, declared, dimensions=dimensions)
         read(first)
     except Unfit:
         return partial(native_as_text, declared)
@@ -224,7 +224,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """How the operating system notices that the server is gone while nothing is sent."""
+    """How the operating system detects a lost server while nothing is sent."""
 
     idle_s: int = 60
     interval_s: int = 15
@@ -257,7 +257,7 @@ class PostgresqlAddress:
     own_database: OwnDatabase | None = None
     """The service's, which this must not be."""
     own_servers: AddressRules = field(default_factory=AddressRules)
-    """Tells which servers have the service's database."""
+    """The servers that have the service's database."""
 
     def login(self, credentials: Credentials | None) -> Login:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
@@ -270,7 +270,7 @@ class PostgresqlAddress:
     async def connect(self, login: Login) -> Connection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
 
-        Of EngineUnavailable, HostRefused: a refused address, or the service's own database.
+        HostRefused, an EngineUnavailable, for a refused address, and for the service's own database.
         """
         hosts = [self.host] if self.host.startswith("/") else list(await self.rules.resolve(self.host, self.port))
         with connect_errors():
@@ -310,10 +310,10 @@ _RULES = f"LOGIN INHERIT CONNECTION LIMIT {_MOST_CONNECTIONS} VALID UNTIL 'infin
 
 
 class UserLogins:
-    """Makes the roles with `admin_dsn`, whose role may create roles and grant `group`.
+    """Logins of users as roles of their own, made with `admin_dsn`, whose role may create roles and grant `group`.
 
-    `role_of` names the role of a user; a name is a plain identifier. Passwords derive from the one in `admin_dsn`: all
-    processes that know it give a role the same password, so that none makes another's invalid.
+    `role_of` names the role of a user, a plain identifier. Passwords derive from the one in `admin_dsn`, so that all
+    processes give a role the same password.
     """
 
     def __init__(self, admin_dsn: str, *, group: str, database: str, role_of: Callable[[int], str]) -> None:
@@ -336,10 +336,10 @@ class UserLogins:
         return login.user in self._roles
 
     async def repair(self, login: Login) -> None:
-        """Make the role, or make it as it was: its password, its rules, its group, and no settings.
+        """Make the role, or restore its password, rules and group, without settings.
 
-        A transaction of the user that changes the role makes it wait: the user's other connections, nobody else's.
-        Raises EngineUnavailable, StatementRejected.
+        A transaction of the user that changes the role delays the user's own connections. Raises EngineUnavailable,
+        StatementRejected.
         """
         role = login.user
         async with self._making.setdefault(role, asyncio.Lock()):
