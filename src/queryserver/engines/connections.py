@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -31,6 +32,15 @@ class PooledConnection(Protocol):
 
 LoginT = TypeVar("LoginT")
 ConnectionT = TypeVar("ConnectionT", bound=PooledConnection)
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLogin:
+    """The user of a connection, and the database that it starts in where that is the connection's own."""
+
+    user: str
+    password: str = field(repr=False)
+    database: str | None = None
 
 
 class ConnectionPool(Generic[LoginT, ConnectionT]):

@@ -13,13 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from queryserver.engines.catalog_queries import identifier
-from queryserver.engines.protocol import (
-    EngineSession,
-    LoadColumn,
-    LoadLedger,
-    TableLoad,
-    TableName,
-)
+from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.engines.sessions import ended
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementDenied, StatementRejected
 

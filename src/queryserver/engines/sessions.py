@@ -239,11 +239,7 @@ class StreamedSession:
     """
 
     def __init__(
-        self,
-        new_source: Callable[[str], StatementSource],
-        *,
-        is_connected: Callable[[], bool],
-        executor: Executor,
+        self, new_source: Callable[[str], StatementSource], *, is_connected: Callable[[], bool], executor: Executor
     ) -> None:
         self._new_source = new_source
         self._is_connected = is_connected
@@ -332,9 +328,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
         """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
         connection = await self._pool.take(login)
         session = StreamedSession(
-            partial(new_source, connection),
-            is_connected=lambda: not connection.is_closed(),
-            executor=self._executor,
+            partial(new_source, connection), is_connected=lambda: not connection.is_closed(), executor=self._executor
         )
         try:
             await self._limited(prepare(connection), _PREPARE_S)

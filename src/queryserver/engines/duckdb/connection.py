@@ -3,7 +3,8 @@
 import re
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from threading import Semaphore
 from weakref import WeakValueDictionary
@@ -69,18 +70,18 @@ def statement_errors(
     """
     try:
         yield
-    except duckdb.Error as error:
-        known = error_of(str(error)) if error_of is not None else None
-        raise (known or domain_error(error, root, lines_before)) from error
     except pa.ArrowInvalid as error:
         raise StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
-    except OSError as error:
-        if error_of is not None and (known := error_of(str(error))) is not None:
+    except (duckdb.Error, OSError) as error:
+        text = str(error)
+        if error_of is not None and (known := error_of(text)) is not None:
             raise known from error
-        # Arrow's reader hands an error of the running statement on as this class, with DuckDB's text.
-        if "INTERRUPT Error" in str(error):
+        if isinstance(error, duckdb.Error):
+            raise domain_error(error, root, lines_before) from error
+        # Arrow's reader hands an error of the running statement on as OSError, with DuckDB's text.
+        if "INTERRUPT Error" in text:
             raise Interrupted from error
-        raise _rejected(str(error), root, lines_before) from error
+        raise _rejected(text, root, lines_before) from error
 
 
 def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) -> EngineError:
@@ -267,7 +268,7 @@ class DuckdbConnection:
         with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
             statements = self._connection.extract_statements(text)
             if not statements:
-                return DuckdbAnswer(self._root)
+                return DuckdbAnswer()
             if len(statements) > 1:
                 raise StatementRejected("Parser Error: one statement at a time.")
             statement, lines_before = self._without_comments_before(statements[0], text)
@@ -281,13 +282,13 @@ class DuckdbConnection:
         shape = (names, list(map(str, types)) if len(types) == 1 else [])
         kind = kind_of(statement)
         if kind != "SELECT" and shape == _NOTHING:
-            return DuckdbAnswer(self._root)
+            return DuckdbAnswer()
         # DuckDB names the count of changed rows like a result.
         returns_rows = any(token.kind == "keyword" and token.name == "returning" for token in tokens)
         if kind not in _QUERIES and shape == _COUNT and not returns_rows:
             with statement_errors(self._root, self._room_error, lines_before=lines_before):
                 counted = relation.fetchall()
-            return DuckdbAnswer(self._root, modified_rows=counted[0][0] if counted else None)
+            return DuckdbAnswer(modified_rows=counted[0][0] if counted else None)
         free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else lambda: None
         try:
             return self._open_rows(relation, names, types, free, lines_before)
@@ -349,40 +350,38 @@ class DuckdbConnection:
             return error or self._room_error(text)
 
         rows = _WIDE_ROWS if any(map(is_wide, types)) else _NARROW_ROWS
-        with statement_errors(self._root, error_of, lines_before=lines_before):
+        errors = partial(statement_errors, self._root, error_of, lines_before=lines_before)
+        with errors():
             reader = bounded(relation, self._cell_max_bytes).to_arrow_reader(rows)
-        return DuckdbAnswer(
-            self._root, columns=columns, reader=reader, error_of=error_of, on_close=free, lines_before=lines_before
-        )
+        return DuckdbAnswer(columns=columns, reader=reader, errors=errors, on_close=free)
 
 
 class DuckdbAnswer:
-    """The rows of a statement, as an Arrow reader. One vector is read ahead, so that errors show early."""
+    """The rows of a statement, as an Arrow reader. One vector is read ahead, so that errors show early.
+
+    `errors` is entered around each call of the driver.
+    """
 
     def __init__(
         self,
-        root: Path | None,
         *,
         columns: tuple[Column, ...] | None = None,
         modified_rows: int | None = None,
         reader: pa.RecordBatchReader | None = None,
-        error_of: Callable[[str], QueryServerError | None] | None = None,
+        errors: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_close: Callable[[], None] = lambda: None,
-        lines_before: int = 0,
     ) -> None:
-        self._lines_before = lines_before
-        self._on_close = on_close
         self.columns = columns
         self.modified_rows = modified_rows
-        self._root = root
         self._reader = reader
-        self._error_of = error_of
+        self._errors = errors
+        self._on_close = on_close
         self._ahead: pa.RecordBatch | None = None
-        with statement_errors(root, error_of, lines_before=lines_before):
+        with errors():
             self._ahead = self._next()
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        with statement_errors(self._root, self._error_of, lines_before=self._lines_before):
+        with self._errors():
             batches, size = list[pa.RecordBatch](), 0
             while self._ahead is not None and size < BATCH_BYTES:
                 batches.extend(pieces(self._ahead))

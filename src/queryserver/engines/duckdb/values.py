@@ -352,8 +352,7 @@ def _size(value: str, native: DuckDBPyType, level: int = 0) -> str:
         case "map":
             keys, values = (child for _, child in children)
             return _sum(
-                _list_size(f"map_keys({value})", keys, level),
-                _list_size(f"map_values({value})", values, level),
+                _list_size(f"map_keys({value})", keys, level), _list_size(f"map_values({value})", values, level)
             )
         case "struct":
             return _sum(*(_size(f"struct_extract({value}, {literal(name)})", child, level) for name, child in children))

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from queryserver.engines.connections import ConnectionPool
+from queryserver.engines.connections import ConnectionPool, DatabaseLogin
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
 from queryserver.engines.mysql.connection import Connection, MysqlStatement, connect_errors, literal, quoted
 from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
@@ -17,15 +17,6 @@ from queryserver.engines.sessions import PooledSessions, StreamedSession
 from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """Who a connection is, and the database that it starts in."""
-
-    user: str
-    password: str = field(repr=False)
-    database: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +43,16 @@ class MysqlAddress:
     """Largest value of a result; a row with a larger one is refused before it is in memory."""
     rules: AddressRules = field(default_factory=AddressRules)
 
-    def login(self, options: SessionOptions) -> Login:
+    def login(self, options: SessionOptions) -> DatabaseLogin:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
         database = options.database if options.database is not None else self.database
         if options.credentials is not None:
-            return Login(options.credentials.username, options.credentials.password, database)
+            return DatabaseLogin(options.credentials.username, options.credentials.password, database)
         if self.user is None:
             raise CredentialsRequired("MySQL needs a user and a password.")
-        return Login(self.user, self.password or "", database)
+        return DatabaseLogin(self.user, self.password or "", database)
 
-    async def connect(self, login: Login) -> Connection:
+    async def connect(self, login: DatabaseLogin) -> Connection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
         hosts = [self.host] if self.unix_socket else await self.rules.resolve(self.host, self.port)
         *others, last = hosts
@@ -71,7 +62,7 @@ class MysqlAddress:
                 return await self._connect_to(host, login, limit_s)
         return await self._connect_to(last, login, limit_s)
 
-    async def _connect_to(self, host: str, login: Login, limit_s: float) -> Connection:
+    async def _connect_to(self, host: str, login: DatabaseLogin, limit_s: float) -> Connection:
         with connect_errors():
             connection = Connection(
                 is_private=self.ssl is not None or self.unix_socket is not None,
@@ -145,7 +136,7 @@ class MysqlEngine:
     async def close(self) -> None:
         await self._sessions.close()
 
-    async def _interrupt(self, login: Login, thread_id: int) -> None:
+    async def _interrupt(self, login: DatabaseLogin, thread_id: int) -> None:
         """The same user may stop its statements, from whichever database."""
         anywhere = replace(login, database=self._address.database)
         await self._sessions.interrupt(anywhere, lambda connection: connection.run(f"KILL QUERY {thread_id:d}"))

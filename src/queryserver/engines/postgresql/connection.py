@@ -361,20 +361,17 @@ class Connection(asyncpg.Connection):
         self.on_notice = None
         if self.is_closed():
             return False
-        try:
-            async with asyncio.timeout(_CLEAN_UP_S):
-                if self.is_in_transaction():
-                    await self.execute("ROLLBACK")
-                await self.execute("DISCARD ALL")
-        except _DRIVER_ERRORS:
-            return False
-        return True
+        is_clean = not self.is_in_transaction() or await self.end_transaction()
+        return is_clean and await self._confirms("DISCARD ALL")
 
     async def end_transaction(self) -> bool:
         """Undo the transaction that is open, if any; False when the server did not confirm it."""
+        return await self._confirms("ROLLBACK")
+
+    async def _confirms(self, command: str) -> bool:
         try:
             async with asyncio.timeout(_CLEAN_UP_S):
-                await self.execute("ROLLBACK")
+                await self.execute(command)
         except _DRIVER_ERRORS:
             return False
         return True

@@ -17,7 +17,7 @@ import asyncpg
 import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
-from queryserver.engines.connections import ConnectionPool
+from queryserver.engines.connections import ConnectionPool, DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog, literal
 from queryserver.engines.postgresql.connection import Connection, connect_errors, refusals, statement_errors
 from queryserver.engines.postgresql.loading import PostgresqlLoader
@@ -215,14 +215,6 @@ _SESSION_DEFAULTS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "po
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """Who a connection is."""
-
-    user: str
-    password: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class KeepAlive:
     """How the operating system detects a lost server while nothing is sent."""
 
@@ -259,15 +251,15 @@ class PostgresqlAddress:
     own_servers: AddressRules = field(default_factory=AddressRules)
     """The servers that have the service's database."""
 
-    def login(self, credentials: Credentials | None) -> Login:
+    def login(self, credentials: Credentials | None) -> DatabaseLogin:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
         if credentials is not None:
-            return Login(credentials.username, credentials.password)
+            return DatabaseLogin(credentials.username, credentials.password)
         if self.user is None:
             raise CredentialsRequired("PostgreSQL needs a user and a password.")
-        return Login(self.user, self.password or "")
+        return DatabaseLogin(self.user, self.password or "")
 
-    async def connect(self, login: Login) -> Connection:
+    async def connect(self, login: DatabaseLogin) -> Connection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
 
         HostRefused, an EngineUnavailable, for a refused address, and for the service's own database.
@@ -325,17 +317,17 @@ class UserLogins:
         self._roles = set[str]()
         self._making = WeakValueDictionary[str, asyncio.Lock]()
 
-    def login(self, user_id: int) -> Login:
+    def login(self, user_id: int) -> DatabaseLogin:
         """The login of a user; `repair` before it is used."""
         role = self._role_of(user_id)
         self._roles.add(role)
-        return Login(role, hmac.digest(self._key, role.encode(), "sha256").hex())
+        return DatabaseLogin(role, hmac.digest(self._key, role.encode(), "sha256").hex())
 
-    def is_own(self, login: Login) -> bool:
+    def is_own(self, login: DatabaseLogin) -> bool:
         """Whether it is the login of a user, and not that of the connector."""
         return login.user in self._roles
 
-    async def repair(self, login: Login) -> None:
+    async def repair(self, login: DatabaseLogin) -> None:
         """Make the role, or restore its password, rules and group, without settings.
 
         A transaction of the user that changes the role delays the user's own connections. Raises EngineUnavailable,
@@ -421,12 +413,12 @@ class PostgresqlEngine:
     def _acting_role(self) -> str | None:
         return self._user_logins.group if self._user_logins is not None else None
 
-    def _login(self, user: User, options: SessionOptions) -> Login:
+    def _login(self, user: User, options: SessionOptions) -> DatabaseLogin:
         if self._user_logins is not None and options.credentials is None:
             return self._user_logins.login(user.id)
         return self._address.login(options.credentials)
 
-    async def _connect(self, login: Login) -> Connection:
+    async def _connect(self, login: DatabaseLogin) -> Connection:
         if self._user_logins is None or not self._user_logins.is_own(login):
             return await self._address.connect(login)
         await self._user_logins.repair(login)
