@@ -125,12 +125,9 @@ _NOWHERE = "/nonexistent"
 
 # What a session may set (guard.py), and what the engine itself has to set.
 _UNLOCKED_SETTINGS = (
-    *sorted(SESSION_SETTINGS),
-    "enable_progress_bar",
-    "enable_progress_bar_print",
-    "progress_bar_time",
+    *sorted(SESSION_SETTINGS), "enable_progress_bar", "enable_progress_bar_print", "progress_bar_time",
     "max_temp_directory_size",
-)
+)  # fmt: skip
 
 # The order matters: nothing can be set after the last.
 _LOCK_DOWN = (

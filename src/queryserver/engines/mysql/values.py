@@ -20,19 +20,13 @@ _NO_FRACTION = 31
 _BYTES_PER_CHARACTER = {"utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "ucs2": 2, "utf16": 4, "utf32": 4}
 _TEXT_SIZES = ((255, "tiny"), (65_535, ""), (16_777_215, "medium"))
 _INTEGERS = {
-    FIELD_TYPE.TINY: ("tinyint", ResultType.TINYINT, pa.int8()),
-    FIELD_TYPE.SHORT: ("smallint", ResultType.SMALLINT, pa.int16()),
-    FIELD_TYPE.INT24: ("mediumint", ResultType.INT, pa.int32()),
-    FIELD_TYPE.LONG: ("int", ResultType.INT, pa.int32()),
-    FIELD_TYPE.LONGLONG: ("bigint", ResultType.BIGINT, pa.int64()),
+    FIELD_TYPE.TINY: ("tinyint", (ResultType.TINYINT, pa.int8()), (ResultType.SMALLINT, pa.int16())),
+    FIELD_TYPE.SHORT: ("smallint", (ResultType.SMALLINT, pa.int16()), (ResultType.INT, pa.int32())),
+    FIELD_TYPE.INT24: ("mediumint", (ResultType.INT, pa.int32()), (ResultType.INT, pa.int32())),
+    FIELD_TYPE.LONG: ("int", (ResultType.INT, pa.int32()), (ResultType.BIGINT, pa.int64())),
+    FIELD_TYPE.LONGLONG: ("bigint", (ResultType.BIGINT, pa.int64()), (ResultType.BIGINT, pa.uint64())),
 }
-_UNSIGNED = {
-    FIELD_TYPE.TINY: (ResultType.SMALLINT, pa.int16()),
-    FIELD_TYPE.SHORT: (ResultType.INT, pa.int32()),
-    FIELD_TYPE.INT24: (ResultType.INT, pa.int32()),
-    FIELD_TYPE.LONG: (ResultType.BIGINT, pa.int64()),
-    FIELD_TYPE.LONGLONG: (ResultType.BIGINT, pa.uint64()),
-}
+"""Name, and the types with and without a sign."""
 _TIMES = {
     FIELD_TYPE.DATE: ("date", ResultType.DATE, pa.date32()),
     FIELD_TYPE.NEWDATE: ("date", ResultType.DATE, pa.date32()),
@@ -70,9 +64,10 @@ def declare(field: Any) -> DeclaredColumn:
     """The declared type of one of asyncmy's field descriptors."""
     code = field.type_code
     if code in _INTEGERS:
+        name, signed, unsigned = _INTEGERS[code]
         if field.flags & FLAG.UNSIGNED:
-            return DeclaredColumn(field.name, f"{_INTEGERS[code][0]} unsigned", *_UNSIGNED[code])
-        return DeclaredColumn(field.name, *_INTEGERS[code])
+            return DeclaredColumn(field.name, f"{name} unsigned", *unsigned)
+        return DeclaredColumn(field.name, name, *signed)
     if code in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
         return _decimal(field)
     if code in _TIMES:

@@ -58,21 +58,10 @@ _USUAL_DRIVERS = {"cockroachdb": "psycopg2", "greenplum": "psycopg2", "mariadb":
 """What a url without driver means, as far as it matters here and is known without importing its dialect."""
 
 _PORTS = {
-    "clickhouse": 8123,
-    "clickhouse+http": 8123,
-    "clickhouse+native": 9000,
-    "druid": 8082,
-    "elasticsearch+http": 9200,
-    "hive": 10000,
-    "impala": 21050,
-    "mariadb+pymysql": 3306,
-    "mysql+pymysql": 3306,
-    "oracle": 1521,
-    "oracle+cx_oracle": 1521,
-    "oracle+oracledb": 1521,
-    "presto": 8080,
-    "redshift+redshift_connector": 5439,
-}
+    "clickhouse": 8123, "clickhouse+http": 8123, "clickhouse+native": 9000, "druid": 8082, "elasticsearch+http": 9200,
+    "hive": 10000, "impala": 21050, "mariadb+pymysql": 3306, "mysql+pymysql": 3306, "oracle": 1521,
+    "oracle+cx_oracle": 1521, "oracle+oracledb": 1521, "presto": 8080, "redshift+redshift_connector": 5439,
+}  # fmt: skip
 """What a driver takes for a url without port. SQLAlchemy knows none of them."""
 _NO_HOST = "localhost"
 """What drivers take for a url without host; those of libpq would read the environment of this server."""

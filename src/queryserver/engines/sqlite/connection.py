@@ -141,12 +141,7 @@ _BY_WORD = (
     (("BLOB",), ResultType.BINARY),
     (("REAL", "FLOA", "DOUB", "NUM", "DEC"), ResultType.DOUBLE),
 )
-_BY_STORAGE: dict[type, ResultType] = {
-    int: ResultType.BIGINT,
-    float: ResultType.DOUBLE,
-    str: ResultType.STRING,
-    bytes: ResultType.BINARY,
-}
+_BY_STORAGE: dict[type, ResultType] = {int: ResultType.BIGINT, float: ResultType.DOUBLE, bytes: ResultType.BINARY}
 
 
 def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
@@ -160,12 +155,8 @@ def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
 
 
 _ARROW: dict[type, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-}
+    bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary(),
+}  # fmt: skip
 _WHEN_EMPTY: dict[ResultType, pa.DataType] = {
     ResultType.BOOLEAN: pa.bool_(),
     ResultType.BIGINT: pa.int64(),
