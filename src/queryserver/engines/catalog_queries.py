@@ -38,7 +38,7 @@ class Folding(Enum):
 
 
 def spellings(wanted: str, folding: Folding) -> tuple[str, ...]:
-    """The names to look for, the exact one first; with CASELESS the engine or `choose` must compare."""
+    """The names to search, the exact one first; with CASELESS the engine or `choose` must compare."""
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)
 

@@ -211,7 +211,7 @@ def no_connection(server: str, error: BaseException, *, reason: str = "") -> str
 
 
 def _tls_reason(error: BaseException) -> str:
-    """In the words of the TLS library, which names neither files nor addresses but those of the certificate."""
+    """The message of the TLS library, which names neither files nor addresses but those of the certificate."""
     cause: BaseException | None = error
     for _ in range(_CAUSES):
         if isinstance(cause, ssl.SSLCertVerificationError):

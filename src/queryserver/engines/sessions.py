@@ -96,7 +96,7 @@ class StatementSource(Protocol):
         ...
 
 
-class Operation:
+class StreamedOperation:
     """A statement that runs, or ran; its connection serves nothing else until `close`.
 
     `cancel_s` is how long a cancel goes on sending stop signals.
@@ -245,7 +245,7 @@ class StreamedSession:
         self._is_connected = is_connected
         self._executor = executor
         self._count = 0
-        self._operation: Operation | None = None
+        self._operation: StreamedOperation | None = None
         self._in_doubt = False
         self._left = False
 
@@ -259,7 +259,7 @@ class StreamedSession:
         if not await self.is_alive():
             raise SessionLost("The session is gone; the statement was not started.")
         self._count += 1
-        self._operation = Operation(self._new_source(statement), self._executor)
+        self._operation = StreamedOperation(self._new_source(statement), self._executor)
         return OperationHandle(str(self._count))
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
@@ -296,7 +296,7 @@ class StreamedSession:
             await self._operation.close()
             self._in_doubt = self._in_doubt or self._operation.in_doubt
 
-    def _find(self, handle: OperationHandle) -> Operation:
+    def _find(self, handle: OperationHandle) -> StreamedOperation:
         if self._operation is None or handle.token != str(self._count):
             raise OutcomeUnknown("The engine no longer knows this statement.")
         return self._operation
@@ -437,7 +437,7 @@ async def submitted(
     """
     try:
         yield
-    except BaseException:  # includes CancelledError: the engine must not work for nobody
+    except BaseException:  # includes CancelledError: the engine must not go on with it
         if not is_left():
             # What ended the work is worth more than an engine that cannot be reached.
             with suppress(EngineError):

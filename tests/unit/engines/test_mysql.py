@@ -10,7 +10,7 @@ from asyncmy import errors as driver
 
 from queryserver.engines.mysql.catalog import read_histogram
 from queryserver.engines.mysql.connection import connect_errors, first_long_value, statement_errors
-from queryserver.engines.mysql.values import ColumnReader, declare
+from queryserver.engines.mysql.values import MysqlColumnReader, declare
 from queryserver.engines.protocol import ColumnStatistics
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -61,13 +61,13 @@ def test_an_unknown_type_is_user_defined_bytes() -> None:
 
 
 def test_a_zero_date_in_the_first_chunk_makes_the_column_text() -> None:
-    reader = ColumnReader(declare(field(10, 10)))
+    reader = MysqlColumnReader(declare(field(10, 10)))
     assert reader.read((b"0000-00-00", None)).to_pylist() == ["0000-00-00", None]
     assert reader.read((b"2024-01-31",)).to_pylist() == ["2024-01-31"]
 
 
 def test_a_zero_date_later_names_the_column_and_the_cure() -> None:
-    reader = ColumnReader(declare(field(10, 10)))
+    reader = MysqlColumnReader(declare(field(10, 10)))
     reader.read((b"2024-01-31",))
     with pytest.raises(StatementRejected, match=r"column `a` .* type date .* cast the column to char"):
         reader.read((b"0000-00-00",))
@@ -75,7 +75,7 @@ def test_a_zero_date_later_names_the_column_and_the_cure() -> None:
 
 def test_text_in_another_character_set_is_refused() -> None:
     with pytest.raises(StatementRejected, match="not UTF-8"):
-        ColumnReader(declare(field(253, 20, charset=LATIN1))).read((b"\xe9",))
+        MysqlColumnReader(declare(field(253, 20, charset=LATIN1))).read((b"\xe9",))
 
 
 @pytest.mark.item(65)

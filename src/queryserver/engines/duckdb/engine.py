@@ -120,7 +120,7 @@ class DuckdbWriter:
 FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT = "256MB", "64MB"
 """Of one database file, for all its sessions; of the database that a session has in memory."""
 
-# Where DuckDB would look for extensions and secrets: a folder that does not exist, so that none is found or shown.
+# The place of extensions and secrets: a folder that does not exist, so that none is found or shown.
 _NOWHERE = "/nonexistent"
 
 # What a session may set (guard.py), and what the engine itself has to set.

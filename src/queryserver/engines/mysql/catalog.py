@@ -217,7 +217,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
                 type=kind,
                 comment=comment or "",
                 nullable=nullable == "YES",
-                # MariaDB gives the expression; without a default, the word NULL.
+                # MariaDB gives the expression; without a default, `NULL`.
                 default=None if self._mariadb and default == "NULL" else default,
                 autoincrement=None if is_view else "auto_increment" in extra.lower(),
                 primary_key=key == "PRI",

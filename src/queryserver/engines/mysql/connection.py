@@ -21,7 +21,7 @@ from asyncmy.protocol import MysqlPacket
 
 from queryserver.engines.catalog_queries import qualified
 from queryserver.engines.connections import no_connection
-from queryserver.engines.mysql.values import ColumnReader, declare
+from queryserver.engines.mysql.values import MysqlColumnReader, declare
 from queryserver.engines.sessions import Rows, record_batch
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
 from queryserver.errors.statements import (
@@ -155,7 +155,7 @@ class _RefusedLogin:
         raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
 
 
-class Connection(DriverConnection):
+class MysqlConnection(DriverConnection):
     """A connection whose values are the server's bytes and whose results are read in chunks.
 
     On an `is_private` one, which cannot be listened to, the server may ask for the password in clear text.
@@ -368,7 +368,7 @@ class MysqlStatement:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MysqlConnection,
         sql: str,
         interrupt_thread: Callable[[int], Awaitable[None]],
         *,
@@ -383,7 +383,7 @@ class MysqlStatement:
         self._keyword = first_keyword(sql, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
-        self._readers: list[ColumnReader] = []
+        self._readers: list[MysqlColumnReader] = []
         self._rows_read = 0
 
     async def execute(self, go_on: Callable[[], None]) -> None:
@@ -398,7 +398,7 @@ class MysqlStatement:
             await self._connection.start(self._sql)
             declared = [declare(field) for field in self._connection.fields]
             self.columns = tuple(Column(one.name, one.result, one.native_type) for one in declared)
-            self._readers = [ColumnReader(one) for one in declared]
+            self._readers = [MysqlColumnReader(one) for one in declared]
             self.is_open = bool(declared)
             if not declared:
                 await self._finish(self._connection.affected_rows())

@@ -10,7 +10,7 @@ from functools import partial
 
 from queryserver.engines.connections import ConnectionPool, DatabaseLogin
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
-from queryserver.engines.mysql.connection import Connection, MysqlStatement, connect_errors, literal, quoted
+from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal, quoted
 from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import PooledSessions, StreamedSession
@@ -52,7 +52,7 @@ class MysqlAddress:
             raise CredentialsRequired("MySQL needs a user and a password.")
         return DatabaseLogin(self.user, self.password or "", database)
 
-    async def connect(self, login: DatabaseLogin) -> Connection:
+    async def connect(self, login: DatabaseLogin) -> MysqlConnection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
         hosts = [self.host] if self.unix_socket else await self.rules.resolve(self.host, self.port)
         *others, last = hosts
@@ -62,9 +62,9 @@ class MysqlAddress:
                 return await self._connect_to(host, login, limit_s)
         return await self._connect_to(last, login, limit_s)
 
-    async def _connect_to(self, host: str, login: DatabaseLogin, limit_s: float) -> Connection:
+    async def _connect_to(self, host: str, login: DatabaseLogin, limit_s: float) -> MysqlConnection:
         with connect_errors():
-            connection = Connection(
+            connection = MysqlConnection(
                 is_private=self.ssl is not None or self.unix_socket is not None,
                 host=host,
                 port=self.port,
@@ -142,7 +142,7 @@ class MysqlEngine:
         await self._sessions.interrupt(anywhere, lambda connection: connection.run(f"KILL QUERY {thread_id:d}"))
 
 
-async def _prepare(options: SessionOptions, connection: Connection) -> None:
+async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None:
     """Apply the settings. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
     if options.settings:
         values = {key: text if _NUMBER.fullmatch(text) else literal(text) for key, text in options.settings.items()}

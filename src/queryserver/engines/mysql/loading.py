@@ -1,6 +1,6 @@
 """Tables of MySQL from Arrow batches: INSERT statements of many rows into a staging table, which is then renamed.
 
-Definitions commit by themselves there, so the staging table is seen by others until it is renamed or dropped.
+Definitions commit by themselves there, so other clients see the staging table until it is renamed or dropped.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.mysql.connection import Connection, literal, quoted, statement_errors
+from queryserver.engines.mysql.connection import MysqlConnection, literal, quoted, statement_errors
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -106,11 +106,11 @@ class MysqlLoader:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MysqlConnection,
         executor: Executor,
         *,
         interrupt_thread: Callable[[int], Awaitable[None]],
-        on_other_connection: Callable[[Callable[[Connection], Awaitable[object]]], Awaitable[None]],
+        on_other_connection: Callable[[Callable[[MysqlConnection], Awaitable[object]]], Awaitable[None]],
         read_only: bool,
     ) -> None:
         self._connection = connection
@@ -178,7 +178,7 @@ class MysqlLoader:
         return rows
 
     async def _swap(self, load: TableLoad, source: str, ledger: LoadLedger) -> None:
-        """Both renamings are one step. The old table goes with it: nobody needs it under its new name."""
+        """Both renamings are one step. The old table is dropped then."""
         old = TableName(load.staging.database, f"{load.staging.name}_old")
         target = _place(load.target)
         async with staged(old, ledger, partial(self.drop, old)):
@@ -210,7 +210,7 @@ class MysqlLoader:
             )
 
     async def _refuse_replacing(self, table: TableName) -> None:
-        """Raises StatementRejected for a view, and for a table that keys of others refer to: they would follow it."""
+        """Raises StatementRejected for a view, and for a table with foreign keys to it: they would follow the old one."""
         kinds = await self._rows(f"SELECT table_type FROM information_schema.tables WHERE {_is(table)}")
         keys = await self._rows(
             "SELECT 1 FROM information_schema.key_column_usage"

@@ -51,7 +51,7 @@ _BLOBS = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredColumn:
+class MysqlColumn:
     """A column, and the Arrow type that its values take unless one of them has no place in it."""
 
     name: str
@@ -60,56 +60,56 @@ class DeclaredColumn:
     arrow: pa.DataType
 
 
-def declare(field: Any) -> DeclaredColumn:
+def declare(field: Any) -> MysqlColumn:
     """The declared type of one of asyncmy's field descriptors."""
     code = field.type_code
     if code in _INTEGERS:
         name, signed, unsigned = _INTEGERS[code]
         if field.flags & FLAG.UNSIGNED:
-            return DeclaredColumn(field.name, f"{name} unsigned", *unsigned)
-        return DeclaredColumn(field.name, name, *signed)
+            return MysqlColumn(field.name, f"{name} unsigned", *unsigned)
+        return MysqlColumn(field.name, name, *signed)
     if code in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
         return _decimal(field)
     if code in _TIMES:
         name, result, arrow = _TIMES[code]
         digits = field.scale if name != "year" and 0 < field.scale < _NO_FRACTION else 0
-        return DeclaredColumn(field.name, f"{name}({digits})" if digits else name, result, arrow)
+        return MysqlColumn(field.name, f"{name}({digits})" if digits else name, result, arrow)
     if code == FIELD_TYPE.BIT:
         is_boolean = field.length == 1
         kind = (ResultType.BOOLEAN, pa.bool_()) if is_boolean else (ResultType.BINARY, pa.binary())
-        return DeclaredColumn(field.name, f"bit({field.length})", *kind)
+        return MysqlColumn(field.name, f"bit({field.length})", *kind)
     if field.flags & (FLAG.ENUM | FLAG.SET):
-        return DeclaredColumn(field.name, "enum" if field.flags & FLAG.ENUM else "set", ResultType.STRING, pa.string())
+        return MysqlColumn(field.name, "enum" if field.flags & FLAG.ENUM else "set", ResultType.STRING, pa.string())
     if code in _STRINGS or code in _BLOBS:
         return _text(field) if field.charsetnr != _BINARY_CHARSET else _binary(field)
     if code in _PLAIN:
-        return DeclaredColumn(field.name, *_PLAIN[code])
-    return DeclaredColumn(field.name, f"type {code}", ResultType.USER_DEFINED, pa.binary())
+        return MysqlColumn(field.name, *_PLAIN[code])
+    return MysqlColumn(field.name, f"type {code}", ResultType.USER_DEFINED, pa.binary())
 
 
-def _decimal(field: Any) -> DeclaredColumn:
+def _decimal(field: Any) -> MysqlColumn:
     """The length counts the digits, a sign unless unsigned, and a point if there is a scale."""
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     digits = field.length - (not unsigned) - (field.scale > 0)
     arrow = pa.decimal128(digits, field.scale) if field.scale <= digits <= _DECIMAL128_DIGITS else pa.string()
     name = f"decimal({digits},{field.scale}){' unsigned' if unsigned else ''}"
-    return DeclaredColumn(field.name, name, ResultType.DECIMAL, arrow)
+    return MysqlColumn(field.name, name, ResultType.DECIMAL, arrow)
 
 
-def _text(field: Any) -> DeclaredColumn:
+def _text(field: Any) -> MysqlColumn:
     length = field.length // _bytes_per_character(field.charsetnr)
     if field.type_code in _BLOBS:
-        return DeclaredColumn(field.name, f"{_size(length)}text", ResultType.STRING, pa.string())
+        return MysqlColumn(field.name, f"{_size(length)}text", ResultType.STRING, pa.string())
     if field.type_code == FIELD_TYPE.STRING:
-        return DeclaredColumn(field.name, f"char({length})", ResultType.CHAR, pa.string())
-    return DeclaredColumn(field.name, f"varchar({length})", ResultType.VARCHAR, pa.string())
+        return MysqlColumn(field.name, f"char({length})", ResultType.CHAR, pa.string())
+    return MysqlColumn(field.name, f"varchar({length})", ResultType.VARCHAR, pa.string())
 
 
-def _binary(field: Any) -> DeclaredColumn:
+def _binary(field: Any) -> MysqlColumn:
     name = f"{'binary' if field.type_code == FIELD_TYPE.STRING else 'varbinary'}({field.length})"
     if field.type_code in _BLOBS:
         name = f"{_size(field.length)}blob"
-    return DeclaredColumn(field.name, name, ResultType.BINARY, pa.binary())
+    return MysqlColumn(field.name, name, ResultType.BINARY, pa.binary())
 
 
 def _size(length: int) -> str:
@@ -127,10 +127,10 @@ def _bytes_per_character(charset_id: int) -> int:
 Values = Sequence[bytes | None]
 
 
-class ColumnReader:
+class MysqlColumnReader:
     """Reads one column, chunk by chunk."""
 
-    def __init__(self, declared: DeclaredColumn) -> None:
+    def __init__(self, declared: MysqlColumn) -> None:
         self._declared = declared
         self._arrow = declared.arrow
         self._is_decided = False

@@ -43,7 +43,7 @@ _ORDERED = frozenset({
     "date", "timestamp", "time", "interval", "uuid", "bytea", "jsonb", "inet", "cidr", "oid", "money", "bit", "char",
     "macaddr",
 })  # fmt: skip
-"""Types whose values are known to have an order; json, xml, point and others have none."""
+"""Types whose values are known to have an order; json, xml and point have none."""
 
 
 def literal(text: str) -> str:

@@ -77,7 +77,7 @@ CHUNK_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class TooLarge:
     """What was too large: in the row of the chunk, counted from 0, a value or the row itself; else a message."""
 
     limit_bytes: int
@@ -136,7 +136,7 @@ class MessageGuard(Tap):
         self._held: list[bytes] | None = None
         self.was_cut = False
         """Whether the last chunk was ended early: rows follow."""
-        self.refusal: Refusal | None = None
+        self.refusal: TooLarge | None = None
         """Why the connection was ended."""
 
     def limit(self, cell_bytes: int) -> None:
@@ -240,7 +240,7 @@ class MessageGuard(Tap):
                 self._cells = _Cells(limit)
                 self._is_dropped = self._is_dropped or length > ROW_CELLS * limit
         elif limit is not None and length > ROW_CELLS * limit:
-            self._refuse(Refusal(ROW_CELLS * limit, None, None))
+            self._refuse(TooLarge(ROW_CELLS * limit, None, None))
 
     def _is_swallowed(self, kind: bytes) -> bool:
         """Whether asyncpg must not see a message: it belongs to a chunk whose end was announced before."""
@@ -248,7 +248,7 @@ class MessageGuard(Tap):
             self._owed -= 1
             return True
         if kind == _ERROR_RESPONSE:
-            # The first is the reason; others only say that the transaction has failed.
+            # The first has the reason; later ones only say that the transaction has failed.
             swallowed, self._has_failed = self._has_failed or not self._in_chunk, True
             return swallowed
         return kind in _ENDS_OF_CHUNK or not self._in_chunk
@@ -257,11 +257,11 @@ class MessageGuard(Tap):
         column = cells.find(piece)
         limit = self._cell_bytes or 0
         if column is not None:
-            self._refuse(Refusal(limit, self._rows - 1, column))
+            self._refuse(TooLarge(limit, self._rows - 1, column))
         elif cells.seen_bytes > ROW_CELLS * limit:
-            self._refuse(Refusal(ROW_CELLS * limit, self._rows - 1, None))
+            self._refuse(TooLarge(ROW_CELLS * limit, self._rows - 1, None))
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: TooLarge) -> None:
         self.refusal = refusal
         self._transport.abort()
 
@@ -295,7 +295,7 @@ class Field:
     modifier: int
 
 
-class Connection(asyncpg.Connection):
+class PostgresqlConnection(asyncpg.Connection):
     """A connection whose statements are described in full and whose notices go to `on_notice`."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
@@ -386,7 +386,7 @@ class Connection(asyncpg.Connection):
     def _read_others_as_text(self, oids: set[int]) -> None:
         """Everything that JSON shows as text, or that is parsed here, travels as the server's own text.
 
-        asyncpg would look these types up in the catalogue, and cannot decode all of them.
+        asyncpg would query these types in the catalogue, and cannot decode all of them.
         """
         settings: Any = self.get_settings()
         for oid in oids - _NATIVE - _AS_INTEGERS.keys() - self._as_text:

@@ -19,14 +19,14 @@ from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver.engines.connections import ConnectionPool, DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog, literal
-from queryserver.engines.postgresql.connection import Connection, connect_errors, refusals, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection, connect_errors, refusals, statement_errors
 from queryserver.engines.postgresql.loading import PostgresqlLoader
 from queryserver.engines.postgresql.own_database import OwnDatabase
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
-    Kind,
     Unfit,
+    ValueKind,
     columns,
     declare,
     dimensions_of,
@@ -47,7 +47,7 @@ from queryserver.platform.addresses import AddressRules
 Values = Sequence[Any]
 
 
-class ColumnReader:
+class PostgresqlColumnReader:
     """Reads one column, chunk by chunk."""
 
     def __init__(self, name: str, declared: DeclaredType) -> None:
@@ -73,10 +73,10 @@ def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.
     """What reads a column; text for all of it where the first values have no place in its type."""
     try:
         read = partial(read_native, declared)
-        if declared.kind is Kind.RECORD:
+        if declared.kind is ValueKind.RECORD:
             declared = with_fields(declared, first)
         if declared.kind in NESTED:
-            dimensions = dimensions_of(declared, first) if declared.kind is Kind.ARRAY else 1
+            dimensions = dimensions_of(declared, first) if declared.kind is ValueKind.ARRAY else 1
             read = partial(read_nested, declared, dimensions=dimensions)
         read(first)
     except Unfit:
@@ -97,7 +97,7 @@ class PostgresqlStatement:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: PostgresqlConnection,
         sql: str,
         interrupt_process: Callable[[int], Awaitable[None]],
         *,
@@ -111,7 +111,7 @@ class PostgresqlStatement:
         self._keyword = first_keyword(sql)
         self._interrupt_process = interrupt_process
         self._read_only = read_only
-        self._readers: Sequence[ColumnReader] = ()
+        self._readers: Sequence[PostgresqlColumnReader] = ()
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
         self._cursor: Any = None
@@ -146,7 +146,7 @@ class PostgresqlStatement:
             declared = await declare(connection, fields) if fields else ()
         self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
-        self._readers = [ColumnReader(name, kind) for name, kind in zip(self._names, declared, strict=True)]
+        self._readers = [PostgresqlColumnReader(name, kind) for name, kind in zip(self._names, declared, strict=True)]
         go_on()
         if not fields or self._keyword == "CALL":
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
@@ -227,8 +227,8 @@ class KeepAlive:
 class PostgresqlAddress:
     """One database of a server, the login used when a session brings none, and the limits of the pool.
 
-    `host` may be the directory of a unix socket. `ssl` takes libpq's words (`prefer`, `require`, `verify-full`, …), and
-    so does `server_state` (`any`, `primary`, …).
+    `host` may be the directory of a unix socket. `ssl` takes the values of libpq (`prefer`, `verify-full`, …), and so
+    does `server_state` (`any`, `primary`, …).
     """
 
     host: str
@@ -259,14 +259,14 @@ class PostgresqlAddress:
             raise CredentialsRequired("PostgreSQL needs a user and a password.")
         return DatabaseLogin(self.user, self.password or "")
 
-    async def connect(self, login: DatabaseLogin) -> Connection:
+    async def connect(self, login: DatabaseLogin) -> PostgresqlConnection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
 
         HostRefused, an EngineUnavailable, for a refused address, and for the service's own database.
         """
         hosts = [self.host] if self.host.startswith("/") else list(await self.rules.resolve(self.host, self.port))
         with connect_errors():
-            connection: Connection = await asyncpg.connect(
+            connection: PostgresqlConnection = await asyncpg.connect(
                 host=hosts,
                 port=self.port,
                 user=login.user,
@@ -275,7 +275,7 @@ class PostgresqlAddress:
                 ssl=self.ssl,
                 timeout=self.connect_timeout_s,
                 statement_cache_size=0,
-                connection_class=Connection,
+                connection_class=PostgresqlConnection,
                 target_session_attrs=self.server_state,
                 server_settings={"application_name": self.application_name, **_SESSION_DEFAULTS},
             )
@@ -418,7 +418,7 @@ class PostgresqlEngine:
             return self._user_logins.login(user.id)
         return self._address.login(options.credentials)
 
-    async def _connect(self, login: DatabaseLogin) -> Connection:
+    async def _connect(self, login: DatabaseLogin) -> PostgresqlConnection:
         if self._user_logins is None or not self._user_logins.is_own(login):
             return await self._address.connect(login)
         await self._user_logins.repair(login)
@@ -428,7 +428,7 @@ class PostgresqlEngine:
         return connection
 
 
-async def _prepare(options: SessionOptions, role: str | None, connection: Connection) -> None:
+async def _prepare(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
     """Apply the role, the schema and the settings in one round trip each; a fresh connection without them costs none.
 
     The role is not kept by DISCARD ALL.

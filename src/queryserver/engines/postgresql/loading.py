@@ -28,7 +28,7 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.postgresql.connection import Connection, RefusalTap, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection, RefusalTap, statement_errors
 from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -56,13 +56,13 @@ _IS_PLAIN = f"""
 # Types whose names are no keywords would be searched along the session's search_path.
 _NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
-"""All texts between quotes, NULL as nothing without quotes: COPY's own way to tell '' from NULL."""
+"""All texts between quotes, NULL as nothing without quotes: so COPY distinguishes '' from NULL."""
 
 
 class PostgresqlLoader:
     """A TableLoader. After a cancel the connection is closed."""
 
-    def __init__(self, connection: Connection, executor: Executor, *, read_only: bool) -> None:
+    def __init__(self, connection: PostgresqlConnection, executor: Executor, *, read_only: bool) -> None:
         self._connection = connection
         self._executor = executor
         self._read_only = read_only
@@ -84,7 +84,7 @@ class PostgresqlLoader:
                 async with staged(load.staging, ledger, self._roll_back) as staging:
                     return await self._load(load, schema, batches, staging)
         except asyncio.CancelledError:
-            # The stop signal may still be on its way to the server's process: nobody else may meet it.
+            # The stop signal may still be on its way to the server's process, which must serve no other session.
             await asyncio.shield(self._connection.shut())
             raise
 
@@ -96,7 +96,7 @@ class PostgresqlLoader:
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
 
     async def _refuse_replacing(self, load: TableLoad) -> None:
-        """Raises StatementRejected for what is no table by itself; the server refuses a table that others need."""
+        """Raises StatementRejected for what is no plain table; the server refuses one that other objects need."""
         if not load.replace:
             return
         with statement_errors(started=False):

@@ -16,7 +16,7 @@ _CALL_S = 5
 _KNOWN_FOR_S = 60.0
 """A database that is moved or restored gets another identity."""
 _AGAIN_S = 5.0
-"""Until the attempt after one that failed or was cancelled: each takes up to `_CALL_S`, while all others wait."""
+"""Until the attempt after one that failed or was cancelled: each takes up to `_CALL_S`, for which all requests wait."""
 
 _DATABASE = """
 SELECT pg_catalog.current_database()::text AS name, oid::bigint AS number, {cluster} AS cluster
@@ -38,7 +38,7 @@ class Queries(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class DatabaseIdentity:
     """What its server calls a database: replicas share it, copies do not."""
 
     name: str
@@ -46,7 +46,7 @@ class Identity:
     cluster: int | None
     """None: this login may not read it."""
 
-    def is_same(self, other: "Identity", *, on_one_server: bool) -> bool:
+    def is_same(self, other: "DatabaseIdentity", *, on_one_server: bool) -> bool:
         """Whether both are one database; `on_one_server` is what the addresses say."""
         if self.cluster is None or other.cluster is None:
             return on_one_server and (self.name == other.name or self.number == other.number)
@@ -64,7 +64,7 @@ class OwnDatabase:
         self._dsn = dsn
         self._clock = clock
         self._reading = asyncio.Lock()
-        self._known: Identity | None = None
+        self._known: DatabaseIdentity | None = None
         self._failure = ""
         """Of the last attempt to read it."""
         self._read_again_at: float | None = None
@@ -97,7 +97,7 @@ class OwnDatabase:
         if own.is_same(found, on_one_server=on_own_server):
             raise HostRefused(f"Connections to {found.name} are not allowed here: it is the service's own database.")
 
-    async def _read(self) -> Identity:
+    async def _read(self) -> DatabaseIdentity:
         try:
             connection = await asyncpg.connect(self._dsn, timeout=_CALL_S, statement_cache_size=0)
             try:
@@ -111,9 +111,9 @@ class OwnDatabase:
         return found
 
 
-async def _identity(connection: Queries) -> Identity | None:
+async def _identity(connection: Queries) -> DatabaseIdentity | None:
     for query in (_WITH_CLUSTER, _WITHOUT_CLUSTER):
         with suppress(*_NO_SUCH_CATALOGUE):
             row = await connection.fetchrow(query, timeout=_CALL_S)
-            return None if row is None else Identity(row["name"], row["number"], row["cluster"])
+            return None if row is None else DatabaseIdentity(row["name"], row["number"], row["cluster"])
     return None

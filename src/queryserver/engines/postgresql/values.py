@@ -11,12 +11,12 @@ import asyncpg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryserver.engines.postgresql.connection import NO_MODIFIER, Connection, Field
+from queryserver.engines.postgresql.connection import NO_MODIFIER, Field, PostgresqlConnection
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """How the values of a type arrive, and how they are read."""
 
     BOOL = auto()
@@ -45,7 +45,7 @@ class DeclaredType:
     `fields` are those of a composite type, `element` and `delimiter` those of an array.
     """
 
-    kind: Kind
+    kind: ValueKind
     result: ResultType
     name: str
     precision: int | None = None
@@ -56,25 +56,25 @@ class DeclaredType:
 
 
 def _texts(names: Mapping[int, str], result: ResultType) -> dict[int, DeclaredType]:
-    return {oid: DeclaredType(Kind.TEXT, result, name) for oid, name in names.items()}
+    return {oid: DeclaredType(ValueKind.TEXT, result, name) for oid, name in names.items()}
 
 
 _VARCHAR, _CHAR, _NUMERIC = 1043, 1042, 1700
 _BUILTIN: Mapping[int, DeclaredType] = {
-    16: DeclaredType(Kind.BOOL, ResultType.BOOLEAN, "boolean"),
-    17: DeclaredType(Kind.BYTEA, ResultType.BINARY, "bytea"),
-    20: DeclaredType(Kind.INT8, ResultType.BIGINT, "bigint"),
-    21: DeclaredType(Kind.INT2, ResultType.SMALLINT, "smallint"),
-    23: DeclaredType(Kind.INT4, ResultType.INT, "integer"),
-    26: DeclaredType(Kind.OID, ResultType.BIGINT, "oid"),
-    700: DeclaredType(Kind.FLOAT4, ResultType.FLOAT, "real"),
-    701: DeclaredType(Kind.FLOAT8, ResultType.DOUBLE, "double precision"),
-    1082: DeclaredType(Kind.DATE, ResultType.DATE, "date"),
-    1114: DeclaredType(Kind.TIMESTAMP, ResultType.TIMESTAMP, "timestamp without time zone"),
-    1184: DeclaredType(Kind.TIMESTAMPTZ, ResultType.TIMESTAMP_TZ, "timestamp with time zone"),
-    1186: DeclaredType(Kind.TEXT, ResultType.INTERVAL_DAY_TIME, "interval"),
-    _NUMERIC: DeclaredType(Kind.NUMERIC, ResultType.DECIMAL, "numeric"),
-    2249: DeclaredType(Kind.RECORD, ResultType.STRUCT, "record"),
+    16: DeclaredType(ValueKind.BOOL, ResultType.BOOLEAN, "boolean"),
+    17: DeclaredType(ValueKind.BYTEA, ResultType.BINARY, "bytea"),
+    20: DeclaredType(ValueKind.INT8, ResultType.BIGINT, "bigint"),
+    21: DeclaredType(ValueKind.INT2, ResultType.SMALLINT, "smallint"),
+    23: DeclaredType(ValueKind.INT4, ResultType.INT, "integer"),
+    26: DeclaredType(ValueKind.OID, ResultType.BIGINT, "oid"),
+    700: DeclaredType(ValueKind.FLOAT4, ResultType.FLOAT, "real"),
+    701: DeclaredType(ValueKind.FLOAT8, ResultType.DOUBLE, "double precision"),
+    1082: DeclaredType(ValueKind.DATE, ResultType.DATE, "date"),
+    1114: DeclaredType(ValueKind.TIMESTAMP, ResultType.TIMESTAMP, "timestamp without time zone"),
+    1184: DeclaredType(ValueKind.TIMESTAMPTZ, ResultType.TIMESTAMP_TZ, "timestamp with time zone"),
+    1186: DeclaredType(ValueKind.TEXT, ResultType.INTERVAL_DAY_TIME, "interval"),
+    _NUMERIC: DeclaredType(ValueKind.NUMERIC, ResultType.DECIMAL, "numeric"),
+    2249: DeclaredType(ValueKind.RECORD, ResultType.STRUCT, "record"),
     **_texts(
         {
             18: '"char"', 19: "name", 25: "text", 114: "json", 142: "xml", 650: "cidr", 705: "unknown", 790: "money",
@@ -106,7 +106,7 @@ SELECT a.attname, a.atttypid, a.atttypmod
  ORDER BY a.attnum"""
 
 
-async def declare(connection: Connection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
+async def declare(connection: PostgresqlConnection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
     """The declared type of each column. Only types that are not built in are queried."""
     types = _Types(connection)
     declared = [await types.resolve(field.type_oid, field.modifier) for field in fields]
@@ -132,7 +132,7 @@ def columns(fields: Sequence[Field], declared: Sequence[DeclaredType]) -> tuple[
 class _Types:
     """Reads the catalogue, each type once. Arrays, domains and composite types lead to further types."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: PostgresqlConnection) -> None:
         self._connection = connection
         self._rows: dict[int, asyncpg.Record] = {}
 
@@ -155,15 +155,15 @@ class _Types:
         if row["kind"] == "c":
             attributes = await self._connection.fetch(_ATTRIBUTES, row["relation"])
             fields = [(a["attname"], await self.resolve(a["atttypid"], a["atttypmod"])) for a in attributes]
-            return DeclaredType(Kind.COMPOSITE, ResultType.STRUCT, row["typname"], fields=tuple(fields))
+            return DeclaredType(ValueKind.COMPOSITE, ResultType.STRUCT, row["typname"], fields=tuple(fields))
         if row["typname"] == "hstore":
-            return DeclaredType(Kind.HSTORE, ResultType.MAP, "hstore")
+            return DeclaredType(ValueKind.HSTORE, ResultType.MAP, "hstore")
         is_text = row["kind"] in ("e", "r", "m") or row["category"] == "S"
-        return DeclaredType(Kind.TEXT, ResultType.STRING if is_text else ResultType.USER_DEFINED, row["typname"])
+        return DeclaredType(ValueKind.TEXT, ResultType.STRING if is_text else ResultType.USER_DEFINED, row["typname"])
 
 
 def _array(element: DeclaredType, delimiter: str) -> DeclaredType:
-    return DeclaredType(Kind.ARRAY, ResultType.ARRAY, f"{element.name}[]", element=element, delimiter=delimiter)
+    return DeclaredType(ValueKind.ARRAY, ResultType.ARRAY, f"{element.name}[]", element=element, delimiter=delimiter)
 
 
 def _modified(oid: int, modifier: int) -> DeclaredType:
@@ -295,17 +295,17 @@ _CALENDAR_DAYS = (-719_162 - _DAYS_1970_TO_2000, 2_932_896 - _DAYS_1970_TO_2000)
 _CALENDAR_US = (-62_135_596_800_000_000 - _US_1970_TO_2000, 253_402_300_799_999_999 - _US_1970_TO_2000)
 _DECIMAL128_DIGITS = 38
 _ARROW_TYPES = {
-    Kind.BOOL: pa.bool_(),
-    Kind.INT2: pa.int16(),
-    Kind.INT4: pa.int32(),
-    Kind.INT8: pa.int64(),
-    Kind.OID: pa.int64(),
-    Kind.FLOAT4: pa.float32(),
-    Kind.FLOAT8: pa.float64(),
-    Kind.DATE: pa.date32(),
-    Kind.TIMESTAMP: pa.timestamp("us"),
-    Kind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
-    Kind.BYTEA: pa.binary(),
+    ValueKind.BOOL: pa.bool_(),
+    ValueKind.INT2: pa.int16(),
+    ValueKind.INT4: pa.int32(),
+    ValueKind.INT8: pa.int64(),
+    ValueKind.OID: pa.int64(),
+    ValueKind.FLOAT4: pa.float32(),
+    ValueKind.FLOAT8: pa.float64(),
+    ValueKind.DATE: pa.date32(),
+    ValueKind.TIMESTAMP: pa.timestamp("us"),
+    ValueKind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
+    ValueKind.BYTEA: pa.binary(),
 }
 
 
@@ -315,7 +315,7 @@ class Unfit(Exception):
 
 def arrow_type(declared: DeclaredType) -> pa.DataType:
     """The Arrow type of single values: text where no other type holds every digit."""
-    if declared.kind is Kind.NUMERIC and declared.precision is not None:
+    if declared.kind is ValueKind.NUMERIC and declared.precision is not None:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
             return pa.decimal128(digits, declared.scale)
@@ -328,11 +328,11 @@ def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     Raises Unfit.
     """
     wanted = arrow_type(declared)
-    if declared.kind is Kind.DATE:
+    if declared.kind is ValueKind.DATE:
         return _moved(pa.array(values, pa.int32()), _CALENDAR_DAYS, _DAYS_1970_TO_2000).cast(wanted)
-    if declared.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+    if declared.kind in (ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ):
         return _moved(pa.array(values, pa.int64()), _CALENDAR_US, _US_1970_TO_2000).cast(wanted)
-    if declared.kind is Kind.NUMERIC:
+    if declared.kind is ValueKind.NUMERIC:
         return read_text(declared, values)
     return pa.array(values, wanted)
 
@@ -340,10 +340,10 @@ def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
 def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
     """Values in the server's text form, as inside arrays and composite values. Raises Unfit."""
     wanted = arrow_type(declared)
-    if declared.kind is Kind.BYTEA:
+    if declared.kind is ValueKind.BYTEA:
         return pa.array([None if v is None else bytes.fromhex(v.removeprefix("\\x")) for v in values], wanted)
     texts = pa.array(values, pa.string())
-    if declared.kind is Kind.BOOL:
+    if declared.kind is ValueKind.BOOL:
         return pc.call_function("equal", [texts, pa.scalar("t")])
     try:
         return texts.cast(wanted)
@@ -359,10 +359,10 @@ def native_as_text(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     return pa.array([None if value is None else write(value) for value in values], pa.string())
 
 
-_WRITERS: dict[Kind, Callable[[int], str]] = {
-    Kind.DATE: date_text,
-    Kind.TIMESTAMP: timestamp_text,
-    Kind.TIMESTAMPTZ: lambda microseconds: timestamp_text(microseconds, "+00:00"),
+_WRITERS: dict[ValueKind, Callable[[int], str]] = {
+    ValueKind.DATE: date_text,
+    ValueKind.TIMESTAMP: timestamp_text,
+    ValueKind.TIMESTAMPTZ: lambda microseconds: timestamp_text(microseconds, "+00:00"),
 }
 
 
@@ -375,17 +375,17 @@ def _moved(numbers: pa.Array, limits: tuple[int, int], offset: int) -> pa.Array:
     return pc.call_function("add", [numbers, pa.scalar(offset, numbers.type)])
 
 
-NESTED = frozenset({Kind.ARRAY, Kind.COMPOSITE, Kind.HSTORE})
+NESTED = frozenset({ValueKind.ARRAY, ValueKind.COMPOSITE, ValueKind.HSTORE})
 
 
 def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensions: int = 1) -> pa.Array:
     """Values from the server's text form; an array has `dimensions`. Raises Unfit."""
-    if declared.kind is Kind.ARRAY:
+    if declared.kind is ValueKind.ARRAY:
         arrays = [None if text is None else array_literal(text, declared.delimiter) for text in texts]
         return _lists(declared, arrays, dimensions)
-    if declared.kind is Kind.COMPOSITE:
+    if declared.kind is ValueKind.COMPOSITE:
         return _structs(declared, [None if text is None else composite_attributes(text) for text in texts])
-    if declared.kind is Kind.HSTORE:
+    if declared.kind is ValueKind.HSTORE:
         pairs = [None if text is None else hstore_pairs(text) for text in texts]
         return pa.array(pairs, pa.map_(pa.string(), pa.string()))
     return read_text(declared, texts)
@@ -409,9 +409,9 @@ def with_fields(declared: DeclaredType, texts: Sequence[str | None]) -> Declared
     first = next((text for text in texts if text is not None), None)
     if first is None:
         raise Unfit
-    text_type = DeclaredType(Kind.TEXT, declared.result, "text")
+    text_type = DeclaredType(ValueKind.TEXT, declared.result, "text")
     fields = tuple((f"field{i}", text_type) for i in range(len(composite_attributes(first))))
-    return DeclaredType(Kind.COMPOSITE, declared.result, declared.name, fields=fields)
+    return DeclaredType(ValueKind.COMPOSITE, declared.result, declared.name, fields=fields)
 
 
 def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) -> pa.Array:

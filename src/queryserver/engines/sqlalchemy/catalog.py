@@ -1,6 +1,6 @@
 """Metadata of any data source that SQLAlchemy's Inspector can read.
 
-It knows neither functions nor statistics. Types are in the dialect's words, not always the engine's own.
+It knows neither functions nor statistics. Types have the dialect's names, not always the engine's own.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class SqlalchemyCatalog:
         raise NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:
-        """The query in the dialect's words. A `%` stands for itself: the driver gets no parameters."""
+        """The query in the dialect's SQL. A `%` stands for itself: the driver gets no parameters."""
         plain: Any = type(self._connection.dialect)
         dialect: sa.Dialect = plain(paramstyle="named")
         return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import Dialect
 
-from queryserver.engines.sqlalchemy.values import RowReader, declare
+from queryserver.engines.sqlalchemy.values import SqlalchemyRowReader, declare
 from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, first_keyword, pieces, place_in
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import (
@@ -326,7 +326,7 @@ class SqlalchemyAnswer:
         self._stopper = stopper
         self._rules = rules
         self._result: sa.CursorResult[Any] | None = None
-        self._reader = RowReader(())
+        self._reader = SqlalchemyRowReader(())
         self._chunk = ChunkSize()
         self._step = 1
         self._ahead: Sequence[Sequence[Any]] = ()
@@ -360,7 +360,7 @@ class SqlalchemyAnswer:
             declare(field, [row[place] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
             for place, field in enumerate(description)
         ]
-        self._reader = RowReader(declared)
+        self._reader = SqlalchemyRowReader(declared)
         self.columns = tuple(one.column for one in declared)
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:

@@ -26,7 +26,7 @@ from queryserver.platform.outbound import guarded, install_guard
 def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     """The dialect of a url and the module that it talks with. Raises DriverNotInstalled.
 
-    They are packages of others: whatever goes wrong at its import, a driver counts as not installed. One may connect
+    They are foreign packages: whatever goes wrong at its import, a driver counts as not installed. One may connect
     when it is first imported; so all imports of them go through here, and are held to the rules.
     """
     install_guard()
@@ -40,7 +40,7 @@ def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     except HostRefused as error:
         text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
         raise DriverNotInstalled(text) from error
-    except Exception as error:  # packages of others may raise anything when they are imported
+    except Exception as error:  # a foreign package may raise anything when it is imported
         raise DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
 
 
@@ -250,6 +250,6 @@ class SqlalchemyEngine:
 
     def _connect(self, options: SessionOptions) -> SqlalchemyConnection:
         rules = self._address.rules
-        with guarded(rules):  # dialects are code of others
+        with guarded(rules):  # dialects are foreign code
             engine = self._address.engine(options)
         return SqlalchemyConnection.opened(engine, self._name, self._stopping, read_only=self._read_only, rules=rules)

@@ -172,7 +172,7 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[Ta
 
 
 def _arguments(count: int) -> str:
-    """SQLite tells how many there are, not their names; below 0: any number."""
+    """SQLite gives their number, not their names; below 0: any number."""
     if count < 0:
         return "..."
     return ", ".join(_ARGUMENTS[:count] if count <= len(_ARGUMENTS) else (f"X{n}" for n in range(1, count + 1)))

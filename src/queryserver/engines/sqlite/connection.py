@@ -212,7 +212,7 @@ class SqliteConnection:
         self, connection: apsw.Connection, *, busy_timeout_s: float, cell_max_bytes: int | None = None
     ) -> None:
         self.native = connection
-        """The driver's own connection, for statements of ours; confined like the others."""
+        """The driver's own connection, for statements of ours; confined like those of users."""
         self._cell_max_bytes = cell_max_bytes
         self._authorizer = Authorizer()
         self._busy_timeout_s = busy_timeout_s

@@ -271,7 +271,7 @@ class SqliteEngine:
 
 
 def _check(options: SessionOptions) -> None:
-    """Refuse, in SQLite's words, what it does not have."""
+    """Refuse, with SQLite's messages, what it does not have."""
     if options.database and options.database.lower() != "main":
         raise StatementRejected(f"unknown database {options.database}")
     for name in options.settings:
