@@ -78,11 +78,40 @@ class DriverThreads:
     def start(self, call: Callable[[], Answered], *, user_id: int) -> Future[Answered]:
         """Run a piece of a user's statement once the user has a thread. Raises EngineUnavailable after `close`."""
         self._check_open()
-        outcome = Future[Answered]()
-        waiting = asyncio.create_task(self._placed(outcome, call, user_id), name="statement waits for a thread")
+        outcome, loop = Future[Answered](), asyncio.get_running_loop()
+
+        def give_back() -> None:
+            self.busy -= 1
+            self._places.give_back(user_id)
+
+        def ended(running: Future[Answered]) -> None:  # in the thread of the call
+            with suppress(RuntimeError):  # the loop is closed: no task waits for a place
+                loop.call_soon_threadsafe(give_back)
+            if running.cancelled():
+                outcome.set_exception(EngineUnavailable("The engine is closed."))
+            elif (error := running.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(running.result())
+
+        async def placed() -> None:
+            await self._places.take(user_id)
+            self.busy += 1
+            if self._closed or not outcome.set_running_or_notify_cancel():
+                give_back()
+                outcome.cancel()
+            else:
+                self._statements.submit(call).add_done_callback(ended)
+
+        def waited(task: asyncio.Task[None]) -> None:
+            self._waiting.discard(task)
+            if task.cancelled():  # perhaps before its first step
+                outcome.cancel()
+
+        waiting = asyncio.create_task(placed(), name="statement waits for a thread")
         self._waiting.add(waiting)
-        waiting.add_done_callback(partial(self._waited, outcome))
-        outcome.add_done_callback(lambda ended: waiting.cancel() if ended.cancelled() else None)
+        waiting.add_done_callback(waited)
+        outcome.add_done_callback(lambda done: waiting.cancel() if done.cancelled() else None)
         return outcome
 
     async def control(
@@ -111,40 +140,6 @@ class DriverThreads:
             waiting.cancel()
         for pool in (self._statements, self._control):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
-
-    async def _placed(self, outcome: Future[Answered], call: Callable[[], Answered], user_id: int) -> None:
-        """Take a place, and give it back when the call has ended. `outcome` is settled in any case."""
-        await self._places.take(user_id)
-        if self._closed or not outcome.set_running_or_notify_cancel():
-            self._places.give_back(user_id)
-            outcome.cancel()
-            return
-        loop = asyncio.get_running_loop()
-        self.busy += 1
-        running = self._statements.submit(call)
-        running.add_done_callback(lambda ended: self._ended(loop, outcome, ended, user_id))
-
-    def _waited(self, outcome: Future[Answered], waiting: asyncio.Task[None]) -> None:
-        self._waiting.discard(waiting)
-        if waiting.cancelled():  # perhaps before its first step
-            outcome.cancel()
-
-    def _ended(
-        self, loop: asyncio.AbstractEventLoop, outcome: Future[Answered], ended: Future[Answered], user_id: int
-    ) -> None:
-        """In the thread of the call."""
-        with suppress(RuntimeError):  # the loop is closed: no task waits for a place
-            loop.call_soon_threadsafe(self._give_back, user_id)
-        if ended.cancelled():
-            outcome.set_exception(EngineUnavailable("The engine is closed."))
-        elif (error := ended.exception()) is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(ended.result())
-
-    def _give_back(self, user_id: int) -> None:
-        self.busy -= 1
-        self._places.give_back(user_id)
 
     def _check_open(self) -> None:
         if self._closed:

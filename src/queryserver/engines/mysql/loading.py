@@ -210,7 +210,7 @@ class MysqlLoader:
             )
 
     async def _refuse_replacing(self, table: TableName) -> None:
-        """Raises StatementRejected for a view, and for a table with foreign keys to it: they would follow the old one."""
+        """Raises StatementRejected for a view, and for a table with foreign keys to it, which would follow it."""
         kinds = await self._rows(f"SELECT table_type FROM information_schema.tables WHERE {_is(table)}")
         keys = await self._rows(
             "SELECT 1 FROM information_schema.key_column_usage"
