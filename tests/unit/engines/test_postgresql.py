@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import each
 
-from queryserver.engines.postgresql.connection import connect_errors, statement_errors
-from queryserver.engines.postgresql.engine import PostgresqlColumnReader
+from queryserver.engines.postgresql.connection import PostgresqlColumnReader, connect_errors, statement_errors
 from queryserver.engines.postgresql.values import (
     DATE_INFINITY,
     TIMESTAMP_INFINITY,

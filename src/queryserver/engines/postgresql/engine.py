@@ -2,214 +2,28 @@
 
 import asyncio
 import hmac
-import re
 import secrets
 import ssl as tls
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import asyncpg
-import pyarrow as pa
-from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver.engines.connections import ConnectionPool, DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog, literal
-from queryserver.engines.postgresql.connection import PostgresqlConnection, connect_errors, refusals, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection, PostgresqlStatement, connect_errors
 from queryserver.engines.postgresql.loading import PostgresqlLoader
 from queryserver.engines.postgresql.own_database import OwnDatabase
-from queryserver.engines.postgresql.values import (
-    NESTED,
-    DeclaredType,
-    Unfit,
-    ValueKind,
-    columns,
-    declare,
-    dimensions_of,
-    native_as_text,
-    read_native,
-    read_nested,
-    with_fields,
-)
 from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, SessionOptions, TableLoader
-from queryserver.engines.sessions import PooledSessions, Rows, StreamedSession, record_batch
-from queryserver.engines.statement_texts import KeptLines, first_keyword
+from queryserver.engines.sessions import PooledSessions, StreamedSession
 from queryserver.engines.threaded import lower_priority
-from queryserver.errors.statements import CredentialsRequired, EngineError, StatementRejected
-from queryserver.formats.columns import Column
+from queryserver.errors.statements import CredentialsRequired, StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules
-
-Values = Sequence[Any]
-
-
-class PostgresqlColumnReader:
-    """Reads one column, chunk by chunk."""
-
-    def __init__(self, name: str, declared: DeclaredType) -> None:
-        self._name = name
-        self._declared = declared
-        self._read: Callable[[Values], pa.Array] | None = None
-
-    def read(self, values: Values) -> pa.Array:
-        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
-        try:
-            if self._read is None:
-                self._read = _reader_for(self._declared, values)
-            return self._read(values)
-        except Unfit as error:
-            message = (
-                f'column "{self._name}" holds a value that type {self._declared.name} cannot carry'
-                f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
-            )
-            raise StatementRejected(message) from error
-
-
-def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
-    """What reads a column; text for all of it where the first values have no place in its type."""
-    try:
-        read = partial(read_native, declared)
-        if declared.kind is ValueKind.RECORD:
-            declared = with_fields(declared, first)
-        if declared.kind in NESTED:
-            dimensions = dimensions_of(declared, first) if declared.kind is ValueKind.ARRAY else 1
-            read = partial(read_nested, declared, dimensions=dimensions)
-        read(first)
-    except Unfit:
-        return partial(native_as_text, declared)
-    return read
-
-
-_COMMAND_TAG = re.compile(r"(?:INSERT \d+|UPDATE|DELETE|MERGE|SELECT) (\d+)")
-_COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)
-_CHANGES_ROWS = ("INSERT", "UPDATE", "DELETE", "MERGE")
-
-
-class PostgresqlStatement:
-    """A StatementSource: a portal, open from `execute` until its last row is read or `end` is called.
-
-    `interrupt_process` sends the stop signal to a server process.
-    """
-
-    def __init__(
-        self,
-        connection: PostgresqlConnection,
-        sql: str,
-        interrupt_process: Callable[[int], Awaitable[None]],
-        *,
-        read_only: bool = False,
-    ) -> None:
-        self.columns: tuple[Column, ...] = ()
-        self.log_lines = KeptLines()
-        self.is_open = False
-        self._connection = connection
-        self._sql = sql
-        self._keyword = first_keyword(sql)
-        self._interrupt_process = interrupt_process
-        self._read_only = read_only
-        self._readers: Sequence[PostgresqlColumnReader] = ()
-        self._names: Sequence[str] = ()
-        self._prepared: PreparedStatement | None = None
-        self._cursor: Any = None
-        self._owns_transaction = False
-        self._in_use = asyncio.Lock()
-        self._rows_read = 0
-        self._whole: Rows = ()
-        self._tag = ""
-        connection.on_notice = self.log_lines.keep
-
-    @property
-    def modified_rows(self) -> int | None:
-        """From the command tag; asyncpg gives none for a portal, but there every changed row was returned."""
-        if match := _COMMAND_TAG.match(self._tag):
-            return int(match[1])
-        if self._prepared is None or self.is_open or self._keyword not in _CHANGES_ROWS:
-            return None
-        return self._rows_read
-
-    async def execute(self, go_on: Callable[[], None]) -> None:
-        if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
-            raise StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
-        go_on()
-        connection = self._connection
-        with statement_errors(started=False):
-            if self._read_only:
-                # Anew for each statement: one before it may have switched the default off by set_config().
-                await connection.execute("SET default_transaction_read_only = on")
-            prepared, fields = await connection.prepare_described(self._sql)
-            if prepared.get_parameters():
-                raise StatementRejected("there is no parameter $1")
-            declared = await declare(connection, fields) if fields else ()
-        self.columns = columns(fields, declared)
-        self._names = [field.name for field in fields]
-        self._readers = [PostgresqlColumnReader(name, kind) for name, kind in zip(self._names, declared, strict=True)]
-        go_on()
-        if not fields or self._keyword == "CALL":
-            # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
-            with refusals(connection.guard, self._names), statement_errors(started=True):
-                self._whole = await prepared.fetch()
-            self._tag = prepared.get_statusmsg() or ""
-            return
-        with statement_errors(started=False):
-            self._prepared, self.is_open = prepared, True
-            if not connection.is_in_transaction():
-                await connection.execute("BEGIN")
-                self._owns_transaction = True
-
-    async def fetch(self, count: int) -> Rows:
-        """Only as many rows as weigh some MiB. After the last ones the transaction is committed.
-
-        Raises cell_too_large, RowTooLarge.
-        """
-        if self._prepared is None:
-            rows, self._whole = self._whole, ()
-            return rows if self.columns else ()
-        guard = self._connection.guard
-        async with self._in_use:
-            if not self.is_open:
-                return ()
-            with refusals(guard, self._names, self._rows_read), statement_errors(started=True):
-                if self._cursor is None:
-                    self._cursor = await self._prepared.cursor()
-                guard.begin_chunk()
-                try:
-                    rows = await self._cursor.fetch(count)
-                finally:
-                    guard.end_chunk()
-                if guard.was_cut:
-                    # asyncpg takes a short chunk for the last one.
-                    self._cursor._exhausted = False  # noqa: SLF001 nothing public says so
-            self._rows_read += len(rows)
-            if not guard.was_cut and len(rows) < count:
-                await self._end("COMMIT")
-            return rows
-
-    def read(self, rows: Rows) -> pa.RecordBatch:
-        return record_batch(rows, self._names, [reader.read for reader in self._readers])
-
-    async def interrupt(self) -> None:
-        if not self._connection.is_closed():
-            await self._interrupt_process(self._connection.get_server_pid())
-
-    def was_interrupted(self, error: EngineError) -> bool:
-        return isinstance(error.__cause__, asyncpg.QueryCanceledError)
-
-    async def end(self, *, keep: bool) -> None:
-        async with self._in_use:
-            if self.is_open:
-                await self._end("COMMIT" if keep else "ROLLBACK")
-
-    async def _end(self, verb: str) -> None:
-        self.is_open = False
-        self._connection.guard.drop_rest()
-        if self._owns_transaction and not self._connection.is_closed():
-            with statement_errors(started=True):
-                await self._connection.execute(verb)
-
 
 _SESSION_DEFAULTS = {"TimeZone": "UTC", "DateStyle": "ISO", "IntervalStyle": "postgres"}
 

@@ -28,7 +28,8 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.postgresql.connection import PostgresqlConnection, RefusalTap, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection, statement_errors
+from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 

@@ -11,7 +11,7 @@ import asyncpg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryserver.engines.postgresql.connection import NO_MODIFIER, Field, PostgresqlConnection
+from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -106,7 +106,7 @@ SELECT a.attname, a.atttypid, a.atttypmod
  ORDER BY a.attnum"""
 
 
-async def declare(connection: PostgresqlConnection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
+async def declare(connection: asyncpg.Connection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
     """The declared type of each column. Only types that are not built in are queried."""
     types = _Types(connection)
     declared = [await types.resolve(field.type_oid, field.modifier) for field in fields]
@@ -132,7 +132,7 @@ def columns(fields: Sequence[Field], declared: Sequence[DeclaredType]) -> tuple[
 class _Types:
     """Reads the catalogue, each type once. Arrays, domains and composite types lead to further types."""
 
-    def __init__(self, connection: PostgresqlConnection) -> None:
+    def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
         self._rows: dict[int, asyncpg.Record] = {}
 
