@@ -11,7 +11,7 @@ from tests.refusals import raises_code
 
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.mysql.catalog import MysqlCatalog
-from queryserver.engines.mysql.catalog_sql import quoted
+from queryserver.engines.mysql.connection import quoted
 from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 from queryserver.engines.protocol import Catalog, Engine, ForeignKey, TableColumn
 

@@ -12,7 +12,7 @@ from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 
-from queryserver.engines.mysql.catalog_sql import quoted
+from queryserver.engines.mysql.connection import quoted
 from queryserver.engines.mysql.loading import RowWriter
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.errors.statements import StatementRejected

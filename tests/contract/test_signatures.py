@@ -237,8 +237,8 @@ def _is_member(member: object) -> bool:
 
 
 def shape(member: Any) -> tuple[str, ...]:
-    """Names, kinds and defaults of the parameters; what is awaited; properties apart."""
-    if isinstance(member, property):
+    """Names, kinds and defaults of the parameters; what is awaited. A property may be an attribute of instances."""
+    if isinstance(member, property) or not callable(member):
         return ("property",)
     signature = inspect.signature(member, follow_wrapped=True)
     parameters = (f"{p.kind.description} {p.name} = {p.default!r}" for p in signature.parameters.values())
@@ -250,7 +250,7 @@ def shape(member: Any) -> tuple[str, ...]:
 )
 def test_signatures_are_those_of_the_protocol(adapter: Adapter) -> None:
     named = {name: vars(adapter.protocol)[name] for name in members(adapter.protocol)}
-    found = {name: shape(inspect.getattr_static(adapter.load(), name)) for name in named}
+    found = {name: shape(inspect.getattr_static(adapter.load(), name, None)) for name in named}
     assert found == {name: shape(member) for name, member in named.items()}
 
 

@@ -21,7 +21,7 @@ from tests.contract.postgresql_basis import address_of
 from tests.fakes.downloads import StoredTables, column
 from tests.refusals import raises_code
 
-from queryserver.engines.postgresql import connection as message_guard
+from queryserver.engines.postgresql import wire as message_guard
 from queryserver.engines.postgresql.engine import PostgresqlEngine
 from queryserver.engines.protocol import EngineSession
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable

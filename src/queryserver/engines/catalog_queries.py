@@ -1,15 +1,13 @@
-"""What the catalogues of all engines share: reading a few rows, and finding the name that was meant."""
+"""What the catalogues of all engines share: names in SQL, the name that was meant, reading a few rows, samples."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
-import pyarrow as pa
-
-from queryserver.engines.loading import ended
-from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, OperationHandle, SampleKind, TableSummary
+from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, SampleKind, TableSummary
+from queryserver.engines.sessions import ended, submitted
 from queryserver.errors.statements import (
     EngineForbidden,
     EngineUnavailable,
@@ -20,11 +18,11 @@ from queryserver.errors.statements import (
 )
 
 MAX_ROWS = 200_000
-"""More than any list of names may hold, so that whoever cuts it sees that there was more."""
+"""More than any list of names may hold, so that a caller that cuts it knows that there was more."""
 
 MAX_BYTES = 128 * 1024 * 1024
 _SLICE_ROWS = 2_000
-"""Turning so many rows into Python's values takes a few milliseconds: the event loop has others to serve."""
+"""Turning so many rows into Python's values takes a few milliseconds of the event loop."""
 
 Row = tuple[Any, ...]
 """Cells as Arrow's `to_pylist` gives them."""
@@ -40,7 +38,7 @@ class Folding(Enum):
 
 
 def spellings(wanted: str, folding: Folding) -> tuple[str, ...]:
-    """The names to look for, the exact one first; with CASELESS the engine or `choose` must compare."""
+    """The names to search, the exact one first; with CASELESS the engine or `choose` must compare."""
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)
 
@@ -58,7 +56,7 @@ def choose(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
 
 
 async def summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) -> list[TableSummary]:
-    """A summary of each row, made a few thousand at a time: the event loop has others to serve."""
+    """A summary of each row; other tasks run after each few thousand."""
     made = list[TableSummary]()
     for start in range(0, len(rows), _SLICE_ROWS):
         made += map(make, rows[start : start + _SLICE_ROWS])
@@ -67,49 +65,30 @@ async def summaries(rows: Sequence[Row], make: Callable[[Row], TableSummary]) ->
 
 
 async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
-    """The rows of a query, at most the first `max_rows`; none for a statement without result set.
+    """The rows of a query by position, at most the first `max_rows`; none for a statement without result set.
 
     When the caller is cancelled, the statement is stopped at the engine. Raises EngineUnavailable also for a connection
     that is lost on the way, StatementRejected also for an answer of more than `MAX_BYTES`.
     """
     try:
-        async with _finished(session, statement) as (handle, has_rows):
-            return await _collect(session, handle, max_rows) if has_rows else []
+        handle = await session.submit(statement)
+        async with submitted(session, handle):
+            if not (await ended(session, handle)).has_result_set:
+                return []
+            rows, size = list[Row](), 0
+            async for batch in session.batches(handle):
+                size += batch.nbytes
+                if size > MAX_BYTES:
+                    raise StatementRejected("The engine's answer about its metadata is too large.")
+                for start in range(0, batch.num_rows, _SLICE_ROWS):
+                    part = batch.slice(start, min(_SLICE_ROWS, max_rows - len(rows)))
+                    rows += zip(*(column.to_pylist() for column in part.columns), strict=True)
+                    if len(rows) >= max_rows:
+                        return rows
+                    await asyncio.sleep(0)
+            return rows
     except (OutcomeUnknown, SessionLost) as error:
         raise EngineUnavailable(error.message) from error
-
-
-@asynccontextmanager
-async def _finished(session: EngineSession, statement: str) -> AsyncGenerator[tuple[OperationHandle, bool]]:
-    """The statement at its end, and whether it has rows."""
-    handle = await session.submit(statement)
-    try:
-        yield handle, (await ended(session, handle)).has_result_set
-    except BaseException:
-        # Also when the caller is cancelled: the engine must not work for nobody. The adapter limits both calls in time.
-        await asyncio.shield(session.cancel(handle))
-        raise
-    finally:
-        await asyncio.shield(session.close(handle))
-
-
-async def _collect(session: EngineSession, handle: OperationHandle, max_rows: int) -> list[Row]:
-    rows, size = list[Row](), 0
-    async for batch in session.batches(handle):
-        size += batch.nbytes
-        if size > MAX_BYTES:
-            raise StatementRejected("The engine's answer about its metadata is too large.")
-        for start in range(0, batch.num_rows, _SLICE_ROWS):
-            rows += _tuples(batch.slice(start, min(_SLICE_ROWS, max_rows - len(rows))))
-            if len(rows) >= max_rows:
-                return rows
-            await asyncio.sleep(0)
-    return rows
-
-
-def _tuples(batch: pa.RecordBatch) -> list[Row]:
-    """Rows by position: names may occur twice."""
-    return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
 def nulls_last(value: str, direction: str) -> str:
@@ -127,11 +106,9 @@ def sample_query(
     if value is None:
         return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
     if kind in (SampleKind.MAX, SampleKind.MIN):
-        return f"SELECT {value} FROM {source} ORDER BY {order(value, _DIRECTIONS[kind])} LIMIT 1"
+        direction = "DESC" if kind is SampleKind.MAX else "ASC"
+        return f"SELECT {value} FROM {source} ORDER BY {order(value, direction)} LIMIT 1"
     return f"SELECT DISTINCT {value} FROM {source} ORDER BY {order(value, 'ASC')} LIMIT {SAMPLE_ROWS}"
-
-
-_DIRECTIONS = {SampleKind.MAX: "DESC", SampleKind.MIN: "ASC"}
 
 
 def identifier(name: str, *, mark: str = '"') -> str:
@@ -156,7 +133,7 @@ def escaped_literal(text: str) -> str:
 
 @contextmanager
 def metadata_errors() -> Generator[None]:
-    """Around a look at metadata: what the engine denies to the user is told as EngineForbidden."""
+    """Around queries on metadata: StatementDenied, a right that the user lacks, becomes EngineForbidden."""
     try:
         yield
     except StatementDenied as error:

@@ -1,4 +1,4 @@
-"""Connections that are logged in and clean, ready for the next session: a login costs several round trips."""
+"""What connections to data sources share: a pool, pauses between attempts, TLS, and files of embedded databases."""
 
 import asyncio
 import ssl
@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,7 +15,7 @@ from queryserver.errors.statements import EngineUnavailable
 
 
 class PooledConnection(Protocol):
-    """What the pool asks of a connection. None of it raises."""
+    """What the pool needs of a connection. None of it raises."""
 
     def is_closed(self) -> bool:
         """Whether the connection is gone."""
@@ -33,10 +34,19 @@ LoginT = TypeVar("LoginT")
 ConnectionT = TypeVar("ConnectionT", bound=PooledConnection)
 
 
-class ConnectionPool(Generic[LoginT, ConnectionT]):
-    """Idle connections by login; one is never handed to another login.
+@dataclass(frozen=True, slots=True)
+class DatabaseLogin:
+    """The user of a connection, and the database that it starts in where that is the connection's own."""
 
-    At most `max_idle` wait, each at most `idle_s`. How many are in use at once is the callers' affair.
+    user: str
+    password: str = field(repr=False)
+    database: str | None = None
+
+
+class ConnectionPool(Generic[LoginT, ConnectionT]):
+    """Idle connections by login, clean for the next session: a login costs several round trips.
+
+    At most `max_idle` wait, each at most `idle_s`. Callers bound how many are in use at once.
     """
 
     def __init__(self, connect: Callable[[LoginT], Awaitable[ConnectionT]], *, max_idle: int, idle_s: float) -> None:
@@ -65,13 +75,15 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         """Keep the connection for the next session, or close it: when it is in doubt, or enough are idle."""
         is_kept = False
         try:
-            # Asked again afterwards: cleaning may take round trips.
+            # Checked again afterwards: cleaning may take round trips.
             is_kept = self._has_room and await connection.clean() and self._has_room
         finally:
             if not is_kept:
                 await connection.shut()
         if is_kept:
-            self._keep(login, connection)
+            self._idle.append((time.monotonic(), login, connection))
+            if self._reaper is None or self._reaper.done():
+                self._reaper = asyncio.create_task(self._reap(), name="idle connections")
 
     @asynccontextmanager
     async def borrowed(self, login: LoginT) -> AsyncGenerator[ConnectionT]:
@@ -97,11 +109,6 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
     def _has_room(self) -> bool:
         return not self._closed and len(self._idle) < self._max_idle
 
-    def _keep(self, login: LoginT, connection: ConnectionT) -> None:
-        self._idle.append((time.monotonic(), login, connection))
-        if self._reaper is None or self._reaper.done():
-            self._reaper = asyncio.create_task(self._reap(), name="idle connections")
-
     def _pop(self, login: LoginT) -> ConnectionT | None:
         """The connection of `login` that was used last."""
         for position in reversed(range(len(self._idle))):
@@ -112,7 +119,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return None
 
     async def _reap(self) -> None:
-        """Close what nobody took for `idle_s`; ends when none is left."""
+        """Close what was not taken for `idle_s`; ends when none is left."""
         while self._idle:
             rest_s = self._idle[0][0] + self._idle_s - time.monotonic()
             if rest_s > 0:
@@ -146,7 +153,7 @@ class Retries:
 
 
 _PLAIN_TEXT = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""What OpenSSL 3.0, and from 3.2 on, calls an answer that is no TLS at all."""
+"""OpenSSL's names, of 3.0 and from 3.2 on, for an answer that is no TLS at all."""
 
 
 class _NamedContext(ssl.SSLContext):
@@ -170,10 +177,10 @@ class _NamedContext(ssl.SSLContext):
 
 
 def client_tls(server_name: str, *, validate: bool = True, check_name: bool = True, ca: str = "") -> ssl.SSLContext:
-    """What a client of `server_name` needs, for drivers that connect to an address.
+    """TLS of a client of `server_name`, for drivers that connect to an address.
 
-    `ca` is PEM text of the authorities to trust, empty for those of the system. Without `validate` any certificate
-    will do; without `check_name` one of any server of a trusted authority. Raises ValueError: `ca` is not PEM.
+    `ca` is PEM text of the authorities to trust, empty for those of the system. Without `validate` any certificate is
+    accepted; without `check_name` one of any server of a trusted authority. Raises ValueError: `ca` is not PEM.
     """
     context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.server_name = server_name
@@ -198,16 +205,13 @@ NO_TLS = "it offers no TLS"
 
 
 def no_connection(server: str, error: BaseException, *, reason: str = "") -> str:
-    """What to tell of a connection that could not be made: with the reason where TLS is it, without any other.
-
-    `reason` is what only the driver of that server can tell.
-    """
-    told = reason or _reason(error)
-    return f"No connection to {server} could be made{': ' if told else ''}{told}."
+    """The message about a connection that could not be made: with the reason where it is TLS, or a given `reason`."""
+    reason = reason or _tls_reason(error)
+    return f"No connection to {server} could be made{': ' if reason else ''}{reason}."
 
 
-def _reason(error: BaseException) -> str:
-    """In the words of the TLS library, which names neither files nor addresses but those of the certificate."""
+def _tls_reason(error: BaseException) -> str:
+    """The message of the TLS library, which names neither files nor addresses but those of the certificate."""
     cause: BaseException | None = error
     for _ in range(_CAUSES):
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -228,7 +232,8 @@ def database_file(root: Path | None, path: str) -> Path:
     parts = PurePosixPath(path).parts
     if path.startswith("~"):
         raise InvalidPath("The path of a database must be relative to local_database_dir: there is no home directory.")
-    if not parts or path != "/".join(parts) or path.startswith("/") or ".." in parts or _is_odd(path):
+    is_odd = "\\" in path or ":" in path or any(ord(character) < ord(" ") for character in path)
+    if not parts or path != "/".join(parts) or path.startswith("/") or ".." in parts or is_odd:
         raise InvalidPath("The path of a database must be relative to local_database_dir, without .. or links.")
     return root.resolve().joinpath(*parts)
 
@@ -249,10 +254,6 @@ def refuse_links(root: Path, file: Path) -> None:
             raise EngineUnavailable("The database file is behind a link.")
 
 
-def _is_odd(path: str) -> bool:
-    return "\\" in path or ":" in path or any(ord(character) < ord(" ") for character in path)
-
-
 class FileHolder(Protocol):
     """An engine that has the file open."""
 
@@ -263,7 +264,7 @@ class FileHolder(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Nobody works in the file through this engine."""
+        """No statement of this engine is at work in the file."""
         ...
 
     async def let_go(self) -> None:
@@ -272,30 +273,21 @@ class FileHolder(Protocol):
 
 
 class FilePlace:
-    """Who has one file open. `lock` is held while it is opened or closed."""
+    """The engines that have one file open. `lock` is held while it is opened or closed."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        self._holders: list[FileHolder] = []
+        self.holders: set[FileHolder] = set()
 
     async def make_way(self, newcomer: FileHolder) -> bool:
         """Idle holders with another configuration let go; False when one is at work. The caller has `lock`."""
-        for holder in list(self._holders):
+        for holder in list(self.holders):
             if holder is not newcomer and holder.configuration != newcomer.configuration:
                 if not holder.is_idle:
                     return False
                 await holder.let_go()
-                self.left(holder)
+                self.holders.discard(holder)
         return True
-
-    def entered(self, holder: FileHolder) -> None:
-        """It has the file open."""
-        self._holders.append(holder)
-
-    def left(self, holder: FileHolder) -> None:
-        """It has it open no longer."""
-        if holder in self._holders:
-            self._holders.remove(holder)
 
 
 class SharedFiles:

@@ -1,4 +1,4 @@
-"""What the loaders of several engines share."""
+"""What loaders share: refusals, staging tables, reading ahead, values as texts, and loads by plain statements."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -7,25 +7,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute
 
-from queryserver.engines.protocol import (
-    EngineSession,
-    LoadColumn,
-    LoadLedger,
-    OperationHandle,
-    OperationState,
-    OperationStatus,
-    TableLoad,
-    TableName,
-)
+from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.engines.sessions import ended
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementDenied, StatementRejected
 
 _BATCHES_AHEAD = 2
 _CLEAR_S = 30.0
+_STOP_S = 10.0
+_TAKE_BACK_S = 30.0
+_SWAP_S = 120.0
 _SHOWN_CHARACTERS = 40
 
 Answered = TypeVar("Answered")
@@ -45,11 +41,23 @@ def already_there(table: TableName) -> StatementRejected:
 
 
 def refuse_target(load: TableLoad, *, exists: bool) -> None:
-    """Raises StatementRejected where a new table would meet an old one, or nothing is there to append to."""
+    """Raises StatementRejected for a new table that exists already, and for one to append to that does not."""
     if exists and not load.append and not load.replace:
         raise already_there(load.target)
     if load.append and not exists:
         raise StatementRejected(f'Table "{load.target.name}" does not exist.')
+
+
+def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
+    """What makes the rows of the quoted table `staging` visible, in one transaction, in double quotes' SQL.
+
+    Where a table is replaced, DROP TABLE refuses a view.
+    """
+    if load.append:
+        names = ", ".join(identifier(column.name) for column in load.columns)
+        return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"
+    renaming = f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}"
+    return (f"DROP TABLE IF EXISTS {target}", renaming) if load.replace else (renaming,)
 
 
 def no_table(table: TableName) -> StatementRejected:
@@ -64,7 +72,7 @@ def refuse_changes(*, read_only: bool) -> None:
 
 
 def passing(database: str) -> StatementRejected:
-    """What asks for a table in a database that ends with the session gets."""
+    """Why no table is made in a database that ends with the session."""
     return StatementRejected(f'Tables of "{database}" go with their session: nobody would see this one.')
 
 
@@ -87,15 +95,21 @@ class Staging:
         self._ledger = ledger
         self._drop = drop
 
-    async def publish(self, last_step: Awaitable[None], *, takes_it: bool = True) -> None:
-        """Take the step that makes the rows visible, which `takes_it` away with it, or leaves it to be dropped.
+    async def publish(self, last_step: Awaitable[object], *, takes_it: bool = True) -> None:
+        """Take the step that makes the rows visible; the staging table goes with it if it `takes_it`, else is dropped.
 
         This is not broken off: a cancel that comes meanwhile is too late, and reaches the caller after the load.
         """
-        await to_the_end(self._publish(last_step, takes_it=takes_it))
+
+        async def publish() -> None:
+            await last_step
+            self.is_gone = takes_it
+            await self.clear()
+
+        await to_the_end(publish())
 
     async def clear(self) -> None:
-        """Drop the table and tell the ledger. One that cannot be dropped now stays in the ledger."""
+        """Drop the table and settle it in the ledger. One that cannot be dropped now stays there."""
         self.is_cleared = True
         if not self.is_gone:
             try:
@@ -105,19 +119,14 @@ class Staging:
                 return
         await self._ledger.settled(self._table)
 
-    async def _publish(self, last_step: Awaitable[None], *, takes_it: bool) -> None:
-        await last_step
-        self.is_gone = takes_it
-        await self.clear()
-
 
 @asynccontextmanager
 async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
     """Around the life of a staging table, which is made inside: at the end it is dropped, whatever happened.
 
-    The ledger is told before and after.
+    It is entered in the ledger before, and settled after.
     """
-    # Not broken off: nobody could tell then whether it is written down, and a janitor would look for the table later.
+    # Not broken off: it would not be known then whether the table is in the ledger.
     await to_the_end(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
@@ -145,7 +154,7 @@ async def to_the_end(work: Coroutine[Any, Any, Answered]) -> Answered:
 
 
 def deliver_cancel(failure: BaseException | None) -> None:
-    """Hand on a cancel that came at a bad time: now where the work failed, else when the task waits next."""
+    """Deliver a cancel that was held back: now where the work failed, else when the task waits next."""
     if failure is not None:
         raise asyncio.CancelledError from failure
     if (task := asyncio.current_task()) is not None:
@@ -170,33 +179,6 @@ def rows_failures() -> Generator[None]:
         raise error.reason from error.reason.__cause__
 
 
-class _Ahead(Generic[Converted]):
-    """Converted batches between the task that reads them and the engine that takes them."""
-
-    def __init__(self) -> None:
-        self._ready: asyncio.Queue[Converted | None] = asyncio.Queue()
-        self._room = asyncio.Semaphore(_BATCHES_AHEAD)
-
-    async def read(
-        self, batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Converted], executor: Executor
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        await self._room.acquire()
-        async for batch in batches:
-            self._ready.put_nowait(await loop.run_in_executor(executor, convert, batch))
-            await self._room.acquire()
-
-    def end(self, _reading: asyncio.Task[None]) -> None:
-        self._ready.put_nowait(None)
-
-    async def take(self, reading: asyncio.Task[None]) -> AsyncGenerator[Converted]:
-        while (converted := await self._ready.get()) is not None:
-            yield converted
-            self._room.release()
-        if (reason := reading.exception()) is not None:
-            raise RowsFailed(reason)
-
-
 @asynccontextmanager
 async def read_ahead(
     batches: AsyncIterator[pa.RecordBatch], convert: Callable[[pa.RecordBatch], Converted], executor: Executor
@@ -206,10 +188,26 @@ async def read_ahead(
     At most two are ready or under way. What the batches or `convert` raise comes out as RowsFailed. One task reads all
     batches, and has ended when the block is left.
     """
-    ahead = _Ahead[Converted]()
-    reading = asyncio.create_task(ahead.read(batches, convert, executor), name="rows of a load")
-    reading.add_done_callback(ahead.end)
-    taken = ahead.take(reading)
+    ready: asyncio.Queue[Converted | None] = asyncio.Queue()
+    room = asyncio.Semaphore(_BATCHES_AHEAD)
+
+    async def read() -> None:
+        loop = asyncio.get_running_loop()
+        await room.acquire()
+        async for batch in batches:
+            ready.put_nowait(await loop.run_in_executor(executor, convert, batch))
+            await room.acquire()
+
+    async def take() -> AsyncGenerator[Converted]:
+        while (converted := await ready.get()) is not None:
+            yield converted
+            room.release()
+        if (reason := reading.exception()) is not None:
+            raise RowsFailed(reason)
+
+    reading = asyncio.create_task(read(), name="rows of a load")
+    reading.add_done_callback(lambda _: ready.put_nowait(None))
+    taken = take()
     try:
         yield taken
     finally:
@@ -255,34 +253,23 @@ def cell_texts(values: pa.Array) -> pa.Array:
     if pa.types.is_duration(kind):
         return duration_text(values)
     if pa.types.is_binary(kind):
-        return base64_texts(values)
-    if pa.types.is_floating(kind):
-        return _float_texts(values)
+        found = (None if value is None else b64encode(value).decode() for value in values.to_pylist())
+        return pa.array(found, pa.string())
     if pa.types.is_decimal(kind):
-        # Arrow writes small ones with an exponent.
-        return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
+        return plain_decimals(values)
     texts = values.cast(pa.string())
+    if pa.types.is_floating(kind):
+        # As Java reads them.
+        for arrow, java in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
+            texts = _kernels.if_else(_kernels.equal(texts, arrow), java, texts)
     is_clock = pa.types.is_time(kind) or pa.types.is_timestamp(kind)
     return without_zero_fraction(texts) if is_clock else texts
-
-
-def base64_texts(values: pa.Array) -> pa.Array:
-    """Bytes in base64."""
-    return pa.array([None if value is None else b64encode(value).decode() for value in values.to_pylist()], pa.string())
 
 
 def hex_texts(values: pa.Array, before: str = "", behind: str = "") -> pa.Array:
     """Bytes in hexadecimal digits, between two texts."""
     found = (None if value is None else f"{before}{value.hex()}{behind}" for value in values.to_pylist())
     return pa.array(found, pa.string())
-
-
-def _float_texts(values: pa.Array) -> pa.Array:
-    """As Java reads them."""
-    texts = values.cast(pa.string())
-    for arrow, java in (("nan", "NaN"), ("-nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
-        texts = _kernels.if_else(_kernels.equal(texts, arrow), java, texts)
-    return texts
 
 
 def plain_decimals(decimals: pa.Array) -> pa.Array:
@@ -293,25 +280,6 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
     return pa.array([None if value is None else f"{value:f}" for value in decimals.to_pylist()], pa.string())
 
 
-_POLL_S = 1.0
-
-
-async def ended(session: EngineSession, handle: OperationHandle) -> OperationStatus:
-    """The status at the end. Raises the statement's failure, StatementRejected when it was stopped at the engine."""
-    status = await session.poll(handle, wait_s=_POLL_S)
-    while not status.state.is_terminal:
-        status = await session.poll(handle, wait_s=_POLL_S)
-    if status.error is not None:
-        raise status.error
-    if status.state is OperationState.CANCELED:
-        raise StatementRejected("The statement was canceled at the engine.")
-    return status
-
-
-_STOP_S = 10.0
-_TAKE_BACK_S = 30.0
-_SWAP_S = 120.0
-
 Written = Sequence[bytes]
 """Rows of values as the engine's SQL has them, each without the commas and brackets around it."""
 
@@ -319,24 +287,24 @@ Written = Sequence[bytes]
 async def execute(session: EngineSession, statement: str) -> None:
     """Run a statement to its end. It is stopped at the engine when the caller is cancelled. Raises EngineError."""
     submitting = asyncio.create_task(session.submit(statement), name="submit")
+
+    async def end() -> None:
+        # Stop and free the statement, if there is one. The adapter limits both calls in time.
+        await asyncio.wait({submitting}, timeout=_STOP_S)
+        if not submitting.done():
+            submitting.cancel()
+            await asyncio.wait({submitting})
+        with suppress(EngineError, asyncio.CancelledError):
+            handle = submitting.result()
+            await session.cancel(handle)
+            await session.close(handle)
+
     try:
-        # Whoever gave up in the middle of it would not know what to stop.
+        # A cancel in the middle of it would leave nothing to stop the statement by.
         handle = await asyncio.shield(submitting)
         await ended(session, handle)
     finally:
-        await asyncio.shield(_end(session, submitting))
-
-
-async def _end(session: EngineSession, submitting: asyncio.Task[object]) -> None:
-    """Stop and free the statement, if there is one. The adapter limits both calls in time."""
-    await asyncio.wait({submitting}, timeout=_STOP_S)
-    if not submitting.done():
-        submitting.cancel()
-        await asyncio.wait({submitting})
-    with suppress(EngineError, asyncio.CancelledError):
-        handle = submitting.result()
-        await session.cancel(handle)  # type: ignore[arg-type]
-        await session.close(handle)  # type: ignore[arg-type]
+        await asyncio.shield(end())
 
 
 @asynccontextmanager
@@ -348,28 +316,28 @@ async def made(
 ) -> AsyncGenerator[Staging]:
     """Around the filling of a table that was made under its own name; dropped at the end unless `is_gone` is set.
 
-    Only what `create` has made is dropped or told to the ledger: not a table that somebody else made meanwhile.
+    Only what `create` has made is dropped or entered in the ledger: not a table that another client made meanwhile.
     """
     creating = asyncio.create_task(create(), name="create table")
+
+    async def undo() -> None:
+        await asyncio.wait({creating}, timeout=_TAKE_BACK_S)
+        if not creating.done():
+            creating.cancel()
+        elif not creating.cancelled() and creating.exception() is None:
+            with suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_TAKE_BACK_S):
+                    await drop()
+
     async with AsyncExitStack() as stack:
         try:
-            # Who gave up in the middle of it would not know whose table it is.
+            # A cancel in the middle of it would leave open who made the table.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staged(table, ledger, drop))
         except BaseException:  # a cancel too: the table must not stay
-            await asyncio.shield(_undo(creating, drop))
+            await asyncio.shield(undo())
             raise
         yield filled
-
-
-async def _undo(creating: asyncio.Task[object], drop: Callable[[], Awaitable[None]]) -> None:
-    await asyncio.wait({creating}, timeout=_TAKE_BACK_S)
-    if not creating.done():
-        creating.cancel()
-    elif not creating.cancelled() and creating.exception() is None:
-        with suppress(EngineError, TimeoutError):
-            async with asyncio.timeout(_TAKE_BACK_S):
-                await drop()
 
 
 class StatementLoader(ABC):
@@ -467,8 +435,8 @@ class StatementLoader(ABC):
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
         """Give the new table the name of the old one, which is dropped.
 
-        These are two renamings. The ledger is told of the old table behind them, for it is the only one between them:
-        what a server that dies there leaves of it has the name `qs_import_<id>_old`.
+        These are two renamings. The old table is entered in the ledger after them only, for between them it is the only
+        one: what a server that dies there leaves of it has the name `qs_import_<id>_old`.
         """
         old = TableName(load.staging.database, f"{load.staging.name.lstrip('_')}_old")
         try:
@@ -482,7 +450,7 @@ class StatementLoader(ABC):
                     raise EngineTimeout("The tables were not renamed in time.") from None
                 raise
         async with staged(old, ledger, partial(self.drop, old)):
-            """It is dropped when this is left; a failure stays in the ledger."""
+            """Drops it, or leaves it in the ledger."""
 
     async def _is_swapped(self, load: TableLoad, old: TableName) -> bool:
         """Whether a renaming that failed took place; if not, the old table has its name again."""
@@ -509,8 +477,11 @@ class StatementLoader(ABC):
             raise
         if is_renamed:
             staging.is_gone = True
-        else:
-            await self._fill_target(load, ledger)
+            return
+        create = partial(self.create, load.target, load.columns)
+        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+            await execute(self._session, self._copy(load))
+            filled.is_gone = True
 
     async def _take_back(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
         """The staging table can only have gone by taking the target's name: then the target is ours, and goes."""
@@ -522,12 +493,6 @@ class StatementLoader(ABC):
                     await ledger.made(load.target)
                     await self.drop(load.target)
                     await ledger.settled(load.target)
-
-    async def _fill_target(self, load: TableLoad, ledger: LoadLedger) -> None:
-        create = partial(self.create, load.target, load.columns)
-        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
-            await execute(self._session, self._copy(load))
-            filled.is_gone = True
 
 
 async def statements_of(written: AsyncGenerator[Written], most_bytes: int) -> AsyncGenerator[Sequence[bytes]]:

@@ -1,4 +1,4 @@
-"""What an SQL engine is to this service: sessions, catalogues, loaders."""
+"""The Protocols of an SQL engine (sessions, catalogue, loader), and the values that cross them."""
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,7 +26,7 @@ class TableKind(StrEnum):
 
     @property
     def is_view(self) -> bool:
-        """Neither holds rows of its own that could be updated."""
+        """It has no rows of its own that could be updated."""
         return self in {TableKind.VIEW, TableKind.MATERIALIZED_VIEW}
 
 
@@ -76,7 +76,7 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True)
 class TableProperty:
-    """One property as the engine tells it."""
+    """One property as the engine shows it."""
 
     name: str
     value: str
@@ -136,7 +136,7 @@ class FunctionDescription:
     signature: str = ""
     return_type: str = ""
     is_builtin: str = ""
-    """`BUILTIN` or the engine's own word."""
+    """`BUILTIN` or the engine's own term."""
     is_persistent: str = ""
     """`true`, `false` or unknown."""
     description: str = ""
@@ -152,12 +152,12 @@ class SampleKind(StrEnum):
 
 
 SAMPLE_ROWS = 100
-"""At most so many rows make a sample."""
+"""Largest number of rows of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """Facts about an engine that services ask for, so that nobody compares dialect names."""
+    """Facts about an engine; services never compare dialect names."""
 
     one_process: bool = False
     """The data belong to one process at a time: only the process that holds them may claim statements."""
@@ -168,10 +168,10 @@ class EngineCapabilities:
     explain_column: str | None = None
     """The column of the plan's text, where the answer has others beside it; None: all columns."""
     explain_failure: re.Pattern[str] | None = None
-    """What a plan begins with that is a refusal in truth; the rest are the engine's words."""
+    """The beginning of a plan that is a refusal; the engine's message follows it."""
     reports_progress: bool = False
     places: tuple[tuple[str, int], ...] = ()
-    """Hosts and ports that sessions connect to, one of them for each; empty: none, or the driver alone knows."""
+    """Hosts and ports, to one of which a session connects; empty: none, or known to the driver alone."""
     wants_credentials: bool = False
     """Callers log in at the data source themselves, through create_session."""
     wants_external_token: bool = False
@@ -203,13 +203,13 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class OperationHandle:
-    """Names one statement within its engine. `token` is opaque text that a re-attaching engine can read back."""
+    """One statement within its engine. `token` is opaque text that a re-attaching engine can read back."""
 
     token: str
 
 
 class OperationState(StrEnum):
-    """Where the engine is with a statement."""
+    """The state of a statement at its engine."""
 
     PENDING = "pending"
     """In the engine's own queue."""
@@ -221,19 +221,15 @@ class OperationState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """No further change will come."""
-        return self in _TERMINAL
-
-
-_TERMINAL = frozenset({OperationState.FINISHED, OperationState.CANCELED, OperationState.FAILED})
+        """The state does not change any more."""
+        return self in {OperationState.FINISHED, OperationState.CANCELED, OperationState.FAILED}
 
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """A look at a statement. `progress` is 0..100, None where the engine tells none.
+    """The status of a statement. `progress` is 0..100 or unknown; `error` is set exactly in FAILED.
 
     `modified_rows` is None until known; after a result set it is final once `batches` has ended.
-    `error` is set exactly in FAILED.
     """
 
     state: OperationState
@@ -253,8 +249,8 @@ class EngineSession(Protocol):
     async def submit(self, statement: str) -> OperationHandle:
         """Start a statement and return before it ends.
 
-        Raises StatementRejected (the engine refused the text; StatementDenied where it tells that a right is missing,
-        here and wherever a statement fails), EngineUnavailable (never sent), OutcomeUnknown.
+        Raises StatementRejected (the engine refused the text; StatementDenied, here and wherever a statement fails,
+        where the engine names a missing right), EngineUnavailable (never sent), OutcomeUnknown.
         """
         ...
 
@@ -277,7 +273,7 @@ class EngineSession(Protocol):
         ...
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        """The engine's log lines from number `start` on; empty where the engine tells none."""
+        """The engine's log lines from number `start` on; empty where the engine has none."""
         ...
 
     async def cancel(self, handle: OperationHandle) -> None:
@@ -302,9 +298,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def capabilities(self) -> EngineCapabilities:
-        """What this engine can do."""
-        ...
+    def capabilities(self) -> EngineCapabilities: ...
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
         """Open a session for `user`; leaving it ends the engine's work for it.
@@ -324,16 +318,16 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ResumableEngine(Protocol):
-    """An engine whose running statements survive the loss of their client; its sessions are `ResumableSession`s."""
+    """An engine whose running statements survive the loss of their client; its sessions are ResumableSession."""
 
     def reattach(
         self, user: User, options: SessionOptions, token: str, *, rows_read: int
     ) -> AbstractAsyncContextManager[tuple[EngineSession, OperationHandle]]:
         """Follow a statement that another process started; `batches` goes on after its first `rows_read` rows.
 
-        `token` is what `resume_token` gave last, or the token of the handle. Leaving it ends the statement and its
-        session at the engine, unless `detach` was called. Raises OutcomeUnknown (message begins `Results have
-        expired`) when the engine no longer knows the statement or those rows cannot be had again, EngineUnavailable.
+        `token` is the last `resume_token`, or the token of the handle. Leaving it ends the statement and its session at
+        the engine, unless `detach` was called. Raises EngineUnavailable, and OutcomeUnknown (message begins `Results
+        have expired`) when the engine no longer knows the statement or those rows cannot be read again.
         """
         ...
 
@@ -345,22 +339,22 @@ class ResumableSession(Protocol):
     def resume_token(self, handle: OperationHandle) -> str:
         """The token by which to go on from what `poll` and `batches` gave last.
 
-        It may change with each of them; the former one stays valid until the next of them is asked for anything, so
-        that whoever stores rows and token together before going on loses nothing and reads nothing twice.
+        Each of them may change it. The former one stays valid until the next call: a caller that stores rows and token
+        together before going on loses nothing and reads nothing twice.
         """
         ...
 
     def detach(self) -> None:
-        """From now on nothing is stopped at the engine when the session is left."""
+        """Leave the statement running at the engine when the session is left."""
         ...
 
 
 class Catalog(Protocol):
-    """One look at the metadata; used by one task, one call after the other.
+    """The metadata as one user sees it; used by one task, one call after the other. No method reads table data.
 
-    Names are looked up exactly first, then folded as the engine folds unquoted names; they are quoted or bound, never
+    Names are matched exactly first, then folded as the engine folds unquoted names; they are quoted or bound, never
     pasted. `database` `""` is the default database of the session, except on an engine that has a schema without name.
-    Cancelling the task that waits ends the engine's work too. No method reads table data.
+    Cancelling the task that waits ends the engine's work too.
 
     All raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the right), EngineTimeout, and
     StatementRejected for anything else that the engine refuses.
@@ -383,7 +377,7 @@ class Catalog(Protocol):
         ...
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """What the engine already knows of a column of `table`; nothing is computed."""
+        """What the engine already has about a column of `table`; nothing is computed."""
         ...
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
@@ -432,7 +426,7 @@ class CatalogEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """Where a table is. Names are data: the loader quotes them. `database` None: where the session is."""
+    """The name of a table, without quotes. `database` None: that of the session."""
 
     database: str | None
     name: str
@@ -440,7 +434,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class LoadColumn:
-    """One column of a table to be made. `declared` is its SQL type with precision and scale, as the dialect has it."""
+    """One column of a table to be made. `declared` is its SQL type in the dialect, with precision and scale."""
 
     name: str
     type: ColumnType
@@ -452,8 +446,8 @@ class LoadColumn:
 class TableLoad:
     """One table to be made, or, with `append`, to be added to.
 
-    With `replace`, a table that is there makes way for the new one, which takes its name; nothing but a table does.
-    `staging` names a table in the same database that nobody else uses: rows that are not visible yet may lie there.
+    With `replace` the new table takes the name of an old one, if that is a plain table. `staging` names a table of
+    this load alone in the same database, for rows that are not visible yet.
     """
 
     target: TableName
@@ -464,18 +458,17 @@ class TableLoad:
 
 
 class LoadLedger(Protocol):
-    """Remembers which tables must go if the server dies; durable before each call returns."""
+    """Records which tables must be dropped if the server dies; durable before each call returns."""
 
     async def made(self, table: TableName) -> None:
-        """This table is, or is about to be, in the database, and must not stay there.
+        """Enter a table that must not stay: a staging table before it is made, one of the target's own name after.
 
-        Told before a staging table is made. Of a table of the target's own name it is told only after it was made:
-        one that somebody else made meanwhile is never dropped.
+        So a table that another client made meanwhile is never dropped.
         """
         ...
 
     async def settled(self, table: TableName) -> None:
-        """It is gone, or it is the finished table and stays."""
+        """Remove it: it is dropped, or it is the finished table."""
         ...
 
 
@@ -487,18 +480,17 @@ class TableLoader(Protocol):
         ...
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Make the table with all rows, or add all rows to it; the number of rows.
+        """Make the table with all rows, or add all rows to it; the number of rows. Values are bound, or escaped.
 
-        Reads the batches as fast as the engine takes them, and waits for the engine. When anything fails (an engine
-        that refuses, batches that raise, a cancel) the staging table is gone or in the ledger, a new table is not
-        there, and an old one is as it was, also one that was to be replaced. Values are bound, or escaped by the
-        driver. The engine's work is stopped when the call is canceled. Raises EngineError (StatementRejected where the
-        engine refuses, also a table that another made meanwhile), and what the batches raise.
+        Reads the batches as fast as the engine takes them. When anything fails (a refusal, batches that raise, a
+        cancel, which also stops the engine's work) the staging table is gone or in the ledger, a new table is not
+        there, and an old one is as it was, also one that was to be replaced. Raises EngineError (StatementRejected
+        also for a table that another client made meanwhile), and what the batches raise.
         """
         ...
 
     async def drop(self, table: TableName) -> None:
-        """Drop a table that the ledger named, if it is there. Raises EngineError."""
+        """Drop a table of the ledger, if it is there. Raises EngineError."""
         ...
 
 

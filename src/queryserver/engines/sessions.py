@@ -1,9 +1,9 @@
-"""Sessions over asyncio connections, with their pool."""
+"""Sessions over asyncio connections: one streamed statement at a time; and `run`, a statement from start to end."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol
@@ -16,12 +16,29 @@ from queryserver.engines.statement_texts import ChunkSize, pieces
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import Column
 
-_CANCEL_AGAIN_S = 0.5
-_END_S = 5.0
-_FEW_CELLS = 2_000
 MAX_LOG_LINES = 10_000
 
+_CANCEL_AGAIN_S = 0.5
+_END_S = 5.0
+_CALL_S = 5.0
+_INTERRUPT_S = 5.0
+_PREPARE_S = 30.0
+_POLL_S = 1.0
+_CONVERTER_THREADS = 2
+_FEW_CELLS = 2_000
+"""So many are turned into Arrow without a thread."""
+_MOST_BYTES = 16 * 1024 * 1024
+
 Rows = Sequence[Sequence[Any]]
+
+
+def record_batch(
+    rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Sequence[Any]], pa.Array]]
+) -> pa.RecordBatch:
+    """Rows as Arrow, with one reader for each column; without rows, empty columns."""
+    by_column = list(zip(*rows, strict=True)) or [()] * len(names)
+    arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 class Stopped(StatementRejected):
@@ -41,12 +58,12 @@ class StatementSource(Protocol):
 
     @property
     def modified_rows(self) -> int | None:
-        """None while or where the server does not tell."""
+        """None while, or where, the server does not say."""
         ...
 
     @property
     def log_lines(self) -> Sequence[str]:
-        """What the server told about the statement."""
+        """The server's notices about the statement."""
         ...
 
     @property
@@ -79,15 +96,15 @@ class StatementSource(Protocol):
         ...
 
 
-class Operation:
-    """A statement that runs, or ran; nobody else may use its connection until `close`.
+class StreamedOperation:
+    """A statement that runs, or ran; its connection serves nothing else until `close`.
 
     `cancel_s` is how long a cancel goes on sending stop signals.
     """
 
     def __init__(self, source: StatementSource, executor: Executor, *, cancel_s: float = 10.0) -> None:
+        self.source = source
         self._cancel_s = cancel_s
-        self._source = source
         self._executor = executor
         self._chunk = ChunkSize()
         self._first: Rows = ()
@@ -96,28 +113,18 @@ class Operation:
         self._cancel_asked = False
         self._canceled = False
         self._abandoned = False
-        self._is_deaf = False
+        self._ignores_signals = False
         self._start = asyncio.create_task(self._run(), name="statement")
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Columns of the result, none without one."""
-        return self._source.columns
-
-    @property
-    def log_lines(self) -> Sequence[str]:
-        """What the server told about the statement."""
-        return self._source.log_lines
-
-    @property
-    def in_doubt(self) -> bool:
-        """The connection must not serve another session: a stop signal or an answer may still be on its way to it."""
-        return self._cancel_asked or self._abandoned or self.is_running
 
     @property
     def is_running(self) -> bool:
         """The server is at work for this statement."""
         return bool(self._unfinished())
+
+    @property
+    def in_doubt(self) -> bool:
+        """The connection must not serve another session: a stop signal or an answer may still be on its way to it."""
+        return self._cancel_asked or self._abandoned or self.is_running
 
     async def status(self, wait_s: float) -> OperationStatus:
         """The present status, the terminal one if it comes within `wait_s`."""
@@ -126,15 +133,16 @@ class Operation:
         if not self._start.done():
             return OperationStatus(OperationState.RUNNING)
         if self._start.cancelled():
-            left = OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
-            return OperationStatus(OperationState.FAILED, error=left)
+            unknown = OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
+            return OperationStatus(OperationState.FAILED, error=unknown)
         self._start.result()
         if self._canceled:
             return OperationStatus(OperationState.CANCELED)
         if self._error is not None:
             return OperationStatus(OperationState.FAILED, error=self._error)
+        source = self.source
         return OperationStatus(
-            OperationState.FINISHED, has_result_set=bool(self.columns), modified_rows=self._source.modified_rows
+            OperationState.FINISHED, has_result_set=bool(source.columns), modified_rows=source.modified_rows
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
@@ -143,7 +151,10 @@ class Operation:
         while rows:
             if is_ahead := self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
-            batch = await self._batch(rows)
+            if len(rows) * len(self.source.columns) <= _FEW_CELLS:
+                batch = self.source.read(rows)
+            else:
+                batch = await asyncio.get_running_loop().run_in_executor(self._executor, self.source.read, rows)
             rows = ()
             self._chunk.learn(batch)
             for piece in pieces(batch):
@@ -159,24 +170,24 @@ class Operation:
 
     async def cancel(self) -> None:
         """Stop the statement at the server; nothing happens once it has ended there."""
-        if not self.is_running and not self._source.is_open:
+        if not self.is_running and not self.source.is_open:
             return
         self._cancel_asked = True
         try:
             async with asyncio.timeout(self._cancel_s):
                 while tasks := self._unfinished():
                     # A signal that meets the server between two messages of a statement is lost: hence again.
-                    await self._source.interrupt()
+                    await self.source.interrupt()
                     await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
-                if self._source.is_open:
+                if self.source.is_open:
                     self._canceled = True
                     await self._end(keep=False)
         except TimeoutError:
-            self._is_deaf = True
+            self._ignores_signals = True
 
     async def close(self) -> None:
         """Free what the server holds for the statement; one that still runs is stopped, unless that was in vain."""
-        if not self._start.done() and not self._is_deaf:
+        if not self._start.done() and not self._ignores_signals:
             await self.cancel()
         tasks = self._unfinished()
         for task in tasks:
@@ -191,34 +202,29 @@ class Operation:
 
     async def _run(self) -> None:
         try:
-            await self._source.execute(self._go_on)
+            await self.source.execute(self._go_on)
             self._first = await self._fetch()
         except EngineError as error:
             self._error = error
-            stopped = self._cancel_asked and self._source.was_interrupted(error)
-            self._canceled = stopped or isinstance(error, Stopped)
+            was_stopped = self._cancel_asked and self.source.was_interrupted(error)
+            self._canceled = was_stopped or isinstance(error, Stopped)
             await self._end(keep=False)
 
     async def _fetch(self) -> Rows:
-        if self._source.is_open:
+        if self.source.is_open:
             self._go_on()
-        return await self._source.fetch(self._chunk.rows)
-
-    async def _batch(self, rows: Rows) -> pa.RecordBatch:
-        if len(rows) * len(self.columns) <= _FEW_CELLS:
-            return self._source.read(rows)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._source.read, rows)
+        return await self.source.fetch(self._chunk.rows)
 
     def _go_on(self) -> None:
         if self._cancel_asked:
             raise Stopped
 
     async def _end(self, *, keep: bool) -> None:
-        if not self._source.is_open:
+        if not self.source.is_open:
             return
         try:
             async with asyncio.timeout(_END_S):
-                await self._source.end(keep=keep)
+                await self.source.end(keep=keep)
         except (EngineError, TimeoutError):
             self._abandoned = True
 
@@ -227,23 +233,19 @@ class Operation:
 
 
 class StreamedSession:
-    """An EngineSession. It knows its last statement only, because one runs at a time.
+    """An EngineSession. It knows its last statement only: handles of earlier ones may be canceled and closed again.
 
-    `is_connected` tells whether the connection is still there; `executor` turns rows into Arrow.
+    `is_connected` says whether the connection is still there; `executor` turns rows into Arrow.
     """
 
     def __init__(
-        self,
-        new_source: Callable[[str], StatementSource],
-        *,
-        is_connected: Callable[[], bool],
-        executor: Executor,
+        self, new_source: Callable[[str], StatementSource], *, is_connected: Callable[[], bool], executor: Executor
     ) -> None:
         self._new_source = new_source
         self._is_connected = is_connected
         self._executor = executor
         self._count = 0
-        self._operation: Operation | None = None
+        self._operation: StreamedOperation | None = None
         self._in_doubt = False
         self._left = False
 
@@ -253,47 +255,39 @@ class StreamedSession:
         return not self._in_doubt and self._is_connected()
 
     async def submit(self, statement: str) -> OperationHandle:
-        """Start a statement; what is left of the one before is freed."""
         await self._close_operation()
         if not await self.is_alive():
             raise SessionLost("The session is gone; the statement was not started.")
         self._count += 1
-        self._operation = Operation(self._new_source(statement), self._executor)
+        self._operation = StreamedOperation(self._new_source(statement), self._executor)
         return OperationHandle(str(self._count))
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The present status; waits up to `wait_s` for a terminal one."""
         return await self._find(handle).status(wait_s)
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        """Columns of the result, in order."""
-        return self._find(handle).columns
+        return self._find(handle).source.columns
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        """The rows, read once."""
         return self._find(handle).batches()
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        """What the server told, from line `start` on."""
-        return self._find(handle).log_lines[start:]
+        return self._find(handle).source.log_lines[start:]
 
     async def cancel(self, handle: OperationHandle) -> None:
-        """Stop the statement at the server. A handle of an earlier statement is harmless."""
         if handle.token == str(self._count) and self._operation is not None:
             await self._operation.cancel()
 
     async def close(self, handle: OperationHandle) -> None:
-        """Free what the server holds for the statement. A handle of an earlier statement is harmless."""
         if handle.token == str(self._count):
             await self._close_operation()
 
     async def is_alive(self) -> bool:
-        """Whether the session can take another statement."""
         is_free = self._operation is None or not self._operation.is_running
         return is_free and not self._left and self._is_connected()
 
     async def leave(self) -> None:
-        """Stop and free everything; the connection is somebody else's from now on. Limited in time."""
+        """Stop and free everything; the session must not use its connection any more. Limited in time."""
         self._left = True
         await self._close_operation()
 
@@ -302,16 +296,10 @@ class StreamedSession:
             await self._operation.close()
             self._in_doubt = self._in_doubt or self._operation.in_doubt
 
-    def _find(self, handle: OperationHandle) -> Operation:
+    def _find(self, handle: OperationHandle) -> StreamedOperation:
         if self._operation is None or handle.token != str(self._count):
             raise OutcomeUnknown("The engine no longer knows this statement.")
         return self._operation
-
-
-_CONVERTER_THREADS = 2
-CALL_S = 5.0
-_INTERRUPT_S = 5.0
-_PREPARE_S = 30.0
 
 
 class PooledSessions(Generic[LoginT, ConnectionT]):
@@ -340,9 +328,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
         """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
         connection = await self._pool.take(login)
         session = StreamedSession(
-            partial(new_source, connection),
-            is_connected=lambda: not connection.is_closed(),
-            executor=self._executor,
+            partial(new_source, connection), is_connected=lambda: not connection.is_closed(), executor=self._executor
         )
         try:
             await self._limited(prepare(connection), _PREPARE_S)
@@ -354,7 +340,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
     async def connection(
         self, login: LoginT, prepare: Callable[[ConnectionT], Awaitable[None]]
     ) -> AsyncGenerator[tuple[ConnectionT, Executor]]:
-        """A clean connection made ready by `prepare`, without a session, and threads for what it reads or writes.
+        """A clean connection made ready by `prepare`, and threads for what it reads or writes.
 
         What raises out of the block puts the connection in doubt.
         """
@@ -363,14 +349,14 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             yield connection, self._executor
 
     async def call(
-        self, login: LoginT, work: Callable[[ConnectionT], Awaitable[None]], *, within_s: float = CALL_S
+        self, login: LoginT, work: Callable[[ConnectionT], Awaitable[object]], *, within_s: float = _CALL_S
     ) -> None:
-        """A few words on a connection that no session has. Raises what `connect_errors` makes of a failure."""
+        """A short call on a connection that no session has. Raises what `connect_errors` makes of a failure."""
         async with self._pool.borrowed(login) as connection:
             await self._limited(work(connection), within_s)
 
-    async def interrupt(self, login: LoginT, signal: Callable[[ConnectionT], Awaitable[None]]) -> None:
-        """Send the stop signal from a second connection. A failure is for another try."""
+    async def interrupt(self, login: LoginT, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
+        """Send the stop signal from a second connection. A failure is ignored: the caller tries again."""
         with suppress(EngineError, TimeoutError):
             async with asyncio.timeout(_INTERRUPT_S):
                 await self.call(login, signal)
@@ -380,7 +366,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
         await self._pool.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _limited(self, work: Awaitable[None], for_s: float) -> None:
+    async def _limited(self, work: Awaitable[object], for_s: float) -> None:
         with self._connect_errors():
             async with asyncio.timeout(for_s):
                 await work
@@ -391,10 +377,6 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             await self._pool.give_back(login, connection)
         else:
             await connection.shut()
-
-
-_POLL_S = 1.0
-_MOST_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,50 +394,52 @@ async def run(session: EngineSession, statement: str, *, max_rows: int, max_byte
     """
     handle = await session.submit(statement)
     async with submitted(session, handle):
-        status = await session.poll(handle, wait_s=_POLL_S)
-        while not status.state.is_terminal:
-            status = await session.poll(handle, wait_s=_POLL_S)
-        if status.error is not None:
-            raise status.error
+        status = await final_status(session, handle)
         if status.state is not OperationState.FINISHED:
             raise EngineUnavailable("The statement was stopped at the engine.")
         if not status.has_result_set:
             return Answer()
-        return Answer(await session.columns(handle), await _first_rows(session, handle, max_rows, max_bytes))
-
-
-async def _first_rows(
-    session: EngineSession, handle: OperationHandle, max_rows: int, max_bytes: int
-) -> tuple[pa.RecordBatch, ...]:
-    kept: list[pa.RecordBatch] = []
-    async with aclosing(_as_generator(session, handle)) as batches:
-        async for batch in batches:
+        columns, kept = await session.columns(handle), list[pa.RecordBatch]()
+        async for batch in session.batches(handle):
             kept.append(batch.slice(0, max_rows))
             max_rows -= batch.num_rows
             max_bytes -= batch.nbytes
             if max_rows <= 0 or max_bytes <= 0:
                 break
-    return tuple(kept)
+        return Answer(columns, tuple(kept))
 
 
-async def _as_generator(session: EngineSession, handle: OperationHandle) -> AsyncGenerator[pa.RecordBatch]:
-    async for batch in session.batches(handle):
-        yield batch
+async def final_status(session: EngineSession, handle: OperationHandle) -> OperationStatus:
+    """The status at the end: FINISHED or CANCELED. Raises the statement's failure."""
+    status = await session.poll(handle, wait_s=_POLL_S)
+    while not status.state.is_terminal:
+        status = await session.poll(handle, wait_s=_POLL_S)
+    if status.error is not None:
+        raise status.error
+    return status
+
+
+async def ended(session: EngineSession, handle: OperationHandle) -> OperationStatus:
+    """The status FINISHED. Raises the statement's failure, StatementRejected when it was stopped at the engine."""
+    status = await final_status(session, handle)
+    if status.state is OperationState.CANCELED:
+        raise StatementRejected("The statement was canceled at the engine.")
+    return status
 
 
 @asynccontextmanager
 async def submitted(
     session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False
 ) -> AsyncGenerator[None]:
-    """Whoever leaves early leaves nothing running, unless it `is_left` to another runner by then.
+    """Around the use of a statement: at the end it is closed, after an exception stopped first.
 
-    The adapter limits the time of both calls.
+    Neither happens when it `is_left` to another runner by then. The adapter limits the time of both calls.
     """
     try:
         yield
-    except BaseException:  # includes CancelledError: the engine must not work for nobody
+    except BaseException:  # includes CancelledError: the engine must not go on with it
         if not is_left():
-            # What ended the work is worth more than an engine that cannot be told.
+            # What ended the work is worth more than an engine that cannot be reached.
             with suppress(EngineError):
                 await asyncio.shield(session.cancel(handle))
         raise

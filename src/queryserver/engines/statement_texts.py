@@ -1,4 +1,4 @@
-"""Texts of statements and of engines: first keywords, error positions, log lines, redaction of tokens."""
+"""Texts of statements and of engines: first keywords, error positions, log lines, tokens; and sizes of chunks."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -59,7 +59,7 @@ SPARK: Sequence[_Reading] = (
     (re.compile(rf"; line {_NUMBER},? pos {_NUMBER}\b"), _from_zero(Unit.CHARACTER)),
     (re.compile(rf"== SQL \(line {_NUMBER}, position {_NUMBER}\) =="), _from_one(Unit.CHARACTER)),
 )
-"""Positions in words are from 0, those of a query context from 1 (Spark: SQLQueryContext.summary)."""
+"""Positions in messages are from 0, those of a query context from 1 (Spark: SQLQueryContext.summary)."""
 
 IMPALA: Sequence[_Reading] = (
     (
@@ -80,15 +80,15 @@ ANY: Sequence[_Reading] = (
     (re.compile(rf"^line {_NUMBER}:{_NUMBER}: "), _from_one(Unit.CHARACTER)),  # Trino and Presto
     *NEAR,
 )
-"""Drivers that are not known beforehand: the forms of well-known data sources."""
+"""For drivers that are not known beforehand: the forms of well-known data sources."""
 
 
-# Whatever is shorter is no token: replacing it would spoil answers that hold the same letters by chance.
 _LEAST_CHARACTERS = 16
+"""A shorter text is no token: answers may hold the same letters by chance."""
 
 
 def without_token(content: bytes, token: str | None) -> bytes:
-    """An answer of an engine with asterisks where the token of its call stands; of the same length, as frames want."""
+    """An answer of an engine with asterisks in place of the call's token; of the same length, as frames need."""
     if token is None or len(token) < _LEAST_CHARACTERS:
         return content
     secret = token.encode()
@@ -127,20 +127,18 @@ def first_keyword(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
         elif sql.startswith(line_comments, position):
             position = (sql.find("\n", position) + 1) or len(sql)
         elif sql.startswith("/*", position):
-            position = _behind_comment(sql, position)
+            depth = 0
+            for mark in _COMMENT_MARKS.finditer(sql, position):
+                depth += 1 if mark[0] == "/*" else -1
+                position = mark.end()
+                if depth == 0:
+                    break
+            else:
+                position = len(sql)
         else:
             break
     word = _WORD.match(sql, position)
     return word[0].upper() if word else ""
-
-
-def _behind_comment(sql: str, position: int) -> int:
-    depth = 0
-    for mark in _COMMENT_MARKS.finditer(sql, position):
-        depth += 1 if mark[0] == "/*" else -1
-        if depth == 0:
-            return mark.end()
-    return len(sql)
 
 
 BATCH_BYTES = 4 * 1024 * 1024

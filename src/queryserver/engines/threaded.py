@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Protocol, TypeVar
 from uuid import uuid4
@@ -20,20 +20,21 @@ from queryserver.platform.limits import FairPlaces
 
 Answered = TypeVar("Answered")
 
-_CONTROL_THREADS = 2
-
 NO_USER = 0
 """For work of the server itself."""
 
+STATEMENT_THREADS = 24
+"""One for each statement that a process runs on one connector (16), and for each query of its metadata (8)."""
+
+STOP_S = 5.0
+"""How long a stop may take before the session is given up."""
+
+_CONTROL_THREADS = 2
 _LEAST_SHARE = 2
 """Threads of one user where there are few."""
-
-STATEMENT_THREADS = 24
-"""One for each statement that a process runs on one connector (16), and for each look at its metadata (8)."""
-
-
 _NICENESS = 10
 """Of threads and processes that work on statements outside of Python: the event loop runs first."""
+_INTERRUPT_AGAIN_S = 0.05
 
 
 def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> None:
@@ -70,23 +71,47 @@ class DriverThreads:
         self._places = FairPlaces(max_statements, per_user=share, max_waiting=None, wait_s=None)
         self._waiting = set[asyncio.Task[None]]()
         self._control = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix=f"{name}-control")
-        self._counting = threading.Lock()
-        self._busy = 0
-        self._closed = False
-
-    @property
-    def busy(self) -> int:
+        self.busy = 0
         """Calls into the driver on behalf of statements that are under way."""
-        return self._busy
+        self._closed = False
 
     def start(self, call: Callable[[], Answered], *, user_id: int) -> Future[Answered]:
         """Run a piece of a user's statement once the user has a thread. Raises EngineUnavailable after `close`."""
         self._check_open()
-        outcome = Future[Answered]()
-        waiting = asyncio.create_task(self._placed(outcome, call, user_id), name="statement waits for a thread")
+        outcome, loop = Future[Answered](), asyncio.get_running_loop()
+
+        def give_back() -> None:
+            self.busy -= 1
+            self._places.give_back(user_id)
+
+        def ended(running: Future[Answered]) -> None:  # in the thread of the call
+            with suppress(RuntimeError):  # the loop is closed: no task waits for a place
+                loop.call_soon_threadsafe(give_back)
+            if running.cancelled():
+                outcome.set_exception(EngineUnavailable("The engine is closed."))
+            elif (error := running.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(running.result())
+
+        async def placed() -> None:
+            await self._places.take(user_id)
+            self.busy += 1
+            if self._closed or not outcome.set_running_or_notify_cancel():
+                give_back()
+                outcome.cancel()
+            else:
+                self._statements.submit(call).add_done_callback(ended)
+
+        def waited(task: asyncio.Task[None]) -> None:
+            self._waiting.discard(task)
+            if task.cancelled():  # perhaps before its first step
+                outcome.cancel()
+
+        waiting = asyncio.create_task(placed(), name="statement waits for a thread")
         self._waiting.add(waiting)
-        waiting.add_done_callback(partial(self._waited, outcome))
-        outcome.add_done_callback(lambda ended: waiting.cancel() if ended.cancelled() else None)
+        waiting.add_done_callback(waited)
+        outcome.add_done_callback(lambda done: waiting.cancel() if done.cancelled() else None)
         return outcome
 
     async def control(
@@ -96,12 +121,16 @@ class DriverThreads:
         self._check_open()
         running = self._control.submit(call)
         waiting = asyncio.wrap_future(running)
+
+        def undone(ended: Future[Answered]) -> None:
+            if undo is not None and not ended.cancelled() and ended.exception() is None:
+                undo(ended.result())
+
         try:
             return await asyncio.shield(waiting)
         except asyncio.CancelledError:
             waiting.add_done_callback(_forget)
-            if undo is not None:
-                running.add_done_callback(partial(_undo, undo))
+            running.add_done_callback(undone)
             raise
 
     async def close(self) -> None:
@@ -112,68 +141,29 @@ class DriverThreads:
         for pool in (self._statements, self._control):
             await asyncio.to_thread(pool.shutdown, cancel_futures=True)
 
-    async def _placed(self, outcome: Future[Answered], call: Callable[[], Answered], user_id: int) -> None:
-        """Take a place, and give it back when the call has ended. `outcome` is settled in any case."""
-        await self._places.take(user_id)
-        if self._closed or not outcome.set_running_or_notify_cancel():
-            self._places.give_back(user_id)
-            outcome.cancel()
-            return
-        loop = asyncio.get_running_loop()
-        running = self._statements.submit(self._counted, call)
-        running.add_done_callback(lambda ended: self._ended(loop, outcome, ended, user_id))
-
-    def _waited(self, outcome: Future[Answered], waiting: asyncio.Task[None]) -> None:
-        self._waiting.discard(waiting)
-        if waiting.cancelled():  # perhaps before its first step
-            outcome.cancel()
-
-    def _ended(
-        self, loop: asyncio.AbstractEventLoop, outcome: Future[Answered], ended: Future[Answered], user_id: int
-    ) -> None:
-        """In the thread of the call."""
-        with suppress(RuntimeError):  # the loop is closed: there is nobody who waits for a place
-            loop.call_soon_threadsafe(self._places.give_back, user_id)
-        if ended.cancelled():
-            outcome.set_exception(EngineUnavailable("The engine is closed."))
-        elif (error := ended.exception()) is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(ended.result())
-
     def _check_open(self) -> None:
         if self._closed:
             raise EngineUnavailable("The engine is closed.")
 
-    def _counted(self, call: Callable[[], Answered]) -> Answered:
-        with self._counting:
-            self._busy += 1
-        try:
-            return call()
-        finally:
-            with self._counting:
-                self._busy -= 1
+
+async def stop_call(call: Future[Answered], interrupt: Callable[[], None]) -> None:
+    """Interrupt until the driver returns, for up to `STOP_S`: a signal just before a call begins has no effect."""
+    give_up = asyncio.get_running_loop().time() + STOP_S
+    ended = asyncio.wrap_future(call)
+    ended.add_done_callback(_forget)
+    while not call.done() and asyncio.get_running_loop().time() < give_up:
+        interrupt()
+        await asyncio.wait({ended}, timeout=_INTERRUPT_AGAIN_S)
 
 
 def _forget(ended: asyncio.Future[Answered]) -> None:
-    """Nobody waits for the outcome any more, be it an error."""
+    """Ignore the outcome, be it an error: the call itself has it too."""
     if not ended.cancelled():
         ended.exception()
 
 
-def _undo(undo: Callable[[Answered], object], ended: Future[Answered]) -> None:
-    if not ended.cancelled() and ended.exception() is None:
-        undo(ended.result())
-
-
-STOP_S = 5.0
-"""How long a stop may take before the session is given up."""
-
-_PRESS_S = 0.05
-
-
 class Interrupted(StatementRejected):
-    """The driver ended a call because `interrupt` told it to."""
+    """The driver ended a call because of `interrupt`."""
 
     def __init__(self) -> None:
         super().__init__("The statement was stopped.")
@@ -244,9 +234,14 @@ class _Operation:
         """A thread is, or will be, inside the driver."""
         return self.call is not None and not self.call.done()
 
+    @property
+    def has_rows_left(self) -> bool:
+        """The result set was not read to its end."""
+        return self.answer is not None and self.answer.columns is not None and not self.read_to_end
+
 
 class ThreadedSession:
-    """An `EngineSession`. Made and ended by `threaded_session`."""
+    """An EngineSession over one connection, which `end` closes."""
 
     def __init__(self, connection: DriverConnection, threads: DriverThreads, *, user_id: int) -> None:
         self._connection = connection
@@ -261,16 +256,35 @@ class ThreadedSession:
             await self.close(self._operation.handle)
         if not await self.is_alive():
             raise SessionLost("Invalid session Id: the session is gone.")
-        operation = _Operation()
-        self._start(operation, partial(self._run, operation, statement), operation.settled.set)
-        self._operation = operation
+        operation = self._operation = _Operation()
+
+        def run() -> None:
+            operation.answer = self._connection.run(statement)
+
+        self._start(operation, run, operation.settled.set)
         return operation.handle
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         operation = self._known(handle)
         if wait_s > 0:
-            await _within(operation.settled, wait_s)
-        return self._status(operation)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await operation.settled.wait()
+        if operation.error is not None:
+            if operation.stop_asked and isinstance(operation.error, Interrupted):
+                return OperationStatus(OperationState.CANCELED)
+            return OperationStatus(OperationState.FAILED, error=operation.error)
+        if not operation.settled.is_set():
+            state = OperationState.RUNNING if operation.began else OperationState.PENDING
+            return OperationStatus(state, progress=self._connection.progress() if operation.began else None)
+        if (answer := operation.answer) is None:
+            if operation.call is not None:
+                operation.call.result()  # raises a defect: what a driver raised beside EngineError
+            message = "a statement ended without an answer"
+            raise AssertionError(message)
+        return OperationStatus(
+            OperationState.FINISHED, has_result_set=answer.columns is not None, modified_rows=answer.modified_rows
+        )
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
         answer = self._known(handle).answer
@@ -282,26 +296,24 @@ class ThreadedSession:
             for batch in await self._read(operation):
                 yield batch
 
-    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:  # noqa: ARG002 nothing to tell
-        """These engines tell none."""
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:  # noqa: ARG002 there are none
         return ()
 
     async def cancel(self, handle: OperationHandle) -> None:
-        """See the Protocol. Waits up to `STOP_S` until the driver has let go, so that no stop is lost."""
+        """Waits up to `STOP_S` until the driver has returned, so that no stop is lost."""
         operation = self._operation
-        if operation is None or operation.handle != handle or self._is_over(operation):
+        if operation is None or operation.handle != handle:
             return
-        operation.stop_asked = True
-        await self._stop_call(operation)
+        if operation.is_calling or (operation.error is None and operation.has_rows_left):
+            await self._stop(operation)
 
     async def close(self, handle: OperationHandle) -> None:
-        """See the Protocol. A driver that does not let go in time loses its session."""
+        """A session whose driver does not return in time is lost."""
         operation = self._operation
         if operation is None or operation.handle != handle or self._over:
             return
         if operation.is_calling:
-            operation.stop_asked = True
-            await self._stop_call(operation)
+            await self._stop(operation)
         if operation.is_calling:
             self._lost = True
             return
@@ -331,44 +343,30 @@ class ThreadedSession:
             raise OutcomeUnknown("Results have expired: the engine does not know this statement.")
         return self._operation
 
-    def _is_over(self, operation: _Operation) -> bool:
-        return not operation.is_calling and (operation.error is not None or not _has_rows_left(operation))
+    def _start(self, operation: _Operation, work: Callable[[], None], ended: Callable[[], None]) -> None:
+        """Work on the statement in a thread; `ended` is called by the event loop afterwards."""
 
-    def _status(self, operation: _Operation) -> OperationStatus:
-        if operation.error is not None:
-            return _failed(operation, operation.error)
-        if not operation.settled.is_set():
-            state = OperationState.RUNNING if operation.began else OperationState.PENDING
-            return OperationStatus(state, progress=self._connection.progress() if operation.began else None)
-        answer = operation.answer
-        if answer is None:
-            raise _defect(operation)
-        return OperationStatus(
-            OperationState.FINISHED, has_result_set=answer.columns is not None, modified_rows=answer.modified_rows
-        )
+        def call() -> None:
+            operation.began = True
+            try:
+                if operation.stop_asked:
+                    raise Interrupted
+                work()
+            except EngineError as error:
+                operation.error = error
 
-    def _start(self, operation: _Operation, call: Callable[[], None], ended: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         operation.call = self._threads.start(call, user_id=self._user_id)
         operation.call.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
 
-    def _run(self, operation: _Operation, statement: str) -> None:
-        operation.began = True
-        try:
-            if operation.stop_asked:
-                raise Interrupted
-            operation.answer = self._connection.run(statement)
-        except EngineError as error:
-            operation.error = error
-
     async def _read(self, operation: _Operation) -> Sequence[pa.RecordBatch]:
-        if operation.answer is None:
+        answer, batches, ended = operation.answer, list[pa.RecordBatch](), asyncio.Event()
+        if answer is None:
             raise OutcomeUnknown("Results have expired: the statement has no rows to read.")
         if operation.stop_asked:
             operation.error = operation.error or Interrupted()
             raise operation.error
-        ended, batches = asyncio.Event(), list[pa.RecordBatch]()
-        self._start(operation, partial(self._next_batches, operation, operation.answer, batches), ended.set)
+        self._start(operation, lambda: batches.extend(answer.next_batches()), ended.set)
         await ended.wait()  # `cancel` and `close` bound the wait: they make the driver come back
         if operation.error is not None:
             raise operation.error
@@ -377,55 +375,16 @@ class ThreadedSession:
         operation.read_to_end = not batches
         return batches
 
-    def _next_batches(self, operation: _Operation, answer: DriverAnswer, batches: list[pa.RecordBatch]) -> None:
-        try:
-            if operation.stop_asked:
-                raise Interrupted
-            batches.extend(answer.next_batches())
-        except EngineError as error:
-            operation.error = error
-
-    async def _stop_call(self, operation: _Operation) -> None:
-        """Press until the driver lets go: an interrupt that comes just before a call begins has no effect."""
+    async def _stop(self, operation: _Operation) -> None:
+        operation.stop_asked = True
         if operation.call is not None and operation.call.cancel():
             operation.error = operation.error or Interrupted()
-            return
-        give_up = asyncio.get_running_loop().time() + STOP_S
-        while operation.is_calling and asyncio.get_running_loop().time() < give_up:
-            self._connection.interrupt()
-            await _ended(operation.call, _PRESS_S)
-
-
-def _has_rows_left(operation: _Operation) -> bool:
-    return operation.answer is not None and operation.answer.columns is not None and not operation.read_to_end
-
-
-def _defect(operation: _Operation) -> BaseException:
-    error = operation.call.exception() if operation.call is not None else None
-    return error or AssertionError("a statement ended without an answer")
-
-
-def _failed(operation: _Operation, error: EngineError) -> OperationStatus:
-    if operation.stop_asked and isinstance(error, Interrupted):
-        return OperationStatus(OperationState.CANCELED)
-    return OperationStatus(OperationState.FAILED, error=error)
-
-
-async def _within(event: asyncio.Event, wait_s: float) -> None:
-    try:
-        async with asyncio.timeout(wait_s):
-            await event.wait()
-    except TimeoutError:
-        return
-
-
-async def _ended(call: Future[None] | None, wait_s: float) -> None:
-    if call is not None:
-        await asyncio.wait({asyncio.wrap_future(call)}, timeout=wait_s)
+        elif operation.call is not None:
+            await stop_call(operation.call, self._connection.interrupt)
 
 
 class Opened(Protocol):
-    """What has a connection of its own: a session, or another user of the driver."""
+    """What has a connection of its own: a session or a loader."""
 
     async def end(self) -> None:
         """Stop what runs and close the connection. Limited in time, idempotent."""
@@ -443,17 +402,12 @@ class ThreadedSessions:
         self.threads = DriverThreads(name, max_statements=max_statements)
         self._open: set[Opened] = set()
 
-    @asynccontextmanager
-    async def session(
+    def session(
         self, connect: Callable[[], DriverConnection], *, user_id: int, within_s: float | None = None
-    ) -> AsyncGenerator[ThreadedSession]:
-        """Open a connection in a thread; leaving ends its work and closes it.
-
-        Raises what `connect` raises, and EngineUnavailable when that takes longer than `within_s`.
-        """
+    ) -> AbstractAsyncContextManager[ThreadedSession]:
+        """As `opened`, a session."""
         new_session = partial(ThreadedSession, threads=self.threads, user_id=user_id)
-        async with self.opened(connect, new_session, within_s=within_s) as session:
-            yield session
+        return self.opened(connect, new_session, within_s=within_s)
 
     @asynccontextmanager
     async def opened(
@@ -463,10 +417,13 @@ class ThreadedSessions:
         *,
         within_s: float | None = None,
     ) -> AsyncGenerator[OpenedT]:
-        """The same for what else uses a connection."""
+        """Open a connection in a thread and `use` it; leaving ends its work and closes it.
+
+        Raises what `connect` raises, and EngineUnavailable when that takes longer than `within_s`.
+        """
         try:
             async with asyncio.timeout(within_s):
-                connection = await self.threads.control(connect, undo=_close)
+                connection = await self.threads.control(connect, undo=lambda late: late.close())
         except TimeoutError:
             raise EngineUnavailable("No connection could be made in time.") from None
         opened = use(connection)
@@ -482,7 +439,3 @@ class ThreadedSessions:
         for opened in list(self._open):
             await opened.end()
         await self.threads.close()
-
-
-def _close(connection: DriverConnection) -> None:
-    connection.close()

@@ -1,4 +1,4 @@
-"""Loads over a driver that blocks: batches go from the loop to a thread of the engine, a few at a time."""
+"""Loads over a blocking driver: batches go from the event loop to a thread of the engine, a few at a time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from queryserver.engines.loading import Staging, deliver_cancel, refuse_changes, refuse_target, staged
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
-from queryserver.engines.threaded import STOP_S, DriverThreads
+from queryserver.engines.threaded import STOP_S, DriverThreads, stop_call
 from queryserver.errors.statements import SessionLost
 
 _BATCHES_AHEAD = 2
-_PRESS_S = 0.05
 
 Answered = TypeVar("Answered")
 
@@ -80,12 +79,12 @@ class _Feed:
         self._room.release()
 
     def stop(self) -> None:
-        """Tell the thread that no more will come, and that it must undo what it did."""
+        """No more will come: the thread must undo what it did."""
         self._ready.put(FeedStopped("the load has ended"))
 
 
 class ThreadedLoader:
-    """See TableLoader. Ended by the engine's `ThreadedSessions`."""
+    """A TableLoader. Ended by the engine's `ThreadedSessions`."""
 
     def __init__(self, writer: TableWriter, threads: DriverThreads, *, read_only: bool, user_id: int) -> None:
         self._writer = writer
@@ -137,28 +136,22 @@ class ThreadedLoader:
             rows = await asyncio.shield(asyncio.wrap_future(call))
         except BaseException as error:  # a cancel too: the thread must not go on
             await asyncio.shield(self._stop_call())
-            if not isinstance(error, asyncio.CancelledError) or not _has_succeeded(call):
+            has_succeeded = call.done() and not call.cancelled() and call.exception() is None
+            if not isinstance(error, asyncio.CancelledError) or not has_succeeded:
                 raise
             rows, is_late = call.result(), True
-        await staging.publish(_nothing())
+        await staging.publish(asyncio.sleep(0))  # the thread has already taken the last step
         if is_late:
             deliver_cancel(None)
         return rows
 
     async def _stop_call(self) -> None:
-        """Press until the driver lets go: an interrupt that comes just before a call begins has no effect."""
         call = self._call
         if call is None or call.done() or call.cancel():
             return
         if self._stop is not None:
             self._stop()
-        give_up = asyncio.get_running_loop().time() + STOP_S
-        ended = asyncio.wrap_future(call)
-        # How it ended is told by the call itself.
-        ended.add_done_callback(lambda one: one.cancelled() or one.exception())
-        while not call.done() and asyncio.get_running_loop().time() < give_up:
-            self._writer.interrupt()
-            await asyncio.wait({ended}, timeout=_PRESS_S)
+        await stop_call(call, self._writer.interrupt)
 
     async def _control(self, call: Callable[[], Answered]) -> Answered:
         """A short call. One that a cancel left behind comes to its end before: the connection serves one at a time."""
@@ -172,11 +165,3 @@ class ThreadedLoader:
     async def _short_ended(self) -> None:
         if self._short is not None and not self._short.done():
             await asyncio.wait({self._short}, timeout=STOP_S)
-
-
-def _has_succeeded(call: Future[int]) -> bool:
-    return call.done() and not call.cancelled() and call.exception() is None
-
-
-async def _nothing() -> None:
-    """The thread has already taken the last step."""

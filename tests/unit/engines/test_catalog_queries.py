@@ -1,4 +1,4 @@
-"""Reading rows for a catalogue, and the choice of a name."""
+"""Names and texts in statements, the name that was meant, and rows of metadata."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,7 +6,17 @@ from collections.abc import AsyncGenerator
 import pytest
 from tests.fakes.engine import FakeEngine
 
-from queryserver.engines.catalog_queries import Folding, choose, read_rows, spellings, summaries
+from queryserver.engines.catalog_queries import (
+    Folding,
+    choose,
+    escaped_literal,
+    identifier,
+    literal,
+    qualified,
+    read_rows,
+    spellings,
+    summaries,
+)
 from queryserver.engines.protocol import EngineSession, SessionOptions, TableSummary
 from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementRejected
 from queryserver.identity.model import User
@@ -100,3 +110,17 @@ async def test_others_run_while_many_rows_become_summaries() -> None:
     counting.cancel()
     assert [one.name for one in made] == [f"t{number}" for number in range(20_000)]
     assert turns >= 9
+
+
+@pytest.mark.item(62)
+def test_an_identifier_cannot_end_its_own_quotes() -> None:
+    assert identifier('x"; DROP TABLE t; --') == '"x""; DROP TABLE t; --"'
+    assert identifier("a`b", mark="`") == "`a``b`"
+    assert qualified("a.b", "c`d", mark="`") == "`a.b`.`c``d`"
+
+
+@pytest.mark.item(62)
+def test_a_literal_cannot_end_its_own_quotes() -> None:
+    assert literal("o'brien") == "'o''brien'"
+    assert literal("back\\'slash") == "'back\\''slash'"
+    assert escaped_literal("back\\'slash") == "'back\\\\\\'slash'"

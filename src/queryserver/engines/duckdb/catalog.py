@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, summaries
+from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, sample_query, summaries
 from queryserver.engines.protocol import (
-    SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
     EngineSession,
@@ -25,82 +24,12 @@ from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type
 
-
-def sample_statement(
-    source: str, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
-) -> str:
-    """A query on the quoted table `source`. Raises NotSupported for a path that the column's type does not have."""
-    if column is None:
-        return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"
-    name = identifier(column)
-    if nested:
-        source, name = _unfolded(source, table, column, nested), identifier(nested[-1])
-    if kind in (SampleKind.MAX, SampleKind.MIN):
-        direction = "DESC" if kind is SampleKind.MAX else "ASC"
-        return f"SELECT {name} FROM {source} ORDER BY {name} {direction} NULLS LAST LIMIT 1"
-    return f"SELECT DISTINCT {name} FROM {source} ORDER BY {name} NULLS LAST LIMIT {SAMPLE_ROWS}"
-
-
-def _unfolded(source: str, table: TableDescription, column: str, nested: Sequence[str]) -> str:
-    """A subquery whose one column, named by the last segment, has the values at the path."""
-    declared = table.column(column)
-    kind = parse_type(declared.type) if declared is not None else None
-    query = f"SELECT {identifier(column)} AS v FROM {source}"
-    for segment in nested:
-        step = _step(kind, segment) if kind is not None else None
-        if kind is None or step is None:
-            raise NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
-        query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
-    return f"(SELECT v AS {identifier(nested[-1])} FROM ({query}))"
-
-
-def _step(kind: SqlType, segment: str) -> str | None:
-    """The expression of one segment of a value `v`; None where the type has no such part."""
-    part = kind.part(segment)
-    if part is None:
-        return None
-    if kind.item is not None:
-        return "unnest(v)"
-    if kind.key is not None:
-        return "unnest(map_keys(v))" if segment == "key" else "unnest(map_values(v))"
-    (field,) = [field for field in kind.fields if field.type is part]
-    return f"struct_extract(v, {literal(field.name)})"
-
-
 _BOUNDED = frozenset({
     "boolean", "tinyint", "smallint", "integer", "bigint", "hugeint", "utinyint", "usmallint", "uinteger", "ubigint",
     "uhugeint", "float", "double", "decimal", "date", "time", "timestamp", "timestamp_s",
     "timestamp_ms", "timestamp_ns",
 })  # fmt: skip
-"""Bounds of texts are cut to a few bytes."""
-
-
-async def read_statistics(
-    session: EngineSession, full_name: str, table: TableDescription, column: str
-) -> ColumnStatistics:
-    """The statistics of a column of the quoted table `full_name`."""
-    declared = table.column(column)
-    if declared is None or table.kind.is_view:
-        return ColumnStatistics(message="A view has no statistics.")
-    kind = parse_type(declared.type)
-    is_bounded = kind.base in _BOUNDED and kind.item is None
-    bounds = ", ".join(
-        f"CAST({name}(CAST(stats.{name} AS {declared.type})) AS VARCHAR)" if is_bounded else "NULL"
-        for name in ("min", "max")
-    )
-    query = (
-        f"SELECT {bounds}, bool_or(CAST(stats.has_null AS BOOLEAN)), max(CAST(stats.max_string_length AS BIGINT)),"
-        f" count(*) FROM pragma_storage_info({literal(full_name)})"
-        f" WHERE column_name = {literal(declared.name)} AND segment_type = {literal(declared.type)}"
-    )
-    found: list[Row] = []
-    with suppress(StatementRejected):  # an empty segment has no bounds to look at
-        found = await read_rows(session, query)
-    if not found or not found[0][4]:
-        return ColumnStatistics(message="There are no statistics of this column.")
-    least, most, has_null, length, _ = found[0]
-    return ColumnStatistics(min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length)
-
+"""Types whose bounds are whole; those of texts are cut to a few bytes."""
 
 _OURS = "database_name = current_database()"
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
@@ -141,7 +70,7 @@ class DuckdbCatalog:
         )
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """See the Protocol. The number of rows is the one that DuckDB keeps with the table."""
+        """The number of rows is the one that DuckDB keeps with the table."""
         schema, _ = await self._schema(database)
         here = f"{_OURS} AND schema_name = {literal(schema)}"
         found = await self._rows(
@@ -166,12 +95,37 @@ class DuckdbCatalog:
             kind=_KINDS.get(kind, TableKind.MANAGED),
             comment=comment or "",
             support_updates=kind == "table",
-            foreign_keys=_foreign_keys(schema, keys),
+            # They stay within a schema.
+            foreign_keys=tuple(
+                ForeignKey(own, f"{schema}.{other_table}.{other}")
+                for kind_of_key, own_columns, other_table, other_columns in keys
+                if kind_of_key == "FOREIGN KEY"
+                for own, other in zip(own_columns, other_columns, strict=True)
+            ),
             statistics={} if rows is None else {"numRows": str(rows)},
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        return await read_statistics(self._session, self._full_name(table), table, column)
+        declared = table.column(column)
+        if declared is None or table.kind.is_view:
+            return ColumnStatistics(message="A view has no statistics.")
+        kind = parse_type(declared.type)
+        is_bounded = kind.base in _BOUNDED and kind.item is None
+        bounds = ", ".join(
+            f"CAST({name}(CAST(stats.{name} AS {declared.type})) AS VARCHAR)" if is_bounded else "NULL"
+            for name in ("min", "max")
+        )
+        with suppress(StatementRejected):  # an empty segment has no bounds
+            found = await self._rows(
+                f"SELECT {bounds}, bool_or(CAST(stats.has_null AS BOOLEAN)),"
+                " max(CAST(stats.max_string_length AS BIGINT)), count(*)"
+                f" FROM pragma_storage_info({literal(self._full_name(table))})"
+                f" WHERE column_name = {literal(declared.name)} AND segment_type = {literal(declared.type)}"
+            )
+            if found and found[0][4]:
+                least, most, has_null, length, _ = found[0]
+                return ColumnStatistics(min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length)
+        return ColumnStatistics(message="There are no statistics of this column.")
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
         return await self._functions(await self._place(database))
@@ -184,7 +138,10 @@ class DuckdbCatalog:
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        return sample_statement(self._full_name(table), table, column, nested, kind)
+        source = self._full_name(table)
+        if column is None or not nested:
+            return sample_query(source, None if column is None else identifier(column), kind)
+        return sample_query(_unfolded(source, table, column, nested), identifier(nested[-1]), kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         columns = "" if column is None else f" ({identifier(column)})"
@@ -244,16 +201,6 @@ class DuckdbCatalog:
         return await read_rows(self._session, sql)
 
 
-def _foreign_keys(schema: str, keys: Sequence[Row]) -> tuple[ForeignKey, ...]:
-    """DuckDB's foreign keys stay within a schema."""
-    return tuple(
-        ForeignKey(own, f"{schema}.{table}.{other}")
-        for kind, columns, table, others in keys
-        if kind == "FOREIGN KEY"
-        for own, other in zip(columns, others, strict=True)
-    )
-
-
 def _function(name: str, same: Sequence[Row]) -> FunctionDescription:
     _, internal, _, _, _, result, description = same[0]
     return FunctionDescription(
@@ -270,3 +217,29 @@ def _arguments(row: Row) -> str:
     _, _, names, types, varargs, _, _ = row
     pairs = [f"{name} {kind}" if kind else name for name, kind in zip(names, types, strict=False)]
     return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
+
+
+def _unfolded(source: str, table: TableDescription, column: str, nested: Sequence[str]) -> str:
+    """A subquery whose one column, named by the last segment, has the values at the path. Raises NotSupported."""
+    declared = table.column(column)
+    kind = parse_type(declared.type) if declared is not None else None
+    query = f"SELECT {identifier(column)} AS v FROM {source}"
+    for segment in nested:
+        step = _step(kind, segment) if kind is not None else None
+        if kind is None or step is None:
+            raise NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
+        query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
+    return f"(SELECT v AS {identifier(nested[-1])} FROM ({query}))"
+
+
+def _step(kind: SqlType, segment: str) -> str | None:
+    """The expression of one segment of a value `v`; None where the type has no such part."""
+    part = kind.part(segment)
+    if part is None:
+        return None
+    if kind.item is not None:
+        return "unnest(v)"
+    if kind.key is not None:
+        return "unnest(map_keys(v))" if segment == "key" else "unnest(map_values(v))"
+    (field,) = [field for field in kind.fields if field.type is part]
+    return f"struct_extract(v, {literal(field.name)})"

@@ -1,9 +1,10 @@
-"""One DuckDB connection at work. Everything here blocks."""
+"""One DuckDB connection at work, the limits of its results, and what errors mean. All of it blocks."""
 
 import re
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from threading import Semaphore
 from weakref import WeakValueDictionary
@@ -12,7 +13,7 @@ import duckdb
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
-from queryserver.engines.duckdb.guard import Token, kind_of, refuse_reach, refuse_repetition, tokens_of
+from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition, tokens_of
 from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.threaded import NO_USER, Interrupted
@@ -37,6 +38,13 @@ _LINE = re.compile(r"^LINE (\d{1,7}):", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _NAMES = re.compile(r'"[^"\n]+"|\bwith name \S')
 
+_WHY_CLOSED = (
+    ("Could not set lock", "The database file is held by another process."),
+    ("not a valid DuckDB database", "The file is not a DuckDB database."),
+    ("does not exist", "The database file does not exist."),
+    ("No such file", "The database file does not exist."),
+)
+
 # An internal error ends DuckDB's database instance: all its connections refuse work from then on.
 FATAL: tuple[type[duckdb.Error], ...] = (duckdb.FatalException, duckdb.InternalException)
 
@@ -47,7 +55,9 @@ def opening_errors() -> Generator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise EngineUnavailable(_why_closed(str(error))) from error
+        text = str(error)
+        reason = next((reason for part, reason in _WHY_CLOSED if part in text), "The database file cannot be opened.")
+        raise EngineUnavailable(reason) from error
 
 
 @contextmanager
@@ -60,18 +70,18 @@ def statement_errors(
     """
     try:
         yield
-    except duckdb.Error as error:
-        known = error_of(str(error)) if error_of is not None else None
-        raise (known or domain_error(error, root, lines_before)) from error
     except pa.ArrowInvalid as error:
         raise StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
-    except OSError as error:
-        if error_of is not None and (known := error_of(str(error))) is not None:
+    except (duckdb.Error, OSError) as error:
+        text = str(error)
+        if error_of is not None and (known := error_of(text)) is not None:
             raise known from error
-        # Arrow's reader hands an error of the running statement on as this class, with DuckDB's text.
-        if "INTERRUPT Error" in str(error):
+        if isinstance(error, duckdb.Error):
+            raise domain_error(error, root, lines_before) from error
+        # Arrow's reader hands an error of the running statement on as OSError, with DuckDB's text.
+        if "INTERRUPT Error" in text:
             raise Interrupted from error
-        raise _rejected(str(error), root, lines_before) from error
+        raise _rejected(text, root, lines_before) from error
 
 
 def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) -> EngineError:
@@ -81,11 +91,6 @@ def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) 
     if isinstance(error, duckdb.ConnectionException):
         return SessionLost("Invalid session Id: the connection to the database is closed.")
     return _rejected(str(error), root, lines_before)
-
-
-def place_of(error: duckdb.Error, lines_before: int = 0) -> ErrorPlace | None:
-    """Where in the text an error is, of which `lines_before` lines were left out."""
-    return _place(_with_lines(str(error), lines_before))
 
 
 def _with_lines(text: str, lines_before: int) -> str:
@@ -128,16 +133,6 @@ def _tidy(text: str, root: Path | None) -> str:
     return text.strip() or "The statement failed."
 
 
-def _why_closed(text: str) -> str:
-    if "Could not set lock" in text:
-        return "The database file is held by another process."
-    if "not a valid DuckDB database" in text:
-        return "The file is not a DuckDB database."
-    if "does not exist" in text or "No such file" in text:
-        return "The database file does not exist."
-    return "The database file cannot be opened."
-
-
 TEMPORARY_MAX_BYTES = 10 * 1024**3
 
 _STEP_BYTES = 64 * 1024 * 1024
@@ -159,7 +154,11 @@ class TemporaryRoom:
 
         DuckDB refuses a limit below what is in use; then the former one holds on until less is.
         """
-        limit = self._allowed()
+        limit = self.most_bytes
+        if not self._floor.is_off:
+            with suppress(OSError):
+                room = max(self._floor.room(self._directory), 0)
+                limit = min(limit, room // _STEP_BYTES * _STEP_BYTES)
         with self._lock, suppress(duckdb.Error):
             if limit != self._limit:
                 connection.execute(f"SET GLOBAL max_temp_directory_size = '{limit}B'")
@@ -178,15 +177,6 @@ class TemporaryRoom:
         with self._lock:
             self._limit = None
 
-    def _allowed(self) -> int:
-        if self._floor.is_off:
-            return self.most_bytes
-        try:
-            room = self._floor.room(self._directory)
-        except OSError:
-            return self.most_bytes
-        return min(self.most_bytes, max(room, 0) // _STEP_BYTES * _STEP_BYTES)
-
 
 CELL_MAX_BYTES = 16 * 1024 * 1024
 
@@ -201,17 +191,11 @@ _WIDE_WAIT_S = 60
 _WIDE = WeakValueDictionary[int, Semaphore]()
 """By user. DuckDB takes 16 KiB for each column of a result that is being read, which are no part of `memory_limit`."""
 
-Free = Callable[[], None]
-
 _NOTHING = (["Success"], ["BOOLEAN"])
 _COUNT = (["Count"], ["BIGINT"])
 _EXPLAIN = "EXPLAIN "
 _TRANSACTION = "SELECT txid_current()"
 _QUERIES = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
-
-
-def _nothing() -> None:
-    """Free nothing."""
 
 
 class DuckdbConnection:
@@ -240,7 +224,7 @@ class DuckdbConnection:
         self.is_usable = True
 
     def run(self, statement: str) -> "DuckdbAnswer":
-        """See DriverConnection. The text must hold one statement at most (Contract security T23)."""
+        """The text must hold one statement at most (Contract security T23)."""
         if self._room is not None:
             self._room.apply(self._connection)
         with statement_errors(self._root, self._room_error):
@@ -270,8 +254,7 @@ class DuckdbConnection:
         self._connection.interrupt()
 
     def progress(self) -> int | None:
-        percent = self._connection.query_progress()
-        return min(max(int(percent), 0), 100)
+        return min(max(int(self._connection.query_progress()), 0), 100)
 
     def close(self) -> None:
         if not self._closed:
@@ -282,10 +265,10 @@ class DuckdbConnection:
 
     def _run(self, text: str) -> "DuckdbAnswer":
         tokens = tokens_of(text)
-        with _planned_alone(tokens):
+        with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
             statements = self._connection.extract_statements(text)
             if not statements:
-                return DuckdbAnswer(self._root)
+                return DuckdbAnswer()
             if len(statements) > 1:
                 raise StatementRejected("Parser Error: one statement at a time.")
             statement, lines_before = self._without_comments_before(statements[0], text)
@@ -299,12 +282,14 @@ class DuckdbConnection:
         shape = (names, list(map(str, types)) if len(types) == 1 else [])
         kind = kind_of(statement)
         if kind != "SELECT" and shape == _NOTHING:
-            return DuckdbAnswer(self._root)
-        if kind not in _QUERIES and shape == _COUNT and not _returns_rows(tokens):
+            return DuckdbAnswer()
+        # DuckDB names the count of changed rows like a result.
+        returns_rows = any(token.kind == "keyword" and token.name == "returning" for token in tokens)
+        if kind not in _QUERIES and shape == _COUNT and not returns_rows:
             with statement_errors(self._root, self._room_error, lines_before=lines_before):
                 counted = relation.fetchall()
-            return DuckdbAnswer(self._root, modified_rows=counted[0][0] if counted else None)
-        free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else _nothing
+            return DuckdbAnswer(modified_rows=counted[0][0] if counted else None)
+        free = take_wide_place(self._user_id) if len(types) > MANY_COLUMNS else lambda: None
         try:
             return self._open_rows(relation, names, types, free, lines_before)
         except BaseException:  # the place must not stay taken, whatever failed
@@ -328,19 +313,16 @@ class DuckdbConnection:
         would abort it, which the error of a query that was only bound does not.
         """
         try:
-            if self._is_in_transaction():
+            # Outside of a transaction, each statement is one of its own, with another number.
+            first, second = (self._connection.sql(_TRANSACTION).fetchall() for _ in range(2))
+            if first == second:
                 return None
             self._connection.execute(f"{_EXPLAIN}{statement.query}")
         except FATAL:
             raise
         except duckdb.Error as error:
-            return place_within(place_of(error, lines_before), _EXPLAIN)
+            return place_within(_place(_with_lines(str(error), lines_before)), _EXPLAIN)
         return None
-
-    def _is_in_transaction(self) -> bool:
-        """Outside of one, each statement is a transaction of its own, with another number."""
-        first, second = (self._connection.sql(_TRANSACTION).fetchall() for _ in range(2))
-        return first == second
 
     def _without_comments_before(self, statement: duckdb.Statement, text: str) -> tuple[duckdb.Statement, int]:
         """The statement, and how many lines come before it: DuckDB names no place in one that is not the whole text."""
@@ -358,52 +340,48 @@ class DuckdbConnection:
         relation: duckdb.DuckDBPyRelation,
         names: Sequence[str],
         types: Sequence[DuckDBPyType],
-        free: Free,
+        free: Callable[[], None],
         lines_before: int,
     ) -> "DuckdbAnswer":
-        columns = tuple(
-            Column(name, result_type(native), str(native)) for name, native in zip(names, types, strict=True)
-        )
+        columns = tuple(Column(name, result_type(one), str(one)) for name, one in zip(names, types, strict=True))
 
         def error_of(text: str) -> QueryServerError | None:
-            error = cell_error(text, [column.name for column in columns], self._cell_max_bytes)
+            error = cell_error(text, names, self._cell_max_bytes)
             return error or self._room_error(text)
 
         rows = _WIDE_ROWS if any(map(is_wide, types)) else _NARROW_ROWS
-        with statement_errors(self._root, error_of, lines_before=lines_before):
+        errors = partial(statement_errors, self._root, error_of, lines_before=lines_before)
+        with errors():
             reader = bounded(relation, self._cell_max_bytes).to_arrow_reader(rows)
-        return DuckdbAnswer(
-            self._root, columns=columns, reader=reader, error_of=error_of, on_close=free, lines_before=lines_before
-        )
+        return DuckdbAnswer(columns=columns, reader=reader, errors=errors, on_close=free)
 
 
 class DuckdbAnswer:
-    """The rows of a statement, as an Arrow reader. One vector is read ahead, so that errors show early."""
+    """The rows of a statement, as an Arrow reader. One vector is read ahead, so that errors show early.
+
+    `errors` is entered around each call of the driver.
+    """
 
     def __init__(
         self,
-        root: Path | None,
         *,
         columns: tuple[Column, ...] | None = None,
         modified_rows: int | None = None,
         reader: pa.RecordBatchReader | None = None,
-        error_of: Callable[[str], QueryServerError | None] | None = None,
-        on_close: Free = _nothing,
-        lines_before: int = 0,
+        errors: Callable[[], AbstractContextManager[None]] = nullcontext,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
-        self._lines_before = lines_before
-        self._on_close = on_close
         self.columns = columns
         self.modified_rows = modified_rows
-        self._root = root
         self._reader = reader
-        self._error_of = error_of
+        self._errors = errors
+        self._on_close = on_close
         self._ahead: pa.RecordBatch | None = None
-        with statement_errors(root, error_of, lines_before=lines_before):
+        with errors():
             self._ahead = self._next()
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        with statement_errors(self._root, self._error_of, lines_before=self._lines_before):
+        with self._errors():
             batches, size = list[pa.RecordBatch](), 0
             while self._ahead is not None and size < BATCH_BYTES:
                 batches.extend(pieces(self._ahead))
@@ -412,7 +390,7 @@ class DuckdbAnswer:
             return batches
 
     def close(self) -> None:
-        """See DriverAnswer. A reader left open would block the connection's next statement."""
+        """A reader left open would block the connection's next statement."""
         reader, self._reader, self._ahead = self._reader, None, None
         if reader is not None:
             reader.close()
@@ -427,7 +405,7 @@ class DuckdbAnswer:
         return None
 
 
-def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Free:
+def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Callable[[], None]:
     """The one place of a user for results of many columns; to be freed once, later calls do nothing.
 
     Raises StatementRejected when the user's other statement takes too long.
@@ -445,17 +423,3 @@ def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Free:
             held.pop().release()
 
     return free
-
-
-@contextmanager
-def _planned_alone(tokens: Sequence[Token]) -> Generator[None]:
-    if len(tokens) <= _SMALL_TOKENS:
-        yield
-        return
-    with _PLANNING:
-        yield
-
-
-def _returns_rows(tokens: Sequence[Token]) -> bool:
-    """Whether the keyword RETURNING stands in the text: DuckDB names the count of changed rows like a result."""
-    return any(token.kind == "keyword" and token.name == "returning" for token in tokens)

@@ -22,7 +22,7 @@ from queryserver.engines.duckdb.connection import (
     statement_errors,
 )
 from queryserver.engines.duckdb.guard import SESSION_SETTINGS
-from queryserver.engines.loading import column_definitions
+from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.protocol import (
     Catalog,
     EngineCapabilities,
@@ -50,6 +50,8 @@ _EXISTS = """
 
 
 class DuckdbWriter:
+    """A TableWriter: one transaction, in which the staging table becomes the target."""
+
     def __init__(self, connection: DuckdbConnection, root: Path | None) -> None:
         self._connection = connection
         self._native = connection.native
@@ -63,7 +65,6 @@ class DuckdbWriter:
             return self._native.execute(_EXISTS, [schema, table.name]).fetchall() == [(True,)]
 
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        """See the Protocol. Nobody sees the staging table before it is the target."""
         with statement_errors(self._root):
             place = self._place(load.target)
             staging, target = qualified(*place, load.staging.name), qualified(*place, load.target.name)
@@ -72,7 +73,7 @@ class DuckdbWriter:
                 self._allow_interrupt(is_allowed=True)
                 self._native.execute(f"CREATE TABLE {staging} ({column_definitions(load.columns, identifier)})")
                 rows = self._insert(load, staging, batches)
-                for step in _publishing(load, staging, target):
+                for step in publishing_steps(load, staging, target):
                     self._native.execute(step)
                 self._allow_interrupt(is_allowed=False)
                 self._native.execute("COMMIT")
@@ -116,29 +117,17 @@ class DuckdbWriter:
         return rows
 
 
-def _publishing(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
-    if not load.append:
-        # DROP TABLE refuses a view.
-        old = (f"DROP TABLE IF EXISTS {target}",) if load.replace else ()
-        return (*old, f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}")
-    names = ", ".join(identifier(column.name) for column in load.columns)
-    return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"
-
-
 FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT = "256MB", "64MB"
 """Of one database file, for all its sessions; of the database that a session has in memory."""
 
-# Where DuckDB would look for extensions and secrets: a place that is not, so that none is found and none is told of.
+# The place of extensions and secrets: a folder that does not exist, so that none is found or shown.
 _NOWHERE = "/nonexistent"
 
 # What a session may set (guard.py), and what the engine itself has to set.
 _UNLOCKED_SETTINGS = (
-    *sorted(SESSION_SETTINGS),
-    "enable_progress_bar",
-    "enable_progress_bar_print",
-    "progress_bar_time",
+    *sorted(SESSION_SETTINGS), "enable_progress_bar", "enable_progress_bar_print", "progress_bar_time",
     "max_temp_directory_size",
-)
+)  # fmt: skip
 
 # The order matters: nothing can be set after the last.
 _LOCK_DOWN = (
@@ -149,7 +138,7 @@ _LOCK_DOWN = (
     "SET lock_configuration = true",
 )
 
-# A session has a value of its own for each setting that statements may set: none finds another's.
+# Each session gets its own value of each setting that statements may set.
 _PREPARE_SESSION = (
     "SET TimeZone = 'UTC'",
     "SET Calendar = 'gregorian'",
@@ -160,8 +149,8 @@ _PREPARE_SESSION = (
 
 
 # How long an engine with other settings may go on with the same file until the wait for it is given up.
-_OTHERS_S = 30.0
-_LOOK_EVERY_S = 0.05
+_TURN_S = 30.0
+_CHECK_AGAIN_S = 0.05
 
 
 class DuckdbEngine:
@@ -172,6 +161,9 @@ class DuckdbEngine:
     Engines that name one file with other settings take turns: an idle one makes way, one at work is waited for.
     Raises InvalidPath, ConfigurationError.
     """
+
+    dialect = "duckdb"
+    lists_functions = True
 
     def __init__(
         self,
@@ -210,27 +202,18 @@ class DuckdbEngine:
             self._config["temp_directory"] = ""
         self._sessions = ThreadedSessions("duckdb", max_statements=max_statements)
         self._place = (files or SharedFiles()).place(self._file) if self._file is not None else None
-        self._data_name = f"duckdb:{path}" if self._file is not None else ""
         self._uses = 0
         self._inside = 0
         """Uses of the open file. One that an internal error has ended is opened anew once there are none."""
         self._has_ended = False
         self._database: duckdb.DuckDBPyConnection | None = None
         # DuckDB locks its file against other processes.
-        self._capabilities = EngineCapabilities(
+        self.capabilities = EngineCapabilities(
             one_process=self._file is not None,
-            data_name=self._data_name,
+            data_name=f"duckdb:{path}" if self._file is not None else "",
             reports_progress=True,
             explain_column="explain_value",
         )
-
-    @property
-    def dialect(self) -> str:
-        return "duckdb"
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
 
     @property
     def configuration(self) -> Hashable:
@@ -243,7 +226,7 @@ class DuckdbEngine:
 
     @property
     def busy(self) -> int:
-        """How many statements are at work just now."""
+        """How many statements run now."""
         return self._sessions.threads.busy
 
     @asynccontextmanager
@@ -254,10 +237,6 @@ class DuckdbEngine:
         ):
             yield session
 
-    @property
-    def lists_functions(self) -> bool:
-        return True
-
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         async with self.session(user, options) as session:
@@ -265,25 +244,27 @@ class DuckdbEngine:
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
+        def loader(connection: DuckdbConnection) -> ThreadedLoader:
+            writer = DuckdbWriter(connection, self._root)
+            return ThreadedLoader(writer, self._sessions.threads, read_only=self._read_only, user_id=user.id)
+
         async with (
             self._opened() as database,
-            self._sessions.opened(
-                partial(self._connect, user.id, database, options), partial(self._loader, user)
-            ) as loader,
+            self._sessions.opened(partial(self._connect, user.id, database, options), loader) as opened,
         ):
-            yield loader
+            yield opened
 
     async def ping(self) -> None:
         async with self._opened() as database:
             await self._sessions.threads.control(partial(self._look, database))
 
     async def close(self) -> None:
-        """See the Protocol. Statements that still run are stopped."""
+        """Statements that still run are stopped."""
         await self._sessions.close()
         if self._place is not None:
             async with self._place.lock:
                 await self.let_go()
-                self._place.left(self)
+                self._place.holders.discard(self)
 
     async def let_go(self) -> None:
         database, self._database = self._database, None
@@ -306,18 +287,18 @@ class DuckdbEngine:
             self._uses -= 1
 
     async def _shared(self, place: FilePlace) -> duckdb.DuckDBPyConnection:
-        give_up = asyncio.get_running_loop().time() + _OTHERS_S
+        give_up = asyncio.get_running_loop().time() + _TURN_S
         while asyncio.get_running_loop().time() < give_up:
             async with place.lock:
                 if self._has_ended and not self._inside:
                     await self.let_go()
-                    place.left(self)
+                    place.holders.discard(self)
                 if self._database is None and await place.make_way(self):
-                    self._database = await self._sessions.threads.control(self._open, undo=_close)
-                    place.entered(self)
+                    self._database = await self._sessions.threads.control(self._open, undo=lambda late: late.close())
+                    place.holders.add(self)
                 if self._database is not None and not self._has_ended:
                     return self._database
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CHECK_AGAIN_S)
         raise EngineUnavailable(
             "The database file is in use with other settings; try again when those statements have ended."
         )
@@ -326,10 +307,12 @@ class DuckdbEngine:
         if self._file is not None and self._root is not None:
             refuse_links(self._root, self._file)
         with opening_errors():
-            database = with_lower_priority(self._opened_file)
+            database = with_lower_priority(
+                lambda: duckdb.connect(self._file or MEMORY, read_only=self._read_only, config=self._config)
+            )
             try:
                 # Another engine with the same settings may have it open, and locked down, already.
-                if not _is_locked(database):
+                if database.execute("SELECT current_setting('lock_configuration')").fetchone() != (True,):
                     for setting in _LOCK_DOWN:
                         database.execute(setting)
                 if self._room is not None:
@@ -339,9 +322,6 @@ class DuckdbEngine:
                 database.close()
                 raise
             return database
-
-    def _opened_file(self) -> duckdb.DuckDBPyConnection:
-        return duckdb.connect(self._file or MEMORY, read_only=self._read_only, config=self._config)
 
     def _connect(
         self, user_id: int, shared: duckdb.DuckDBPyConnection | None, options: SessionOptions
@@ -360,8 +340,12 @@ class DuckdbEngine:
                 room=self._room,
                 on_end=self._ended,
             )
+        # DuckDB refuses settings that are locked or unknown.
+        wished = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
+        if options.database:
+            wished.append(f"USE {identifier(options.database)}")
         try:
-            for statement in (*_PREPARE_SESSION, *_wished(options)):
+            for statement in (*_PREPARE_SESSION, *wished):
                 connection.prepare(statement)
         except BaseException:  # it must not stay open, whatever failed
             connection.close()
@@ -369,29 +353,9 @@ class DuckdbEngine:
         return connection
 
     def _ended(self) -> None:
-        """In a thread of a statement."""
+        """Called in a thread of a statement."""
         self._has_ended = self._file is not None
-
-    def _loader(self, user: User, connection: DuckdbConnection) -> ThreadedLoader:
-        writer = DuckdbWriter(connection, self._root)
-        return ThreadedLoader(writer, self._sessions.threads, read_only=self._read_only, user_id=user.id)
 
     def _look(self, shared: duckdb.DuckDBPyConnection | None) -> None:
         with statement_errors(self._root):
             self._connect(NO_USER, shared, SessionOptions()).close()
-
-
-def _wished(options: SessionOptions) -> list[str]:
-    """The caller's settings and schema; DuckDB refuses those that are locked or unknown."""
-    wishes = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
-    if options.database:
-        wishes.append(f"USE {identifier(options.database)}")
-    return wishes
-
-
-def _is_locked(database: duckdb.DuckDBPyConnection) -> bool:
-    return database.execute("SELECT current_setting('lock_configuration')").fetchone() == (True,)
-
-
-def _close(database: duckdb.DuckDBPyConnection) -> None:
-    database.close()

@@ -1,7 +1,6 @@
 """What statements may do: anything within the database and their own session, nothing beyond (ADR 43).
 
-DuckDB's own lock-down (`enable_external_access`, `lock_configuration`, `allowed_configs`) is the first wall. It leaves
-these gaps, which are closed here:
+DuckDB's own lock-down (`enable_external_access`, `lock_configuration`, `allowed_configs`) leaves gaps, closed here:
 
 - COPY … TO '<database>.wal' may write the files of the database itself and destroy them.
 - ATTACH is seen by all sessions, and DETACH takes a database away from all of them.
@@ -10,12 +9,13 @@ these gaps, which are closed here:
 - Some functions, and casts to VARIANT, end the process on deeply nested values (DuckDB 2.0.0), or act on the database
   of all sessions.
 
-Names of functions and views are always tokens of a text, but for texts that are run by `query` and `query_table`;
-those must be literals, and are checked likewise.
+Names of functions and views are tokens of the text; texts that `query` and `query_table` run must be literals, and are
+checked likewise.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import duckdb
@@ -82,7 +82,13 @@ def tokens_of(statement: str) -> tuple[Token, ...]:
         for (place, kind), end in zip(found, ends, strict=True)
         if kind.name != "comment"
     )
-    _require_shallow(tokens)
+    depth = 0
+    for sign in (sign for token in tokens if token.kind == "operator" for sign in token.text):
+        depth += (sign in _OPENING) - (sign in _CLOSING)
+        if depth > MOST_BRACKETS:
+            raise StatementRejected(
+                f"Parser Error: the statement has more than {MOST_BRACKETS} brackets inside each other."
+            )
     if sum(token.kind == "keyword" and token.name in _SET_OPERATIONS for token in tokens) > MOST_SET_OPERATIONS:
         raise StatementRejected(f"Parser Error: more than {MOST_SET_OPERATIONS} set operations in one statement.")
     return tokens
@@ -102,20 +108,6 @@ def _scanned(encoded: bytes) -> list[tuple[int, duckdb.token_type]]:
         size *= 2
 
 
-def _require_shallow(tokens: Sequence[Token]) -> None:
-    depth = 0
-    for token in tokens:
-        if token.kind != "operator":
-            continue
-        for sign in token.text:
-            depth += (sign in _OPENING) - (sign in _CLOSING)
-            if depth > MOST_BRACKETS:
-                raise StatementRejected(
-                    f"Parser Error: the statement has more than {MOST_BRACKETS} brackets inside each other."
-                )
-
-
-_VARIANT = "variant"
 _CASTS = frozenset({"cast", "try_cast"})
 _FIELDS = frozenset({"struct", "row", "union"})
 _OF_QUERIES = frozenset({"select", "from", "with", "values", "table", "pivot", "unpivot", "summarize", "describe"})
@@ -128,7 +120,8 @@ _BEFORE_NAMES = frozenset({
 
 def refuse_variants(tokens: Sequence[Token]) -> None:
     """Raises StatementRejected where VARIANT is a type."""
-    if any(token.is_name and token.name == _VARIANT for token in tokens) and _Types(tokens).name(_VARIANT):
+    places = [place for place, token in enumerate(tokens) if token.is_name and token.name == "variant"]
+    if places and any(map(_Types(tokens).is_type, places)):
         raise StatementRejected("Permission Error: the type VARIANT is switched off on this server.")
 
 
@@ -152,13 +145,8 @@ class _Types:
                     elif sign in ")]}" and around:
                         around.pop()
 
-    def name(self, name: str) -> bool:
-        """Whether a token of this name is a type."""
-        return any(
-            token.is_name and token.name == name and self._is_type(place) for place, token in enumerate(self._tokens)
-        )
-
-    def _is_type(self, place: int) -> bool:
+    def is_type(self, place: int) -> bool:
+        """Whether the token at `place` names a type."""
         following = self._at(place + 1)
         while self._at(place - 1).text == ".":  # a qualified name
             place -= 2
@@ -175,15 +163,14 @@ class _Types:
         if opener in _FIELDS and self._at(first).name not in _OF_QUERIES and before.text not in {"(", ","}:
             return True
         if opener == "map":
-            return self._is_type(opening - 1)
+            return self.is_type(opening - 1)
         # The second word of a column or a parameter.
         is_second = before.is_name and (place - 2 < first or self._at(place - 2).text == ",")
-        return is_second and bool(self._created) and self._openings[opening] is None and self._is_declaring(opening)
-
-    def _is_declaring(self, opening: int) -> bool:
-        """Whether the bracket has the columns of a table or the parameters of a macro."""
-        before = [token.name for token in self._tokens[:opening]]
-        return self._created in {"macro", "function"} or ("as" not in before and "(" not in before)
+        if not is_second or not self._created or self._openings[opening] is not None:
+            return False
+        # Whether the bracket has the columns of a table or the parameters of a macro.
+        words = [token.name for token in self._tokens[:opening]]
+        return self._created in {"macro", "function"} or ("as" not in words and "(" not in words)
 
     def _is_altered(self, place: int) -> bool:
         words = [token.name for token in self._tokens]
@@ -209,68 +196,29 @@ _REFUSED = frozenset({"ATTACH", "DETACH", "COPY", "COPY_DATABASE", "EXPORT", "LO
 _WRAPPERS = frozenset({"EXPLAIN", "PREPARE", "MULTI", "CREATE_FUNC", "LOGICAL_PLAN", "RELATION"})
 _INNER = re.compile(r"\b(?:copy|export|attach|detach|load|install)\b", re.IGNORECASE)
 
-_PRAGMAS = frozenset(
-    {
-        "collations",
-        "database_size",
-        "functions",
-        "metadata_info",
-        "platform",
-        "show",
-        "show_databases",
-        "show_tables",
-        "show_tables_expanded",
-        "storage_info",
-        "table_info",
-        "user_agent",
-        "version",
-    }
-)
+_PRAGMAS = frozenset({
+    "collations", "database_size", "functions", "metadata_info", "platform", "show", "show_databases", "show_tables",
+    "show_tables_expanded", "storage_info", "table_info", "user_agent", "version",
+})  # fmt: skip
 _PATH_VIEWS = frozenset({"duckdb_databases", "pragma_database_list", "pg_settings"})
 _HIDDEN = _PATH_VIEWS | {
-    "duckdb_extensions",
-    "duckdb_external_file_cache",
-    "duckdb_log_contexts",
-    "duckdb_logs",
-    "duckdb_profiling_settings",
-    "duckdb_secrets",
-    "duckdb_settings",
-    "duckdb_temporary_files",
-}
+    "duckdb_extensions", "duckdb_external_file_cache", "duckdb_log_contexts", "duckdb_logs",
+    "duckdb_profiling_settings", "duckdb_secrets", "duckdb_settings", "duckdb_temporary_files",
+}  # fmt: skip
 _PATH_SETTINGS = frozenset({"allowed_directories", "allowed_paths", "temp_directory"})
 _READABLE_SETTINGS = SESSION_SETTINGS | {
-    "access_mode",
-    "default_collation",
-    "default_null_order",
-    "default_order",
-    "max_memory",
-    "max_temp_directory_size",
-    "memory_limit",
-    "threads",
-    "worker_threads",
-}
-_SWITCHED_OFF = frozenset(
-    {
-        "create_external_resource",
-        "deregister_external_resource",
-        "destroy_external_resource",
-        "disable_logging",
-        "disable_profiling",
-        "enable_logging",
-        "enable_profiling",
-        "force_checkpoint",
-        "json_contains",  # recursion without a limit: values nested 100,000 deep end the process
-        "json_execute_serialized_sql",
-        "json_group_structure",  # as json_structure
-        "json_structure",  # values nested 129 deep are an internal error, which ends the database of all sessions
-        "register_external_resource",
-        "register_external_resource_type",
-        "truncate_duckdb_logs",
-        "variant_bytes_to_variant",
-        "variant_group_array",  # casts to VARIANT
-        "write_log",
-    }
-)
+    "access_mode", "default_collation", "default_null_order", "default_order", "max_memory", "max_temp_directory_size",
+    "memory_limit", "threads", "worker_threads",
+}  # fmt: skip
+_SWITCHED_OFF = frozenset({
+    "create_external_resource", "deregister_external_resource", "destroy_external_resource", "disable_logging",
+    "disable_profiling", "enable_logging", "enable_profiling", "force_checkpoint", "json_execute_serialized_sql",
+    "register_external_resource", "register_external_resource_type", "truncate_duckdb_logs", "write_log",
+    "json_contains",  # recursion without a limit: values nested 100,000 deep end the process
+    # Values nested 129 deep are an internal error, which ends the database of all sessions.
+    "json_group_structure", "json_structure",
+    "variant_bytes_to_variant", "variant_group_array",  # casts to VARIANT
+})  # fmt: skip
 # As `json_contains`, by the depth of their second argument.
 _BY_STRUCTURE = frozenset({"from_json", "from_json_strict", "json_transform", "json_transform_strict"})
 _MOST_STRUCTURE = 100
@@ -281,9 +229,9 @@ _REPEATING = frozenset({"lpad", "repeat", "rpad"})
 
 
 def refuse_reach(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement, tokens: Sequence[Token]) -> None:
-    """`tokens` are those of the statement.
+    """Raises StatementRejected for what would reach other files, databases or sessions, or show paths of the server.
 
-    Raises StatementRejected for what would reach other files, databases or sessions, or show paths of the server.
+    `tokens` are those of the statement.
     """
     kind, text = kind_of(statement), statement.query
     if kind in _REFUSED:
@@ -311,15 +259,10 @@ def refuse_repetition(tokens: Sequence[Token], cell_max_bytes: int) -> None:
     for place, token in enumerate(tokens[:-1]):
         if token.is_name and tokens[place + 1].text.startswith("(") and token.name in _REPEATING:
             for argument in _arguments(tokens, place + 1):
-                if len(argument) == 1 and argument[0].kind == "numeric_const" and _number(argument[0]) > cell_max_bytes:
-                    raise cell_too_large(limit_bytes=cell_max_bytes)
-
-
-def _number(token: Token) -> float:
-    try:
-        return float(token.text.replace("_", ""))
-    except ValueError:
-        return 0
+                if len(argument) == 1 and argument[0].kind == "numeric_const":
+                    with suppress(ValueError):
+                        if float(argument[0].text.replace("_", "")) > cell_max_bytes:
+                            raise cell_too_large(limit_bytes=cell_max_bytes)
 
 
 def _refuse_settings(tokens: Sequence[Token]) -> None:
@@ -381,14 +324,11 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
             elif name == "show" and place + 1 < len(tokens) and tokens[place + 1].name in _PATH_SETTINGS:
                 # SHOW reads a setting as well as a table.
                 raise _hidden(tokens[place + 1].name)
-        elif token.kind == "string_const" and _names_view(token):
-            raise _hidden(name)
-
-
-def _names_view(token: Token) -> bool:
-    """FROM 'name' reads a view like FROM name."""
-    parts = (token.string or "").lower().split(".")
-    return not _PATH_VIEWS.isdisjoint(part.strip().strip('"') for part in parts)
+        elif token.kind == "string_const":
+            # FROM 'name' reads a view like FROM name.
+            parts = (token.string or "").lower().split(".")
+            if not _PATH_VIEWS.isdisjoint(part.strip().strip('"') for part in parts):
+                raise _hidden(name)
 
 
 def _refuse_call(name: str, arguments: Sequence[Sequence[Token]]) -> None:
@@ -409,8 +349,11 @@ def _refuse_call(name: str, arguments: Sequence[Sequence[Token]]) -> None:
         inner = tokens_of(text)
         _refuse_settings(inner)
         _refuse_names(inner)
-    if name == "query_table" and not all(_is_literal(token) for argument in arguments for token in argument):
-        raise StatementRejected("Permission Error: the names of query_table() must be literals.")
+    if name == "query_table":
+        for token in (token for argument in arguments for token in argument):
+            is_sign = token.text in {"[", "]", ","} or token.name in {"true", "false"}
+            if token.kind != "string_const" and not is_sign:
+                raise StatementRejected("Permission Error: the names of query_table() must be literals.")
 
 
 def _arguments(tokens: Sequence[Token], opening: int) -> list[list[Token]]:
@@ -445,10 +388,6 @@ def _depth(arguments: Sequence[Sequence[Token]]) -> int | None:
         depth += (sign in "[{") - (sign in "]}")
         deepest = max(deepest, depth)
     return deepest if deepest <= _MOST_STRUCTURE else None
-
-
-def _is_literal(token: Token) -> bool:
-    return token.kind == "string_const" or token.text in {"[", "]", ","} or token.name in {"true", "false"}
 
 
 def _kind_of_text(connection: duckdb.DuckDBPyConnection, text: str) -> str | None:

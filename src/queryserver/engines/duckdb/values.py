@@ -13,41 +13,30 @@ from queryserver.engines.catalog_queries import identifier, literal
 from queryserver.errors.statements import EngineError, StatementRejected, cell_too_large
 from queryserver.formats.columns import Column, ResultType
 
-_NAMES = {
-    "boolean": ResultType.BOOLEAN,
-    "tinyint": ResultType.TINYINT,
-    "smallint": ResultType.SMALLINT,
-    "utinyint": ResultType.SMALLINT,
-    "integer": ResultType.INT,
-    "usmallint": ResultType.INT,
-    "bigint": ResultType.BIGINT,
-    "uinteger": ResultType.BIGINT,
-    "ubigint": ResultType.BIGINT,
-    "float": ResultType.FLOAT,
-    "double": ResultType.DOUBLE,
-    "decimal": ResultType.DECIMAL,
-    "hugeint": ResultType.DECIMAL,
-    "uhugeint": ResultType.DECIMAL,
-    "varchar": ResultType.STRING,
-    "uuid": ResultType.STRING,
-    "enum": ResultType.STRING,
-    "time": ResultType.STRING,
-    "bit": ResultType.STRING,
-    "date": ResultType.DATE,
-    "timestamp": ResultType.TIMESTAMP,
-    "timestamp_s": ResultType.TIMESTAMP,
-    "timestamp_ms": ResultType.TIMESTAMP,
-    "timestamp_ns": ResultType.TIMESTAMP,
-    "timestamp with time zone": ResultType.TIMESTAMP_TZ,
-    "interval": ResultType.INTERVAL_DAY_TIME,
-    "blob": ResultType.BINARY,
-    "list": ResultType.ARRAY,
-    "array": ResultType.ARRAY,
-    "map": ResultType.MAP,
-    "struct": ResultType.STRUCT,
-    "tuple": ResultType.STRUCT,
-    "union": ResultType.UNION,
-    "null": ResultType.NULL,
+_RESULT_TYPES = {
+    name: result
+    for result, names in {
+        ResultType.BOOLEAN: "boolean",
+        ResultType.TINYINT: "tinyint",
+        ResultType.SMALLINT: "smallint, utinyint",
+        ResultType.INT: "integer, usmallint",
+        ResultType.BIGINT: "bigint, uinteger, ubigint",
+        ResultType.FLOAT: "float",
+        ResultType.DOUBLE: "double",
+        ResultType.DECIMAL: "decimal, hugeint, uhugeint",
+        ResultType.STRING: "varchar, uuid, enum, time, bit",
+        ResultType.DATE: "date",
+        ResultType.TIMESTAMP: "timestamp, timestamp_s, timestamp_ms, timestamp_ns",
+        ResultType.TIMESTAMP_TZ: "timestamp with time zone",
+        ResultType.INTERVAL_DAY_TIME: "interval",
+        ResultType.BINARY: "blob",
+        ResultType.ARRAY: "list, array",
+        ResultType.MAP: "map",
+        ResultType.STRUCT: "struct, tuple",
+        ResultType.UNION: "union",
+        ResultType.NULL: "null",
+    }.items()
+    for name in names.split(", ")
 }
 
 MOST_LEVELS = 60
@@ -59,19 +48,13 @@ _NESTED = frozenset({"list", "array", "map", "struct", "tuple", "union"})
 _AS_TEXT = frozenset({"uhugeint", "enum", "time with time zone", "bit", "bignum", "interval", "variant", "geometry"})
 # Inside other values a date may be `infinity` too, which Arrow's date cannot say; DuckDB's text can.
 _AS_TEXT_WITHIN = _AS_TEXT | {
-    "hugeint",
-    "date",
-    "timestamp",
-    "timestamp_s",
-    "timestamp_ms",
-    "timestamp_ns",
-    "timestamp with time zone",
-}
+    "hugeint", "date", "timestamp", "timestamp_s", "timestamp_ms", "timestamp_ns", "timestamp with time zone",
+}  # fmt: skip
 
 
 def result_type(native: DuckDBPyType) -> ResultType:
     """The name on the wire."""
-    return _NAMES.get(native.id, ResultType.USER_DEFINED)
+    return _RESULT_TYPES.get(native.id, ResultType.USER_DEFINED)
 
 
 def require_shallow(types: Sequence[DuckDBPyType]) -> None:
@@ -82,11 +65,6 @@ def require_shallow(types: Sequence[DuckDBPyType]) -> None:
         if not level:
             return
     raise StatementRejected(f"Not implemented Error: a column's type is nested deeper than {MOST_LEVELS} levels.")
-
-
-def as_carried(native: DuckDBPyType) -> str:
-    """The type to read a value as; the type itself when Arrow can carry it."""
-    return _carried(native, _AS_TEXT)
 
 
 def is_text_on_the_wire(native: DuckDBPyType) -> bool:
@@ -102,13 +80,14 @@ def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def _carried(native: DuckDBPyType, as_text: frozenset[str]) -> str:
+    """The type to read a value as; the type itself when Arrow can carry it."""
     match native.id:
         case kind if kind in as_text:
             return "VARCHAR"
         case "list":
             return f"{_within(native, 0)}[]"
         case "array":
-            return f"{_within(native, 0)}[{_array_length(native)}]"
+            return f"{_within(native, 0)}[{dict(native.children)['size']}]"
         case "map":
             return f"MAP({_within(native, 0)}, {_within(native, 1)})"
         case "struct":
@@ -120,10 +99,6 @@ def _carried(native: DuckDBPyType, as_text: frozenset[str]) -> str:
             return _carried_members(native, "UNION", children_of(native)[1:])  # the first child is the tag
         case _:
             return str(native)
-
-
-def _array_length(native: DuckDBPyType) -> object:
-    return dict(native.children)["size"]
 
 
 def _within(native: DuckDBPyType, place: int) -> str:
@@ -143,38 +118,27 @@ _FIRST_DAY = -719_162  # 0001-01-01
 _LAST_DAY = 2_932_896  # 9999-12-31
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _INFINITE = {"date": 2**31 - 1, "timestamp": 2**63 - 1}
-_MOST_DECIMAL = 10**38
 
 
 def sound(batch: pa.RecordBatch, columns: tuple[Column, ...]) -> pa.RecordBatch:
     """The batch under the names of `columns`; values outside the years 1 to 9999 and unions as dense unions."""
-    arrays = [_sound(array) for array in batch.columns]
-    return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+    return pa.RecordBatch.from_arrays([_sound(one) for one in batch.columns], names=[one.name for one in columns])
 
 
 def _sound(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_date32(kind):
-        return _dates(array)
+        return _calendar(array, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, _date_text)
     if pa.types.is_timestamp(kind):
         return _timestamps(array)
     if pa.types.is_union(kind):
         return _dense(array)
-    if pa.types.is_decimal128(kind) and kind.precision == 38 and kind.scale == 0:
-        return _hugeint(array)
+    is_hugeint = pa.types.is_decimal128(kind) and kind.precision == 38 and kind.scale == 0
+    if is_hugeint and max((abs(extreme) for extreme in _extremes(array) if extreme is not None), default=0) >= 10**38:
+        # DuckDB declares 38 digits, though there may be 39.
+        values = [None if value is None else int(value) for value in array.to_pylist()]
+        return pa.array(values, pa.decimal256(39, 0))
     return array
-
-
-def _hugeint(array: pa.Array) -> pa.Array:
-    """HUGEINT comes as decimal(38), though it may have 39 digits."""
-    widest = max((abs(extreme) for extreme in _extremes(array) if extreme is not None), default=0)
-    if widest < _MOST_DECIMAL:
-        return array
-    return pa.array([None if value is None else int(value) for value in array.to_pylist()], pa.decimal256(39, 0))
-
-
-def _dates(array: pa.Array) -> pa.Array:
-    return _calendar(array, array.view(pa.int32()), _FIRST_DAY, _LAST_DAY, _date_text)
 
 
 def _timestamps(array: pa.Array) -> pa.Array:
@@ -288,7 +252,7 @@ def bounded(relation: duckdb.DuckDBPyRelation, cell_max_bytes: int) -> duckdb.Du
         return relation.project(_row_bounded(shown, wide))
     kept_bytes = _CONSTANTS_BYTES // _VECTOR_ROWS // max(sum(wide), 1)
     sizes = [
-        _counted(number, text, native) if is_bounded else ""
+        f"coalesce({_size(text if is_text_on_the_wire(native) else f'#{number}', native)}, 0)" if is_bounded else ""
         for number, (text, native, is_bounded) in enumerate(zip(shown, types, wide, strict=True), start=1)
     ]
     nested = [size for size, native in zip(sizes, types, strict=True) if size and not _is_text(native)]
@@ -335,7 +299,7 @@ def _is_text(native: DuckDBPyType) -> bool:
 
 
 def _shown(number: int, native: DuckDBPyType) -> str:
-    carried = as_carried(native)
+    carried = _carried(native, _AS_TEXT)
     return f"#{number}" if carried == str(native) else f"CAST(#{number} AS {carried})"
 
 
@@ -365,10 +329,6 @@ def _with_nested_bytes(
     return relation.project(f"{every}, {so_far}").project(f"{every}, {total} - {before}")
 
 
-def _counted(number: int, shown: str, native: DuckDBPyType) -> str:
-    return f"coalesce({_size(shown if is_text_on_the_wire(native) else f'#{number}', native)}, 0)"
-
-
 def _bounded(number: int, shown: str, size: str, native: DuckDBPyType, kept_bytes: int, cell_max_bytes: int) -> str:
     too_large = f"WHEN {size} > {cell_max_bytes} THEN error('{_MARK}{number}')"
     if not _is_text(native):
@@ -392,8 +352,7 @@ def _size(value: str, native: DuckDBPyType, level: int = 0) -> str:
         case "map":
             keys, values = (child for _, child in children)
             return _sum(
-                _list_size(f"map_keys({value})", keys, level),
-                _list_size(f"map_values({value})", values, level),
+                _list_size(f"map_keys({value})", keys, level), _list_size(f"map_values({value})", values, level)
             )
         case "struct":
             return _sum(*(_size(f"struct_extract({value}, {literal(name)})", child, level) for name, child in children))

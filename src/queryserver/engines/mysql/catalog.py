@@ -1,11 +1,16 @@
 """Metadata of a MySQL or MariaDB server, read from information_schema, which shows what the login may see.
 
 Whether names differ by case alone is the server's setting: exactly that name comes first, then the only one alike.
+Lists read only those columns for which the server need not open every table.
 """
 
+import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from base64 import b64decode
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from queryserver.engines.catalog_queries import (
     Folding,
@@ -16,8 +21,7 @@ from queryserver.engines.catalog_queries import (
     sample_query,
     summaries,
 )
-from queryserver.engines.mysql import catalog_sql as sql
-from queryserver.engines.mysql.catalog_sql import StatisticsReader, quoted
+from queryserver.engines.mysql.connection import literal, quoted
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
@@ -34,66 +38,24 @@ from queryserver.engines.protocol import (
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 
-_NAME = re.compile(r"\w+")
-_SYNTAX_LINES = 12
-
-
-class FunctionReader:
-    """Built-in functions are named by MariaDB since release 10.6, and by MySQL's help tables where they may be read."""
-
-    def __init__(self, rows: Callable[[str], Awaitable[list[Row]]], *, mariadb: bool) -> None:
-        self._rows = rows
-        self._mariadb = mariadb
-
-    async def stored(self, database: str) -> Sequence[FunctionDescription]:
-        """The functions of a database."""
-        arguments: dict[str, list[str]] = {}
-        for function, name, kind in await self._rows(sql.parameters(database)):
-            arguments.setdefault(function, []).append(f"{name} {kind}")
-        return [
-            FunctionDescription(
-                name=name,
-                signature=f"{name}({', '.join(arguments.get(specific, []))})",
-                return_type=result or "",
-                is_persistent="true",
-                description=comment or "",
-            )
-            for specific, name, result, comment in await self._rows(sql.functions(database))
-        ]
-
-    async def builtin(self) -> Sequence[FunctionDescription]:
-        """The server's own functions, explained where the help tables may be read; none where it tells none."""
-        sources = (sql.EXPLAINED_MARIADB_FUNCTIONS, sql.MARIADB_FUNCTIONS)
-        for query in sources if self._mariadb else (sql.EXPLAINED_MYSQL_FUNCTIONS,):
-            try:
-                rows = await self._rows(query)
-            except (StatementRejected, EngineForbidden):
-                continue
-            described = {name: text for name, text in rows if _NAME.fullmatch(name)}
-            return [
-                FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)
-                for name, text in described.items()
-            ]
-        return []
-
-
-def _signature(name: str, text: str) -> str:
-    """The calls in the syntax that the help begins with: `ABS(X)`, several apart by commas or on lines of their own."""
-    calls: list[str] = []
-    syntax = text.partition("\nDescription")[0] if text.startswith("Syntax") else ""
-    for line in syntax.splitlines()[:_SYNTAX_LINES]:
-        *whole, last = line.strip().rstrip(",").split("), ")
-        calls += [call for call in (*(f"{part})" for part in whole), last) if _is_call(name, call)]
-    return "\n".join(dict.fromkeys(calls)) or f"{name}()"
-
-
-def _is_call(name: str, text: str) -> bool:
-    return text.upper().startswith(f"{name.upper()}(") and text.endswith((")", "]"))
-
-
 _VIEWS = frozenset({"VIEW", "SYSTEM VIEW"})
 _NO_UPDATES = frozenset({"ARCHIVE", "PERFORMANCE_SCHEMA"})
 _PROPERTIES = ("engine", "row_format", "table_collation", "auto_increment", "create_options")
+
+_HAS_DATABASE_COMMENTS = """
+SELECT 1 FROM information_schema.columns
+ WHERE table_schema = 'information_schema' AND table_name = 'SCHEMATA' AND column_name = 'SCHEMA_COMMENT'"""
+
+_MARIADB_FUNCTIONS = "SELECT function, '' FROM information_schema.sql_functions"
+_EXPLAINED_MARIADB_FUNCTIONS = """
+SELECT f.function, coalesce(t.description, '')
+  FROM information_schema.sql_functions f LEFT JOIN mysql.help_topic t ON t.name = f.function"""
+_EXPLAINED_MYSQL_FUNCTIONS = """
+SELECT t.name, t.description
+  FROM mysql.help_topic t JOIN mysql.help_category c ON c.help_category_id = t.help_category_id
+ WHERE c.name LIKE '%Functions%'"""
+_NAME = re.compile(r"\w+")
+_SYNTAX_LINES = 12
 
 
 async def is_mariadb(session: EngineSession) -> bool:
@@ -110,27 +72,43 @@ class MysqlCatalog:
         self._mariadb = mariadb
 
     async def databases(self) -> Sequence[str]:
-        return [name for (name,) in await self._rows(sql.DATABASES)]
+        return [name for (name,) in await self._rows("SELECT schema_name FROM information_schema.schemata")]
 
     async def database(self, database: str) -> DatabaseDescription:
-        """See the Protocol. MariaDB keeps comments since release 10.5."""
+        """MariaDB keeps comments since release 10.5."""
         name = await self._database(database)
-        rows = await self._rows(sql.database_comment(name)) if await self._rows(sql.HAS_DATABASE_COMMENTS) else []
-        return DatabaseDescription(name, rows[0][0] or "" if rows else "")
+        comment = ""
+        if await self._rows(_HAS_DATABASE_COMMENTS):
+            query = f"SELECT schema_comment FROM information_schema.schemata WHERE schema_name = {literal(name)}"
+            comment = next((text or "" for (text,) in await self._rows(query)), "")
+        return DatabaseDescription(name, comment)
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        rows = await self._rows(sql.tables(await self._database(database)))
+        rows = await self._rows(
+            "SELECT table_name, table_type, table_comment FROM information_schema.tables"
+            f" WHERE table_schema = {literal(await self._database(database))} AND table_type <> 'SEQUENCE'"
+        )
         return await summaries(rows, lambda row: TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2])))
 
     async def table(self, database: str, table: str) -> TableDescription:
         schema = await self._database(database)
         name = await self._table(schema, table)
-        found = await self._rows(sql.table(schema, name))
+        found = await self._rows(f"""
+SELECT table_type, table_comment, table_rows, data_length + index_length,
+       CAST(UNIX_TIMESTAMP(create_time) AS SIGNED), {", ".join(_PROPERTIES)}
+  FROM information_schema.tables
+ WHERE {_of(schema, name)}""")
         if not found:
             raise TableNotFound(schema, table)
-        kind, comment, rows, size, created, *properties = found[0]
+        kind, comment, rows, size, created_s, *properties = found[0]
         is_view = kind in _VIEWS
         known = {} if is_view else {"numRows": rows, "totalSize": size}
+        keys = await self._rows(f"""
+SELECT column_name, referenced_table_schema, referenced_table_name, referenced_column_name
+  FROM information_schema.key_column_usage
+ WHERE {_of(schema, name)} AND referenced_table_name IS NOT NULL
+ ORDER BY constraint_name, ordinal_position""")
+        created = None if created_s is None else datetime.fromtimestamp(created_s, UTC)
         return TableDescription(
             database=schema,
             name=name,
@@ -138,11 +116,8 @@ class MysqlCatalog:
             kind=_kind(kind),
             comment=_comment(kind, comment),
             support_updates=not is_view and str(properties[0]).upper() not in _NO_UPDATES,
-            create_time=_utc(created),
-            foreign_keys=tuple(
-                ForeignKey(own, f"{other_schema}.{other}.{column}")
-                for own, other_schema, other, column in await self._rows(sql.foreign_keys(schema, name))
-            ),
+            create_time="" if created is None else created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            foreign_keys=tuple(ForeignKey(own, f"{other}.{table}.{column}") for own, other, table, column in keys),
             properties=tuple(
                 TableProperty(key, str(value))
                 for key, value in zip(_PROPERTIES, properties, strict=True)
@@ -152,17 +127,31 @@ class MysqlCatalog:
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        """A login that may not read the histograms gets what the indexes say."""
+        if table.kind.is_view:
+            return ColumnStatistics(message="A view has no statistics.")
+        rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
         with metadata_errors():
-            return await StatisticsReader(self._session, mariadb=self._mariadb).read(table, column)
+            with suppress(StatementRejected):
+                read = self._statistics_of_mariadb if self._mariadb else self._statistics_of_mysql
+                if (found := await read(table, column, rows)) is not None:
+                    return found
+            ((distinct,),) = await read_rows(
+                self._session,
+                "SELECT max(cardinality) FROM information_schema.statistics"
+                f" WHERE {_of(table.database, table.name)} AND column_name = {literal(column)} AND seq_in_index = 1",
+            )
+        if distinct is None:
+            return ColumnStatistics(message="There are no statistics of this column; ANALYZE TABLE makes them.")
+        return ColumnStatistics(distinct_count=int(distinct))
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        reader = FunctionReader(self._rows, mariadb=self._mariadb)
         if database is not None:
-            return await reader.stored(await self._database(database))
+            return await self._stored_functions(await self._database(database))
         current = await self._current_database()
-        own = await reader.stored(current) if current else []
+        own = await self._stored_functions(current) if current else []
         names = {one.name.casefold() for one in own}
-        return [*own, *(one for one in await reader.builtin() if one.name.casefold() not in names)]
+        return [*own, *(one for one in await self._builtin_functions() if one.name.casefold() not in names)]
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
         found = {one.name: one for one in await self.functions(database)}
@@ -175,10 +164,13 @@ class MysqlCatalog:
         if nested:
             raise NotSupported("MySQL has no nested columns.")
         value = None if column is None else quoted(column)
-        return sample_query(quoted(table.database, table.name), value, kind, order=_order)
+        # MySQL has no NULLS LAST.
+        return sample_query(
+            quoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
+        )
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        """See the Protocol. MariaDB has its histograms under another name."""
+        """MariaDB has its histograms under another name."""
         statement = f"ANALYZE TABLE {quoted(table.database, table.name)}"
         if column is None:
             return statement
@@ -199,39 +191,120 @@ class MysqlCatalog:
 
     async def _table(self, schema: str, table: str) -> str:
         """The table's own spelling. All names are read only when the exact one is not there."""
-        exact = [name for (name,) in await self._rows(sql.table_name(schema, table))]
-        if table in exact:
+        names = f"SELECT table_name FROM information_schema.tables WHERE table_schema = {literal(schema)}"
+        # The server may take other names for that one, too.
+        if (table,) in await self._rows(f"{names} AND table_name = {literal(table)}"):
             return table
-        names = [name for (name,) in await self._rows(sql.table_names(schema))]
-        found = choose(table, names, Folding.CASELESS)
+        found = choose(table, [name for (name,) in await self._rows(names)], Folding.CASELESS)
         if found is None:
             raise TableNotFound(schema, table)
         return found
 
     async def _columns(self, schema: str, table: str, *, is_view: bool) -> tuple[TableColumn, ...]:
-        partition_keys = {
-            part.strip().strip("`")
-            for (expression,) in await self._rows(sql.partition_expressions(schema, table))
-            for part in expression.split(",")
-        }
+        expressions = await self._rows(
+            "SELECT DISTINCT partition_expression FROM information_schema.partitions"
+            f" WHERE {_of(schema, table)} AND partition_expression IS NOT NULL"
+        )
+        partition_keys = {part.strip().strip("`") for (expression,) in expressions for part in expression.split(",")}
+        rows = await self._rows(f"""
+SELECT column_name, column_type, column_comment, is_nullable, column_default, extra, column_key
+  FROM information_schema.columns
+ WHERE {_of(schema, table)}
+ ORDER BY ordinal_position""")
         return tuple(
             TableColumn(
                 name=name,
                 type=kind,
                 comment=comment or "",
                 nullable=nullable == "YES",
-                # MariaDB tells the expression, and for the lack of one the word.
+                # MariaDB gives the expression; without a default, `NULL`.
                 default=None if self._mariadb and default == "NULL" else default,
                 autoincrement=None if is_view else "auto_increment" in extra.lower(),
                 primary_key=key == "PRI",
                 partition_key=name in partition_keys,
             )
-            for name, kind, comment, nullable, default, extra, key in await self._rows(sql.columns(schema, table))
+            for name, kind, comment, nullable, default, extra, key in rows
         )
+
+    async def _statistics_of_mariadb(
+        self, table: TableDescription, column: str, rows: int | None
+    ) -> ColumnStatistics | None:
+        found = await read_rows(
+            self._session,
+            "SELECT min_value, max_value, nulls_ratio, avg_length, avg_frequency FROM mysql.column_stats"
+            f" WHERE db_name = {literal(table.database)} AND table_name = {literal(table.name)}"
+            f" AND column_name = {literal(column)}",
+        )
+        if not found:
+            return None
+        least, most, nulls, length, frequency = found[0]
+        filled = None if rows is None or nulls is None else rows * (1 - float(nulls))
+        return ColumnStatistics(
+            min=_text(least),
+            max=_text(most),
+            num_nulls=None if rows is None or nulls is None else round(rows * float(nulls)),
+            distinct_count=None if filled is None or not frequency else round(filled / float(frequency)),
+            avg_col_len=None if length is None else float(length),
+        )
+
+    async def _statistics_of_mysql(
+        self, table: TableDescription, column: str, rows: int | None
+    ) -> ColumnStatistics | None:
+        found = await read_rows(
+            self._session,
+            "SELECT CAST(histogram AS CHAR) FROM information_schema.column_statistics"
+            f" WHERE schema_name = {literal(table.database)} AND table_name = {literal(table.name)}"
+            f" AND column_name = {literal(column)}",
+        )
+        return read_histogram(found[0][0], rows) if found and found[0][0] else None
+
+    async def _stored_functions(self, database: str) -> Sequence[FunctionDescription]:
+        parameters = await self._rows(f"""
+SELECT specific_name, parameter_name, dtd_identifier
+  FROM information_schema.parameters
+ WHERE specific_schema = {literal(database)} AND ordinal_position > 0
+ ORDER BY specific_name, ordinal_position""")
+        arguments: dict[str, list[str]] = {}
+        for function, name, kind in parameters:
+            arguments.setdefault(function, []).append(f"{name} {kind}")
+        functions = await self._rows(f"""
+SELECT specific_name, routine_name, dtd_identifier, routine_comment
+  FROM information_schema.routines
+ WHERE routine_type = 'FUNCTION' AND routine_schema = {literal(database)}
+ ORDER BY routine_name""")
+        return [
+            FunctionDescription(
+                name=name,
+                signature=f"{name}({', '.join(arguments.get(specific, []))})",
+                return_type=result or "",
+                is_persistent="true",
+                description=comment or "",
+            )
+            for specific, name, result, comment in functions
+        ]
+
+    async def _builtin_functions(self) -> Sequence[FunctionDescription]:
+        """MariaDB names them since release 10.6, MySQL in its help tables, which explain them where they may be read.
+
+        Empty where neither is possible.
+        """
+        sources = (_EXPLAINED_MARIADB_FUNCTIONS, _MARIADB_FUNCTIONS)
+        for query in sources if self._mariadb else (_EXPLAINED_MYSQL_FUNCTIONS,):
+            with suppress(StatementRejected, EngineForbidden):
+                described = {name: text for name, text in await self._rows(query) if _NAME.fullmatch(name)}
+                return [
+                    FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)
+                    for name, text in described.items()
+                ]
+        return []
 
     async def _rows(self, query: str) -> list[Row]:
         with metadata_errors():
             return await read_rows(self._session, query)
+
+
+def _of(database: str, table: str) -> str:
+    return f"table_schema = {literal(database)} AND table_name = {literal(table)}"
 
 
 def _kind(table_type: str) -> TableKind:
@@ -243,10 +316,39 @@ def _comment(table_type: str, comment: str | None) -> str:
     return "" if table_type in _VIEWS else comment or ""
 
 
-def _utc(epoch_s: int | None) -> str:
-    return "" if epoch_s is None else datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _signature(name: str, text: str) -> str:
+    """The calls in the syntax that the help begins with: `ABS(X)`, several apart by commas or on lines of their own."""
+    calls: list[str] = []
+    syntax = text.partition("\nDescription")[0] if text.startswith("Syntax") else ""
+    for line in syntax.splitlines()[:_SYNTAX_LINES]:
+        *whole, last = line.strip().rstrip(",").split("), ")
+        calls += [*(f"{part})" for part in whole), last]
+    beginning = f"{name.upper()}("
+    calls = [call for call in calls if call.upper().startswith(beginning) and call.endswith((")", "]"))]
+    return "\n".join(dict.fromkeys(calls)) or f"{name}()"
 
 
-def _order(value: str, direction: str) -> str:
-    """MySQL has no NULLS LAST."""
-    return f"{value} IS NULL, {value} {direction}"
+def read_histogram(text: str, rows: int | None) -> ColumnStatistics:
+    """MySQL's JSON: buckets `[value, share up to it]`, or `[lower, upper, share up to it, distinct values]`."""
+    histogram: dict[str, Any] = json.loads(text)
+    buckets: list[list[Any]] = histogram.get("buckets") or []
+    is_singleton = histogram.get("histogram-type") == "singleton"
+    nulls = histogram.get("null-values")
+    return ColumnStatistics(
+        min=_bound(buckets[0][0]) if buckets else None,
+        max=_bound(buckets[-1][0 if is_singleton else 1]) if buckets else None,
+        num_nulls=None if rows is None or nulls is None else round(rows * float(nulls)),
+        distinct_count=len(buckets) if is_singleton else sum(int(bucket[3]) for bucket in buckets),
+    )
+
+
+def _bound(value: object) -> str:
+    """Texts stand there as `base64:type254:…`."""
+    text = str(value)
+    return b64decode(text.rpartition(":")[2]).decode(errors="replace") if text.startswith("base64:") else text
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return None if value is None else str(value)

@@ -1,8 +1,8 @@
 """The asyncmy connection as the adapter needs it: raw values, flow control, one statement per text, a clean session.
 
-asyncmy reads from its socket whether somebody takes the rows or not: a slow reader would pile up the whole result in
-memory. The transport is therefore paused whenever no rows are asked for. And it reads a packet of any size: one that is
-above the limit of a row is refused by its header.
+asyncmy reads from its socket whether rows are taken or not: a slow reader would pile up the whole result in memory.
+The transport is therefore paused whenever no rows are wanted. And it reads a packet of any size: one that is above the
+limit of a row is refused by its header.
 """
 
 import asyncio
@@ -19,9 +19,10 @@ from asyncmy.constants.CLIENT import MULTI_STATEMENTS
 from asyncmy.cursors import SSCursor
 from asyncmy.protocol import MysqlPacket
 
+from queryserver.engines.catalog_queries import qualified
 from queryserver.engines.connections import no_connection
-from queryserver.engines.mysql.values import RowReader, declare
-from queryserver.engines.sessions import Rows
+from queryserver.engines.mysql.values import MysqlColumnReader, declare
+from queryserver.engines.sessions import Rows, record_batch
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -62,18 +63,36 @@ _CLIENT_NUMBERS = range(2000, 3000)
 _CLIENT_HOST = re.compile(r"'@'[^']*'")
 
 
+def quoted(*parts: str) -> str:
+    """A name between backquotes, with its database where two parts are given."""
+    return qualified(*parts, mark="`")
+
+
+def literal(text: str) -> str:
+    """A string constant that reads the same in every `sql_mode`: hexadecimal."""
+    return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
+
+
 @contextmanager
 def connect_errors() -> Generator[None]:
     """Around the making of a connection: EngineUnavailable, CredentialsRequired or StatementRejected come out."""
     try:
         yield
     except DRIVER_ERRORS as error:
-        raise _connect_error(error) from error
+        number = number_of(error)
+        kind: type[EngineError] = StatementRejected
+        if number in _REFUSED_LOGIN:
+            kind = CredentialsRequired
+        elif number == _WANTS_TLS:
+            kind = EngineUnavailable
+        elif number in _NOT_READY or _is_of_the_driver(error):
+            raise EngineUnavailable(no_connection("MySQL", error)) from error
+        raise kind(_text_of(error)) from error
 
 
 @contextmanager
 def statement_errors(*, started: bool) -> Generator[None]:
-    """Around work for a statement; `started` tells whether the server may have begun to execute it.
+    """Around work for a statement; `started`: whether the server may have begun to execute it.
 
     Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
     ended the statement, else StatementRejected or StatementDenied with the server's text.
@@ -89,17 +108,6 @@ def number_of(error: BaseException | None) -> int:
     if isinstance(error, driver.MySQLError) and error.args and isinstance(error.args[0], int):
         return error.args[0]
     return 0
-
-
-def _connect_error(error: Exception) -> EngineError:
-    number = number_of(error)
-    if number in _REFUSED_LOGIN:
-        return CredentialsRequired(_text_of(error))
-    if number == _WANTS_TLS:
-        return EngineUnavailable(_text_of(error))
-    if number in _NOT_READY or _is_of_the_driver(error):
-        return EngineUnavailable(no_connection("MySQL", error))
-    return StatementRejected(_text_of(error))
 
 
 def _statement_error(error: Exception, *, started: bool) -> EngineError:
@@ -138,7 +146,7 @@ _IN_CLEAR_TEXT = (b"mysql_clear_password", b"mysql_old_password", b"dialog")
 
 
 class _RefusedLogin:
-    """In the place of a login method that tells the password to whoever listens."""
+    """In the place of a login method that sends the password readable for any listener."""
 
     def __init__(self, connection: object) -> None:
         pass
@@ -147,10 +155,10 @@ class _RefusedLogin:
         raise driver.OperationalError(LOGIN_REFUSED, "The server asks for the password over an open connection.")
 
 
-class Connection(DriverConnection):
+class MysqlConnection(DriverConnection):
     """A connection whose values are the server's bytes and whose results are read in chunks.
 
-    `is_private` tells that nobody can listen: then the server may ask for the password in clear text.
+    On an `is_private` one, which cannot be listened to, the server may ask for the password in clear text.
     """
 
     cell_max_bytes: int | None = None
@@ -219,7 +227,7 @@ class Connection(DriverConnection):
             self._warnings.append(f"{_text(level)} {_text(code)}: {_text(message)}")
 
     async def rows(self, count: int) -> list[tuple[bytes | None, ...]]:
-        """The next rows, at most `count`, and only as many as weigh some MiB; `has_ended` tells when they are the last.
+        """The next rows, at most `count`, and only as many as weigh some MiB; `has_ended` says when they are the last.
 
         Further result sets of a procedure are dropped. Raises cell_too_large, RowTooLarge.
         """
@@ -227,26 +235,21 @@ class Connection(DriverConnection):
             self.has_ended = True
             return []
         self._resume()
-        found = await self._some_rows(self._cursor, count)
-        if self.has_ended:
-            await self._drop_further_results()
-        elif self._transport is not None:
-            self._transport.pause_reading()
-        return found
-
-    async def _some_rows(self, cursor: Any, count: int) -> list[tuple[bytes | None, ...]]:
         found: list[tuple[bytes | None, ...]] = []
         size = 0
         while len(found) < count and size < BATCH_BYTES:
-            part = await cursor.fetchmany(1)
+            part = await self._cursor.fetchmany(1)
             if not part:
                 self.has_ended = True
-                break
+                await self._drop_further_results()
+                return found
             # The driver has these in its buffer.
-            part += cursor._result._take_pending_rows(count - len(found) - 1)  # noqa: SLF001 nothing public gives them
+            part += self._cursor._result._take_pending_rows(count - len(found) - 1)  # noqa: SLF001 nothing public gives them
             found += part
             self._row_count += len(part)
             size += sum(map(len, filter(None, chain.from_iterable(part))))
+        if self._transport is not None:
+            self._transport.pause_reading()
         return found
 
     async def read_packet(self, packet_type: Any = MysqlPacket) -> Any:
@@ -271,7 +274,7 @@ class Connection(DriverConnection):
 
     async def _check_size(self, need: int, limit: int) -> None:
         if need > limit and self._packet_bytes == 0 and self.fields:
-            # The beginning of the row tells how long its first values are.
+            # The beginning of the row has the lengths of its first values.
             await self._fill(min(need, _BEGINNING_BYTES))
             proto = self._proto
             place = first_long_value(bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)]), limit)
@@ -302,7 +305,12 @@ class Connection(DriverConnection):
                 await self._execute_command(_COM_RESET_CONNECTION, b"")
                 await self._read_ok_packet()
                 await self.set_up()
-                return await self._is_in_its_database()
+                # A reset keeps the database that a statement may have chosen; it cannot be left, only changed.
+                if self._database is not None:
+                    await self.select_db(self._database)
+                    return True
+                await self.start("SELECT DATABASE()")
+                return await self.rows(2) == [(None,)]
         except DRIVER_ERRORS:
             return False
 
@@ -314,15 +322,6 @@ class Connection(DriverConnection):
                 async with asyncio.timeout(_CLEAN_UP_S):
                     await self.ensure_closed()
         self.close()
-
-    async def _is_in_its_database(self) -> bool:
-        """A reset keeps the database that a statement may have chosen; it cannot be left, only changed."""
-        if self._database is not None:
-            await self.select_db(self._database)
-            return True
-        await self.start("SELECT DATABASE()")
-        rows = await self.rows(2)
-        return rows == [(None,)]
 
     async def _drop_further_results(self) -> None:
         cursor, self._cursor = self._cursor, None
@@ -336,7 +335,7 @@ class Connection(DriverConnection):
 
 
 def first_long_value(row: bytes, limit: int) -> int | None:
-    """The number of the first value of a row that is longer than `limit`, as far as the bytes tell.
+    """The number of the first value of a row that is longer than `limit`, as far as its bytes are there.
 
     In a text row each value stands behind its length (MySQL: Protocol::LengthEncodedInteger).
     """
@@ -369,7 +368,7 @@ class MysqlStatement:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: MysqlConnection,
         sql: str,
         interrupt_thread: Callable[[int], Awaitable[None]],
         *,
@@ -384,7 +383,7 @@ class MysqlStatement:
         self._keyword = first_keyword(sql, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
-        self._reader = RowReader(())
+        self._readers: list[MysqlColumnReader] = []
         self._rows_read = 0
 
     async def execute(self, go_on: Callable[[], None]) -> None:
@@ -398,8 +397,8 @@ class MysqlStatement:
         with statement_errors(started=True):
             await self._connection.start(self._sql)
             declared = [declare(field) for field in self._connection.fields]
-            self.columns = tuple(column.column for column in declared)
-            self._reader = RowReader(declared)
+            self.columns = tuple(Column(one.name, one.result, one.native_type) for one in declared)
+            self._readers = [MysqlColumnReader(one) for one in declared]
             self.is_open = bool(declared)
             if not declared:
                 await self._finish(self._connection.affected_rows())
@@ -416,7 +415,7 @@ class MysqlStatement:
         return rows
 
     def read(self, rows: Rows) -> pa.RecordBatch:
-        return self._reader.read(rows)
+        return record_batch(rows, [column.name for column in self.columns], [one.read for one in self._readers])
 
     async def interrupt(self) -> None:
         if not self._connection.is_closed():
@@ -440,7 +439,7 @@ class MysqlStatement:
                 raise
 
     async def _finish(self, rows: int) -> None:
-        """Everything is read: what is left are the count and the warnings."""
+        """After the last row: take the count and the warnings."""
         if self._keyword in _CHANGES_ROWS or (self._keyword == "WITH" and not self.columns):
             self.modified_rows = rows
         self.log_lines += await self._connection.take_warnings()

@@ -3,30 +3,20 @@
 import asyncio
 import re
 import ssl as tls
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from queryserver.engines.connections import ConnectionPool
+from queryserver.engines.connections import ConnectionPool, DatabaseLogin
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
-from queryserver.engines.mysql.catalog_sql import literal, quoted
-from queryserver.engines.mysql.connection import Connection, MysqlStatement, connect_errors
-from queryserver.engines.mysql.loading import DROP_S, LoaderSurroundings, MysqlLoader
+from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal, quoted
+from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import PooledSessions, StreamedSession
 from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules
-
-
-@dataclass(frozen=True, slots=True)
-class Login:
-    """Who a connection is, and the database that it starts in."""
-
-    user: str
-    password: str = field(repr=False)
-    database: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +43,16 @@ class MysqlAddress:
     """Largest value of a result; a row with a larger one is refused before it is in memory."""
     rules: AddressRules = field(default_factory=AddressRules)
 
-    def login(self, options: SessionOptions) -> Login:
+    def login(self, options: SessionOptions) -> DatabaseLogin:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
         database = options.database if options.database is not None else self.database
         if options.credentials is not None:
-            return Login(options.credentials.username, options.credentials.password, database)
+            return DatabaseLogin(options.credentials.username, options.credentials.password, database)
         if self.user is None:
             raise CredentialsRequired("MySQL needs a user and a password.")
-        return Login(self.user, self.password or "", database)
+        return DatabaseLogin(self.user, self.password or "", database)
 
-    async def connect(self, login: Login) -> Connection:
+    async def connect(self, login: DatabaseLogin) -> MysqlConnection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
         hosts = [self.host] if self.unix_socket else await self.rules.resolve(self.host, self.port)
         *others, last = hosts
@@ -72,9 +62,9 @@ class MysqlAddress:
                 return await self._connect_to(host, login, limit_s)
         return await self._connect_to(last, login, limit_s)
 
-    async def _connect_to(self, host: str, login: Login, limit_s: float) -> Connection:
+    async def _connect_to(self, host: str, login: DatabaseLogin, limit_s: float) -> MysqlConnection:
         with connect_errors():
-            connection = Connection(
+            connection = MysqlConnection(
                 is_private=self.ssl is not None or self.unix_socket is not None,
                 host=host,
                 port=self.port,
@@ -104,36 +94,24 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 class MysqlEngine:
     """Statements on one server. `SessionOptions.database` names a database."""
 
+    dialect = "mysql"
+    lists_functions = True
+
     def __init__(self, address: MysqlAddress, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
         pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
         self._sessions = PooledSessions("mysql", pool, connect_errors)
-        self._capabilities = EngineCapabilities(
-            explain_prefix="EXPLAIN ",
-            wants_credentials=self._address.user is None,
-            places=((self._address.host, self._address.port),),
+        self.capabilities = EngineCapabilities(
+            wants_credentials=address.user is None, places=((address.host, address.port),)
         )
 
-    @property
-    def dialect(self) -> str:
-        return "mysql"
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
-
-    @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix knows the login only
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL knows the login only
         """A session in the database of `options`; leaving it stops what still runs in it."""
         login = self._address.login(options)
-        new_source = partial(self._statement, partial(self._interrupt, login))
-        async with self._sessions.session(login, new_source, partial(_prepare, options)) as session:
-            yield session
-
-    @property
-    def lists_functions(self) -> bool:
-        return True
+        interrupt = partial(self._interrupt, login)
+        new_source = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
+        return self._sessions.session(login, new_source, partial(_prepare, options))
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -143,42 +121,29 @@ class MysqlEngine:
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
         login = self._address.login(options)
-        around = LoaderSurroundings(
-            partial(self._interrupt, login), partial(self._sessions.call, login, within_s=DROP_S)
-        )
         async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
-            yield MysqlLoader(connection, executor, around, read_only=self._read_only)
+            yield MysqlLoader(
+                connection,
+                executor,
+                interrupt_thread=partial(self._interrupt, login),
+                on_other_connection=partial(self._sessions.call, login, within_s=DROP_S),
+                read_only=self._read_only,
+            )
 
     async def ping(self) -> None:
-        """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
         await self._sessions.call(self._address.login(SessionOptions()), lambda connection: connection.run("DO 0"))
 
     async def close(self) -> None:
         await self._sessions.close()
 
-    def _statement(
-        self, interrupt: Callable[[int], Awaitable[None]], connection: Connection, sql: str
-    ) -> MysqlStatement:
-        return MysqlStatement(connection, sql, interrupt, read_only=self._read_only)
-
-    async def _interrupt(self, login: Login, thread_id: int) -> None:
+    async def _interrupt(self, login: DatabaseLogin, thread_id: int) -> None:
         """The same user may stop its statements, from whichever database."""
         anywhere = replace(login, database=self._address.database)
         await self._sessions.interrupt(anywhere, lambda connection: connection.run(f"KILL QUERY {thread_id:d}"))
 
 
-async def _prepare(options: SessionOptions, connection: Connection) -> None:
+async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None:
+    """Apply the settings. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
     if options.settings:
-        await connection.run(_set(options.settings))
-
-
-def _set(settings: Mapping[str, str]) -> str:
-    """A SET statement. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
-    parts = [f"SESSION {quoted(key)} = {_value(text)}" for key, text in settings.items()]
-    return f"SET {', '.join(parts)}"
-
-
-def _value(text: str) -> str:
-    if _NUMBER.fullmatch(text):
-        return text
-    return literal(text)
+        values = {key: text if _NUMBER.fullmatch(text) else literal(text) for key, text in options.settings.items()}
+        await connection.run(f"SET {', '.join(f'SESSION {quoted(key)} = {value}' for key, value in values.items())}")

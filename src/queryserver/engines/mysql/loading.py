@@ -1,6 +1,6 @@
 """Tables of MySQL from Arrow batches: INSERT statements of many rows into a staging table, which is then renamed.
 
-Definitions commit by themselves there, so the staging table is seen by others until it is renamed or dropped.
+Definitions commit by themselves there, so other clients see the staging table until it is renamed or dropped.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
@@ -26,8 +26,7 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.mysql.catalog_sql import literal, quoted
-from queryserver.engines.mysql.connection import Connection, statement_errors
+from queryserver.engines.mysql.connection import MysqlConnection, literal, quoted, statement_errors
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -99,38 +98,36 @@ _STRICT = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
 _LAST_CHARACTER_OF_NAMES = "\uffff"
 
 
-class _Elsewhere(Protocol):
-    def __call__(self, work: Callable[[Connection], Awaitable[None]]) -> Awaitable[None]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LoaderSurroundings:
-    """What a load needs beside its own connection: the stop signal to a server thread, and another connection."""
-
-    interrupt: Callable[[int], Awaitable[None]]
-    elsewhere: _Elsewhere
-
-
 class MysqlLoader:
-    """See TableLoader. After a cancel its connection is closed; only `drop` works then."""
+    """A TableLoader. After a cancel its connection is closed; only `drop` works then.
+
+    `interrupt_thread` sends the stop signal to a thread of the server; `on_other_connection` does work on a second one.
+    """
 
     def __init__(
-        self, connection: Connection, executor: Executor, around: LoaderSurroundings, *, read_only: bool
+        self,
+        connection: MysqlConnection,
+        executor: Executor,
+        *,
+        interrupt_thread: Callable[[int], Awaitable[None]],
+        on_other_connection: Callable[[Callable[[MysqlConnection], Awaitable[object]]], Awaitable[None]],
+        read_only: bool,
     ) -> None:
         self._connection = connection
         self._executor = executor
-        self._around = around
+        self._interrupt_thread = interrupt_thread
+        self._on_other_connection = on_other_connection
         self._read_only = read_only
 
     async def exists(self, table: TableName) -> bool:
-        with statement_errors(started=False):
-            async with self._stopping():
-                found = await self._ask(
-                    "SELECT table_name, @@lower_case_table_names FROM information_schema.tables"
-                    f" WHERE table_schema = {_database(table)} AND table_name = {literal(table.name)}"
-                )
+        found = await self._rows(
+            f"SELECT table_name, @@lower_case_table_names FROM information_schema.tables WHERE {_is(table)}"
+        )
         # The server compares without regard to case and accents there, whatever it does with names of tables.
-        return any(_is_same(name, table.name, has_case=cases == b"0") for name, cases in found)
+        names = [((name or b"").decode(), cases == b"0") for name, cases in found]
+        return any(
+            name == table.name if has_case else name.casefold() == table.name.casefold() for name, has_case in names
+        )
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         refuse_changes(read_only=self._read_only)
@@ -149,7 +146,7 @@ class MysqlLoader:
         refuse_changes(read_only=self._read_only)
         sql = f"DROP TABLE IF EXISTS {_place(table)}"
         if self._connection.is_closed():
-            await self._around.elsewhere(lambda connection: connection.run(sql))
+            await self._on_other_connection(lambda connection: connection.run(sql))
             return
         with statement_errors(started=True):
             async with self._stopping(), asyncio.timeout(DROP_S):
@@ -162,23 +159,26 @@ class MysqlLoader:
         with statement_errors(started=True):
             async with self._stopping():
                 await self._connection.run(_STRICT)
-                await self._connection.run(_create(load, source))
+                # Whatever the database's own characters are, the table takes all.
+                columns = column_definitions(load.columns, quoted)
+                await self._connection.run(f"CREATE TABLE {source} ({columns}) DEFAULT CHARACTER SET utf8mb4")
                 rows = await self._insert(source, batches)
                 if load.append:
                     await self._connection.run("START TRANSACTION")
-                    await self._connection.run(_append(load, source))
+                    names = ", ".join(quoted(column.name) for column in load.columns)
+                    copy = f"INSERT INTO {_place(load.target)} ({names}) SELECT {names} FROM {source}"
+                    await self._connection.run(copy)
             if load.append:
                 await staging.publish(self._last_step("COMMIT"), takes_it=False)
             elif load.replace and await self.exists(load.target):
                 await self._refuse_replacing(load.target)  # it may have become a view meanwhile
                 await staging.publish(self._swap(load, source, ledger))
             else:
-                renaming = f"RENAME TABLE {source} TO {_place(load.target)}"
-                await staging.publish(self._last_step(renaming))
+                await staging.publish(self._last_step(f"RENAME TABLE {source} TO {_place(load.target)}"))
         return rows
 
     async def _swap(self, load: TableLoad, source: str, ledger: LoadLedger) -> None:
-        """Both renamings are one step. The old table goes with it: nobody needs it under its new name."""
+        """Both renamings are one step. The old table is dropped then."""
         old = TableName(load.staging.database, f"{load.staging.name}_old")
         target = _place(load.target)
         async with staged(old, ledger, partial(self.drop, old)):
@@ -200,36 +200,31 @@ class MysqlLoader:
 
     async def _refuse_partial_changes(self, table: TableName) -> None:
         """Raises StatementRejected where the table keeps the first rows of an INSERT that fails at a later one."""
-        with statement_errors(started=False):
-            async with self._stopping():
-                found = await self._ask(
-                    "SELECT e.transactions FROM information_schema.tables AS t"
-                    " JOIN information_schema.engines AS e ON e.engine = t.engine"
-                    f" WHERE t.table_schema = {_database(table)} AND t.table_name = {literal(table.name)}"
-                )
+        found = await self._rows(
+            "SELECT transactions FROM information_schema.tables AS t JOIN information_schema.engines AS e"
+            f" ON e.engine = t.engine WHERE {_is(table)}"
+        )
         if (b"NO",) in found:
             raise StatementRejected(
                 f'Table "{table.name}" is of a storage engine without transactions: rows cannot be added all or none.'
             )
 
     async def _refuse_replacing(self, table: TableName) -> None:
-        """Raises StatementRejected for a view, and for a table that keys of others refer to: they would follow it."""
-        with statement_errors(started=False):
-            async with self._stopping():
-                kinds = await self._ask(
-                    "SELECT table_type FROM information_schema.tables"
-                    f" WHERE table_schema = {_database(table)} AND table_name = {literal(table.name)}"
-                )
-                keys = await self._ask(
-                    "SELECT 1 FROM information_schema.key_column_usage"
-                    f" WHERE referenced_table_schema = {_database(table)}"
-                    f" AND referenced_table_name = {literal(table.name)}"
-                    f" AND NOT (table_schema = {_database(table)} AND table_name = {literal(table.name)})"
-                )
+        """Raises StatementRejected for a view, and for a table with foreign keys to it, which would follow it."""
+        kinds = await self._rows(f"SELECT table_type FROM information_schema.tables WHERE {_is(table)}")
+        keys = await self._rows(
+            "SELECT 1 FROM information_schema.key_column_usage"
+            f" WHERE {_is(table, 'referenced_table')} AND NOT ({_is(table)})"
+        )
         if any(kind != b"BASE TABLE" for (kind,) in kinds):
             raise no_table(table)
         if keys:
             raise StatementRejected(f'Keys of other tables refer to "{table.name}", so it cannot be replaced.')
+
+    async def _rows(self, sql: str) -> list[tuple[bytes | None, ...]]:
+        with statement_errors(started=False):
+            async with self._stopping():
+                return await self._ask(sql)
 
     async def _ask(self, sql: str) -> list[tuple[bytes | None, ...]]:
         await self._connection.start(sql)
@@ -240,39 +235,27 @@ class MysqlLoader:
     @asynccontextmanager
     async def _stopping(self) -> AsyncGenerator[None]:
         """Around statements: a cancel stops the one under way at the server, and ends the connection."""
+
+        async def stop() -> None:
+            if not self._connection.is_closed():
+                await self._interrupt_thread(self._connection.thread_id())
+            await self._connection.shut()
+
         try:
             yield
         except asyncio.CancelledError:
-            await asyncio.shield(self._stop())
+            await asyncio.shield(stop())
             raise
-
-    async def _stop(self) -> None:
-        if not self._connection.is_closed():
-            await self._around.interrupt(self._connection.thread_id())
-        await self._connection.shut()
-
-
-def _create(load: TableLoad, source: str) -> str:
-    """Whatever the database's own characters are, the table takes all."""
-    return f"CREATE TABLE {source} ({column_definitions(load.columns, quoted)}) DEFAULT CHARACTER SET utf8mb4"
-
-
-def _append(load: TableLoad, source: str) -> str:
-    names = ", ".join(quoted(column.name) for column in load.columns)
-    return f"INSERT INTO {_place(load.target)} ({names}) SELECT {names} FROM {source}"
 
 
 def _place(table: TableName) -> str:
     return quoted(table.database, table.name) if table.database else quoted(table.name)
 
 
-def _database(table: TableName) -> str:
-    return literal(table.database) if table.database else "DATABASE()"
-
-
-def _is_same(found: bytes | None, name: str, *, has_case: bool) -> bool:
-    text = (found or b"").decode()
-    return text == name if has_case else text.casefold() == name.casefold()
+def _is(table: TableName, prefix: str = "table") -> str:
+    """The condition of information_schema for one table."""
+    database = literal(table.database) if table.database else "DATABASE()"
+    return f"{prefix}_schema = {database} AND {prefix}_name = {literal(table.name)}"
 
 
 def _refuse_names(load: TableLoad) -> None:

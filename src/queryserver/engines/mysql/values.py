@@ -12,7 +12,7 @@ from asyncmy.charset import charset_by_id
 from asyncmy.constants import FIELD_TYPE, FLAG
 
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import ResultType
 
 _BINARY_CHARSET = 63
 _DECIMAL128_DIGITS = 38
@@ -20,19 +20,13 @@ _NO_FRACTION = 31
 _BYTES_PER_CHARACTER = {"utf8mb4": 4, "utf8mb3": 3, "utf8": 3, "ucs2": 2, "utf16": 4, "utf32": 4}
 _TEXT_SIZES = ((255, "tiny"), (65_535, ""), (16_777_215, "medium"))
 _INTEGERS = {
-    FIELD_TYPE.TINY: ("tinyint", ResultType.TINYINT, pa.int8()),
-    FIELD_TYPE.SHORT: ("smallint", ResultType.SMALLINT, pa.int16()),
-    FIELD_TYPE.INT24: ("mediumint", ResultType.INT, pa.int32()),
-    FIELD_TYPE.LONG: ("int", ResultType.INT, pa.int32()),
-    FIELD_TYPE.LONGLONG: ("bigint", ResultType.BIGINT, pa.int64()),
+    FIELD_TYPE.TINY: ("tinyint", (ResultType.TINYINT, pa.int8()), (ResultType.SMALLINT, pa.int16())),
+    FIELD_TYPE.SHORT: ("smallint", (ResultType.SMALLINT, pa.int16()), (ResultType.INT, pa.int32())),
+    FIELD_TYPE.INT24: ("mediumint", (ResultType.INT, pa.int32()), (ResultType.INT, pa.int32())),
+    FIELD_TYPE.LONG: ("int", (ResultType.INT, pa.int32()), (ResultType.BIGINT, pa.int64())),
+    FIELD_TYPE.LONGLONG: ("bigint", (ResultType.BIGINT, pa.int64()), (ResultType.BIGINT, pa.uint64())),
 }
-_UNSIGNED = {
-    FIELD_TYPE.TINY: (ResultType.SMALLINT, pa.int16()),
-    FIELD_TYPE.SHORT: (ResultType.INT, pa.int32()),
-    FIELD_TYPE.INT24: (ResultType.INT, pa.int32()),
-    FIELD_TYPE.LONG: (ResultType.BIGINT, pa.int64()),
-    FIELD_TYPE.LONGLONG: (ResultType.BIGINT, pa.uint64()),
-}
+"""Name, and the types with and without a sign."""
 _TIMES = {
     FIELD_TYPE.DATE: ("date", ResultType.DATE, pa.date32()),
     FIELD_TYPE.NEWDATE: ("date", ResultType.DATE, pa.date32()),
@@ -57,7 +51,7 @@ _BLOBS = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredColumn:
+class MysqlColumn:
     """A column, and the Arrow type that its values take unless one of them has no place in it."""
 
     name: str
@@ -65,67 +59,57 @@ class DeclaredColumn:
     result: ResultType
     arrow: pa.DataType
 
-    @property
-    def column(self) -> Column:
-        """The column as the wire contract shows it."""
-        return Column(self.name, self.result, self.native_type)
 
-
-def declare(field: Any) -> DeclaredColumn:
+def declare(field: Any) -> MysqlColumn:
     """The declared type of one of asyncmy's field descriptors."""
     code = field.type_code
     if code in _INTEGERS:
-        return _integer(field)
+        name, signed, unsigned = _INTEGERS[code]
+        if field.flags & FLAG.UNSIGNED:
+            return MysqlColumn(field.name, f"{name} unsigned", *unsigned)
+        return MysqlColumn(field.name, name, *signed)
     if code in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
         return _decimal(field)
     if code in _TIMES:
         name, result, arrow = _TIMES[code]
         digits = field.scale if name != "year" and 0 < field.scale < _NO_FRACTION else 0
-        return DeclaredColumn(field.name, f"{name}({digits})" if digits else name, result, arrow)
+        return MysqlColumn(field.name, f"{name}({digits})" if digits else name, result, arrow)
     if code == FIELD_TYPE.BIT:
         is_boolean = field.length == 1
         kind = (ResultType.BOOLEAN, pa.bool_()) if is_boolean else (ResultType.BINARY, pa.binary())
-        return DeclaredColumn(field.name, f"bit({field.length})", *kind)
+        return MysqlColumn(field.name, f"bit({field.length})", *kind)
     if field.flags & (FLAG.ENUM | FLAG.SET):
-        return DeclaredColumn(field.name, "enum" if field.flags & FLAG.ENUM else "set", ResultType.STRING, pa.string())
+        return MysqlColumn(field.name, "enum" if field.flags & FLAG.ENUM else "set", ResultType.STRING, pa.string())
     if code in _STRINGS or code in _BLOBS:
         return _text(field) if field.charsetnr != _BINARY_CHARSET else _binary(field)
     if code in _PLAIN:
-        return DeclaredColumn(field.name, *_PLAIN[code])
-    return DeclaredColumn(field.name, f"type {code}", ResultType.USER_DEFINED, pa.binary())
+        return MysqlColumn(field.name, *_PLAIN[code])
+    return MysqlColumn(field.name, f"type {code}", ResultType.USER_DEFINED, pa.binary())
 
 
-def _integer(field: Any) -> DeclaredColumn:
-    name, result, arrow = _INTEGERS[field.type_code]
-    if field.flags & FLAG.UNSIGNED:
-        return DeclaredColumn(field.name, f"{name} unsigned", *_UNSIGNED[field.type_code])
-    return DeclaredColumn(field.name, name, result, arrow)
-
-
-def _decimal(field: Any) -> DeclaredColumn:
+def _decimal(field: Any) -> MysqlColumn:
     """The length counts the digits, a sign unless unsigned, and a point if there is a scale."""
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     digits = field.length - (not unsigned) - (field.scale > 0)
     arrow = pa.decimal128(digits, field.scale) if field.scale <= digits <= _DECIMAL128_DIGITS else pa.string()
     name = f"decimal({digits},{field.scale}){' unsigned' if unsigned else ''}"
-    return DeclaredColumn(field.name, name, ResultType.DECIMAL, arrow)
+    return MysqlColumn(field.name, name, ResultType.DECIMAL, arrow)
 
 
-def _text(field: Any) -> DeclaredColumn:
+def _text(field: Any) -> MysqlColumn:
     length = field.length // _bytes_per_character(field.charsetnr)
     if field.type_code in _BLOBS:
-        return DeclaredColumn(field.name, f"{_size(length)}text", ResultType.STRING, pa.string())
+        return MysqlColumn(field.name, f"{_size(length)}text", ResultType.STRING, pa.string())
     if field.type_code == FIELD_TYPE.STRING:
-        return DeclaredColumn(field.name, f"char({length})", ResultType.CHAR, pa.string())
-    return DeclaredColumn(field.name, f"varchar({length})", ResultType.VARCHAR, pa.string())
+        return MysqlColumn(field.name, f"char({length})", ResultType.CHAR, pa.string())
+    return MysqlColumn(field.name, f"varchar({length})", ResultType.VARCHAR, pa.string())
 
 
-def _binary(field: Any) -> DeclaredColumn:
+def _binary(field: Any) -> MysqlColumn:
+    name = f"{'binary' if field.type_code == FIELD_TYPE.STRING else 'varbinary'}({field.length})"
     if field.type_code in _BLOBS:
         name = f"{_size(field.length)}blob"
-    else:
-        name = f"{'binary' if field.type_code == FIELD_TYPE.STRING else 'varbinary'}({field.length})"
-    return DeclaredColumn(field.name, name, ResultType.BINARY, pa.binary())
+    return MysqlColumn(field.name, name, ResultType.BINARY, pa.binary())
 
 
 def _size(length: int) -> str:
@@ -143,31 +127,28 @@ def _bytes_per_character(charset_id: int) -> int:
 Values = Sequence[bytes | None]
 
 
-class ColumnReader:
+class MysqlColumnReader:
     """Reads one column, chunk by chunk."""
 
-    def __init__(self, declared: DeclaredColumn) -> None:
+    def __init__(self, declared: MysqlColumn) -> None:
         self._declared = declared
         self._arrow = declared.arrow
         self._is_decided = False
 
     def read(self, values: Values) -> pa.Array:
-        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
+        """The next values: as text for the whole result when a first one has no place in the column's type.
+
+        Raises StatementRejected for one that does not fit what the first chunk decided.
+        """
         try:
             array = _read(self._arrow, values)
         except pa.ArrowInvalid as error:
             if self._is_decided or self._arrow == pa.string():
                 raise StatementRejected(self._misfit()) from error
             self._arrow = pa.string()
-            array = self._read_as_text(values)
+            return self.read(values)
         self._is_decided = True
         return array
-
-    def _read_as_text(self, values: Values) -> pa.Array:
-        try:
-            return _read(self._arrow, values)
-        except pa.ArrowInvalid as error:
-            raise StatementRejected(self._misfit()) from error
 
     def _misfit(self) -> str:
         name, native = self._declared.name, self._declared.native_type
@@ -188,17 +169,3 @@ def _read(wanted: pa.DataType, values: Values) -> pa.Array:
     if wanted == pa.null():
         return pa.nulls(len(values))
     return pa.array(values, pa.string()).cast(wanted)
-
-
-class RowReader:
-    """Reads the rows of one result."""
-
-    def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
-        self._names = [column.name for column in declared]
-        self._readers = [ColumnReader(column) for column in declared]
-
-    def read(self, rows: Sequence[Sequence[bytes | None]]) -> pa.RecordBatch:
-        """The next rows as one batch."""
-        by_column: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(self._readers)
-        arrays = [reader.read(values) for reader, values in zip(self._readers, by_column, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, names=self._names)

@@ -1,4 +1,8 @@
-"""Metadata of a PostgreSQL database, read as the session's role. `<DB>` is a schema."""
+"""Metadata of a PostgreSQL database, read as the session's role. `<DB>` is a schema.
+
+The queries are on PostgreSQL's own catalogue (manual, chapter 53), which is much faster than information_schema. Names
+come in through `literal` only. All columns have types that every release gives as plain text, number or boolean.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,7 +19,6 @@ from queryserver.engines.catalog_queries import (
     spellings,
     summaries,
 )
-from queryserver.engines.postgresql import catalog_sql as sql
 from queryserver.engines.protocol import (
     SAMPLE_ROWS,
     ColumnStatistics,
@@ -33,113 +36,40 @@ from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import parse_type
 
+_KIND_OF = {"v": TableKind.VIEW, "m": TableKind.MATERIALIZED_VIEW, "f": TableKind.EXTERNAL}
+
 _ORDERED = frozenset({
     "smallint", "integer", "bigint", "numeric", "real", "double", "text", "varchar", "character", "name", "boolean",
     "date", "timestamp", "time", "interval", "uuid", "bytea", "jsonb", "inet", "cidr", "oid", "money", "bit", "char",
     "macaddr",
 })  # fmt: skip
-"""Types whose values are known to have an order; json, xml, point and others have none."""
+"""Types whose values are known to have an order; json, xml and point have none."""
 
 
-class Sampler:
-    """Makes the query of a sample; the server is asked whether the values of an uncommon type can be sorted."""
-
-    def __init__(self, session: EngineSession, table: TableDescription) -> None:
-        self._session = session
-        self._table = table
-
-    async def statement(self, column: str | None, nested: Sequence[str], kind: SampleKind) -> str:
-        """Raises NotSupported for a path that is not the elements of an array."""
-        source = qualified(self._table.database, self._table.name)
-        if column is None:
-            return sample_query(source, None, kind)
-        name = identifier(column)
-        if nested:
-            self._check_elements(column, nested)
-            name, source = identifier(nested[-1]), f"{source}, unnest({source}.{name}) AS {identifier(nested[-1])}"
-        plain = sample_query(source, name, kind)
-        if await self._can_sort(column, plain):
-            return plain
-        return _sorted_as_text(name, source, kind)
-
-    def _check_elements(self, column: str, nested: Sequence[str]) -> None:
-        declared = self._table.column(column)
-        if declared is None or parse_type(declared.type).item is None or list(nested) != ["item"]:
-            raise NotSupported("PostgreSQL reads the elements of arrays only.")
-
-    async def _can_sort(self, column: str, statement: str) -> bool:
-        declared = self._table.column(column)
-        parsed = parse_type(declared.type if declared is not None else "")
-        if (parsed.item or parsed).base in _ORDERED:
-            return True
-        try:
-            await read_rows(self._session, f"EXPLAIN {statement}")
-        except StatementRejected:
-            return False
-        return True
+def literal(text: str) -> str:
+    """A string constant that reads the same whatever `standard_conforming_strings` is."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
 
 
-def _sorted_as_text(name: str, source: str, kind: SampleKind) -> str:
-    key = f"{name}::text"
-    if kind in (SampleKind.MAX, SampleKind.MIN):
-        return sample_query(source, name, kind, order=lambda _, direction: nulls_last(key, direction))
-    return f"SELECT DISTINCT ON ({key}) {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {SAMPLE_ROWS}"
+def _any(texts: Sequence[str]) -> str:
+    return f"IN ({', '.join(map(literal, texts))})"
 
 
-async def read_statistics(session: EngineSession, table: TableDescription, column: str) -> ColumnStatistics:
-    """What the server knows of the column; the role sees those that it may read."""
-    declared = table.column(column)
-    if table.kind.is_view and "numRows" not in table.statistics:
-        return ColumnStatistics(message="A view has no statistics.")
-    of_partitions = any(one.partition_key for one in table.columns)
-    query = sql.statistics(table.database, table.name, column, of_partitions=of_partitions)
-    found = await read_rows(session, query)
-    if declared is None or not found:
-        return ColumnStatistics(message="There are no statistics; ANALYZE makes them.")
-    null_part, distinct, width, common, parts = found[0]
-    rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
-    least, most = None, None
-    if parse_type(declared.type).item is None:
-        least, most = await _extremes(session, table, column, declared.type, of_partitions=of_partitions)
-    counts = _counts(common, parts, rows) if declared.type == "boolean" else {}
-    return ColumnStatistics(
-        min=least,
-        max=most,
-        num_nulls=None if rows is None else round(null_part * rows),
-        distinct_count=_distinct(distinct, rows),
-        avg_col_len=float(width),
-        num_trues=counts.get("t"),
-        num_falses=counts.get("f"),
-    )
+_SCHEMAS = r"""
+SELECT nspname FROM pg_catalog.pg_namespace
+ WHERE has_schema_privilege(oid, 'USAGE') AND nspname !~ '^pg_(toast|temp_\d|toast_temp_\d)'"""
 
+_IS_TABLE = "c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+_MAY_USE = """(has_table_privilege(c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER')
+        OR has_any_column_privilege(c.oid, 'SELECT, INSERT, UPDATE, REFERENCES'))"""
 
-async def _extremes(
-    session: EngineSession, table: TableDescription, column: str, type_name: str, *, of_partitions: bool
-) -> tuple[str | None, str | None]:
-    query = sql.extremes(table.database, table.name, column, type_name, of_partitions=of_partitions)
-    with suppress(StatementRejected):  # a type whose values have no order, or whose name is not visible any more
-        ((least, most),) = await read_rows(session, query)
-        return least, most
-    return None, None
-
-
-def _distinct(distinct: float, rows: int | None) -> int | None:
-    """Above 0 a count, below 0 a part of the rows, 0 unknown (manual 53.27)."""
-    if distinct > 0:
-        return round(distinct)
-    return None if not distinct or rows is None else round(-distinct * rows)
-
-
-def _counts(common: str | None, parts: str | None, rows: int | None) -> dict[str, int]:
-    """How often true and false stand in a boolean column, from `{t,f}` and `{0.75,0.25}`."""
-    if common is None or parts is None or rows is None:
-        return {}
-    values, shares = common.strip("{}").split(","), parts.strip("{}").split(",")
-    counted = {value: round(float(share) * rows) for value, share in zip(values, shares, strict=True)}
-    return {"t": 0, "f": 0} | counted
-
-
-_KINDS = {"v": TableKind.VIEW, "m": TableKind.MATERIALIZED_VIEW, "f": TableKind.EXTERNAL}
+# What no query can call: functions that take or give values inside the server.
+_INTERNAL_TYPES = (
+    "internal", "cstring", "trigger", "event_trigger", "language_handler", "fdw_handler", "index_am_handler",
+    "table_am_handler", "tsm_handler",
+)  # fmt: skip
+_INTERNAL = f"ARRAY[{', '.join(map(literal, _INTERNAL_TYPES))}]::regtype[]::oid[]"
 
 
 class PostgresqlCatalog:
@@ -150,109 +80,239 @@ class PostgresqlCatalog:
 
     async def databases(self) -> Sequence[str]:
         """Schemas that the role may use."""
-        return [name for (name,) in await self._rows(sql.SCHEMAS)]
+        return [name for (name,) in await self._rows(_SCHEMAS)]
 
     async def database(self, database: str) -> DatabaseDescription:
         _, name, _, owner, comment = await self._schema(database)
         return DatabaseDescription(name, comment or "", owner_name=owner, owner_type="ROLE")
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """Those that the role has any right to."""
+        """Those that the role has any right to: one join, no function call per row but the check of the right."""
         oid, *_ = await self._schema(database)
-        rows = await self._rows(sql.tables(oid))
+        rows = await self._rows(f"""
+SELECT c.relname, c.relkind::text, d.description
+  FROM pg_catalog.pg_class c
+  LEFT JOIN pg_catalog.pg_description d
+    ON d.objoid = c.oid AND d.classoid = 'pg_catalog.pg_class'::regclass AND d.objsubid = 0
+ WHERE c.relnamespace = {oid:d} AND {_IS_TABLE} AND {_MAY_USE}""")
         return await summaries(
-            rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED), row[2] or "")
+            rows, lambda row: TableSummary(row[0], _KIND_OF.get(row[1], TableKind.MANAGED), row[2] or "")
         )
 
     async def table(self, database: str, table: str) -> TableDescription:
+        """Since release 14 a table that was never analyzed has -1 rows, before it had 0."""
         schema_oid, schema, *_ = await self._schema(database)
-        found = await self._rows(sql.table(schema_oid, spellings(table, Folding.LOWER)))
+        names = spellings(table, Folding.LOWER)
+        found = await self._rows(f"""
+SELECT c.oid, c.relname, c.relkind::text, {_MAY_USE}, pg_get_userbyid(c.relowner), obj_description(c.oid, 'pg_class'),
+       CASE WHEN c.reltuples > 0 OR (c.reltuples = 0 AND current_setting('server_version_num')::int >= 140000)
+            THEN c.reltuples::bigint END,
+       CASE WHEN c.relkind IN ('r', 'm') THEN pg_table_size(c.oid) END,
+       CASE WHEN c.relkind = 'f' THEN pg_relation_is_updatable(c.oid, false) & 20 <> 0
+            ELSE c.relkind IN ('r', 'p') END
+  FROM pg_catalog.pg_class c
+ WHERE c.relnamespace = {schema_oid:d} AND {_IS_TABLE} AND c.relname {_any(names)}
+ ORDER BY c.relname = {literal(names[0])} DESC LIMIT 1""")
         if not found:
             raise TableNotFound(schema, table)
         oid, name, relkind, may_use, owner, comment, rows, size, support_updates = found[0]
         if not may_use:
             raise EngineForbidden(f"permission denied for table {name}")
-        kind = _KINDS.get(relkind, TableKind.MANAGED)
+        kind = _KIND_OF.get(relkind, TableKind.MANAGED)
         known = {"numRows": rows, "totalSize": size}
+        keys = await self._rows(f"""
+SELECT a.attname, n.nspname, c.relname, b.attname
+  FROM pg_catalog.pg_constraint k
+ CROSS JOIN LATERAL unnest(k.conkey, k.confkey) WITH ORDINALITY AS pair(own, other, place)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = pair.own
+  JOIN pg_catalog.pg_attribute b ON b.attrelid = k.confrelid AND b.attnum = pair.other
+  JOIN pg_catalog.pg_class c ON c.oid = k.confrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE k.conrelid = {oid:d} AND k.contype = 'f'
+ ORDER BY k.conname, k.oid, pair.place""")
         return TableDescription(
             database=schema,
             name=name,
-            columns=tuple(_column(row, is_view=kind.is_view) for row in await self._rows(sql.columns(oid))),
+            columns=await self._columns(oid, is_view=kind.is_view),
             kind=kind,
             comment=comment or "",
             support_updates=support_updates,
             owner=owner,
-            foreign_keys=tuple(
-                ForeignKey(own, f"{other_schema}.{other}.{column}")
-                for own, other_schema, other, column in await self._rows(sql.foreign_keys(oid))
-            ),
+            foreign_keys=tuple(ForeignKey(own, f"{there}.{other}.{column}") for own, there, other, column in keys),
             statistics={key: str(value) for key, value in known.items() if value is not None},
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        with metadata_errors():
-            return await read_statistics(self._session, table, column)
+        """What the server knows of the column; the role sees those that it may read."""
+        declared = table.column(column)
+        if table.kind.is_view and "numRows" not in table.statistics:
+            return ColumnStatistics(message="A view has no statistics.")
+        of_partitions = any(one.partition_key for one in table.columns)
+        source = f"""pg_catalog.pg_stats
+ WHERE schemaname = {literal(table.database)} AND tablename = {literal(table.name)} AND attname = {literal(column)}
+ ORDER BY inherited = {"true" if of_partitions else "false"} DESC LIMIT 1"""
+        found = await self._rows(
+            "SELECT null_frac::float8, n_distinct::float8, avg_width, most_common_vals::text, most_common_freqs::text"
+            f" FROM {source}"
+        )
+        if declared is None or not found:
+            return ColumnStatistics(message="There are no statistics; ANALYZE makes them.")
+        null_part, distinct, width, common, parts = found[0]
+        rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
+        least, most = None, None
+        if parse_type(declared.type).item is None:
+            least, most = await self._extremes(source, declared.type)
+        counts = _counts(common, parts, rows) if declared.type == "boolean" else {}
+        if distinct <= 0:
+            # Above 0 it is a count, below 0 a part of the rows, 0 is unknown (manual 53.27).
+            distinct = None if not distinct or rows is None else -distinct * rows
+        return ColumnStatistics(
+            min=least,
+            max=most,
+            num_nulls=None if rows is None else round(null_part * rows),
+            distinct_count=None if distinct is None else round(distinct),
+            avg_col_len=float(width),
+            num_trues=counts.get("t"),
+            num_falses=counts.get("f"),
+        )
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        oid = None if database is None else (await self._schema(database))[0]
-        return _functions(await self._rows(sql.functions(oid)))
+        return await self._functions(database)
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        oid = None if database is None else (await self._schema(database))[0]
         wanted = spellings(name, Folding.LOWER)
-        found = {one.name: one for one in _functions(await self._rows(sql.functions(oid, wanted)))}
+        found = {one.name: one for one in await self._functions(database, f" AND p.proname {_any(wanted)}")}
         return next((found[spelling] for spelling in wanted if spelling in found), None)
 
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        return await Sampler(self._session, table).statement(column, nested, kind)
+        """Of nested paths PostgreSQL reads the elements of arrays. Values without an order are sorted as text."""
+        source = qualified(table.database, table.name)
+        if column is None:
+            return sample_query(source, None, kind)
+        declared, name = table.column(column), identifier(column)
+        parsed = parse_type(declared.type if declared is not None else "")
+        if nested:
+            if parsed.item is None or list(nested) != ["item"]:
+                raise NotSupported("PostgreSQL reads the elements of arrays only.")
+            name, source = identifier(nested[-1]), f"{source}, unnest({source}.{name}) AS {identifier(nested[-1])}"
+        plain = sample_query(source, name, kind)
+        if (parsed.item or parsed).base in _ORDERED or await self._can_run(plain):
+            return plain
+        key = f"{name}::text"
+        if kind in (SampleKind.MAX, SampleKind.MIN):
+            return sample_query(source, name, kind, order=lambda _, direction: nulls_last(key, direction))
+        return f"SELECT DISTINCT ON ({key}) {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {SAMPLE_ROWS}"
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         columns = "" if column is None else f" ({identifier(column)})"
         return f"ANALYZE {qualified(table.database, table.name)}{columns}"
 
     async def _schema(self, database: str) -> Row:
-        found = await self._rows(sql.schema(spellings(database, Folding.LOWER)))
+        """Oid, name, whether it may be used, owner, comment; `""` is the first schema of the search path."""
+        names = spellings(database, Folding.LOWER)
+        found = await self._rows(f"""
+SELECT n.oid, n.nspname, has_schema_privilege(n.oid, 'USAGE'), pg_get_userbyid(n.nspowner),
+       obj_description(n.oid, 'pg_namespace')
+  FROM pg_catalog.pg_namespace n
+ WHERE n.nspname {_any(names) if database else "= current_schema()"}
+ ORDER BY n.nspname = {literal(names[0])} DESC LIMIT 1""")
         if not found:
             raise database_not_found(database)
         if not found[0][2]:
             raise EngineForbidden(f"permission denied for schema {found[0][1]}")
         return found[0]
 
+    async def _columns(self, table_oid: int, *, is_view: bool) -> tuple[TableColumn, ...]:
+        rows = await self._rows(f"""
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrelid, a.attnum),
+       NOT (a.attnotnull OR t.typnotnull),
+       CASE WHEN a.attgenerated::text = '' THEN pg_get_expr(d.adbin, d.adrelid) END,
+       a.attidentity::text <> '',
+       coalesce(a.attnum = ANY (i.indkey::int2[]), false), coalesce(a.attnum = ANY (p.partattrs::int2[]), false)
+  FROM pg_catalog.pg_attribute a
+  JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+  LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+  LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisprimary
+  LEFT JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = a.attrelid
+ WHERE a.attrelid = {table_oid:d} AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attnum""")
+        return tuple(
+            TableColumn(
+                name=name,
+                type=kind,
+                comment=comment or "",
+                nullable=None if is_view else nullable,
+                default=default,
+                autoincrement=None if is_view else is_identity or (default or "").startswith("nextval("),
+                primary_key=is_key,
+                partition_key=is_partition_key,
+            )
+            for name, kind, comment, nullable, default, is_identity, is_key, is_partition_key in rows
+        )
+
+    async def _extremes(self, source: str, type_name: str) -> tuple[str | None, str | None]:
+        """The smallest and the largest value that the statistics hold, compared as the column's type compares them."""
+        with suppress(StatementRejected):  # a type whose values have no order, or whose name is not visible any more
+            ((least, most),) = await read_rows(
+                self._session,
+                f"""
+WITH known AS (
+  SELECT unnest(histogram_bounds::text::{type_name}[] || most_common_vals::text::{type_name}[]) AS v
+    FROM (SELECT * FROM {source}) AS s)
+SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDER BY v DESC LIMIT 1)::text""",
+            )
+            return least, most
+        return None, None
+
+    async def _functions(self, database: str | None, condition: str = "") -> list[FunctionDescription]:
+        """Of a schema, or all that need no schema before their name: the first overload's data, all signatures."""
+        place = "pg_function_is_visible(p.oid)"
+        if database is not None:
+            place = f"p.pronamespace = {(await self._schema(database))[0]:d}"
+        rows = await self._rows(f"""
+SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), d.description
+  FROM pg_catalog.pg_proc p
+  JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+  LEFT JOIN pg_catalog.pg_description d
+    ON d.objoid = p.oid AND d.classoid = 'pg_catalog.pg_proc'::regclass AND d.objsubid = 0
+ WHERE {place}{condition} AND p.prokind IN ('f', 'a', 'w')
+   AND NOT (n.nspname = 'pg_catalog'
+            AND (p.prorettype = ANY ({_INTERNAL}) OR p.proargtypes::oid[] && {_INTERNAL}))
+ ORDER BY p.proname, p.oid""")
+        overloads: dict[str, list[Row]] = {}
+        for row in rows:
+            overloads.setdefault(row[1], []).append(row)
+        return [
+            FunctionDescription(
+                name=name,
+                signature="\n".join(dict.fromkeys(f"{name}({arguments})" for _, _, arguments, _, _ in same)),
+                return_type=same[0][3] or "",
+                is_builtin="BUILTIN" if same[0][0] == "pg_catalog" else "",
+                is_persistent="true",
+                description=same[0][4] or "",
+            )
+            for name, same in overloads.items()
+        ]
+
+    async def _can_run(self, statement: str) -> bool:
+        """Whether the server can plan the statement: values of an uncommon type may have no order."""
+        try:
+            await read_rows(self._session, f"EXPLAIN {statement}")
+        except StatementRejected:
+            return False
+        return True
+
     async def _rows(self, query: str) -> list[Row]:
         with metadata_errors():
             return await read_rows(self._session, query)
 
 
-def _column(row: Row, *, is_view: bool) -> TableColumn:
-    name, kind, comment, nullable, default, is_identity, is_key, is_partition_key = row
-    numbered = is_identity or (default or "").startswith("nextval(")
-    return TableColumn(
-        name=name,
-        type=kind,
-        comment=comment or "",
-        nullable=None if is_view else nullable,
-        default=default,
-        autoincrement=None if is_view else numbered,
-        primary_key=is_key,
-        partition_key=is_partition_key,
-    )
-
-
-def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
-    """One function per name: the first overload's data, the signatures of all."""
-    overloads: dict[str, list[Row]] = {}
-    for row in rows:
-        overloads.setdefault(row[1], []).append(row)
-    return [
-        FunctionDescription(
-            name=name,
-            signature="\n".join(dict.fromkeys(f"{name}({arguments})" for _, _, arguments, _, _ in same)),
-            return_type=same[0][3] or "",
-            is_builtin="BUILTIN" if same[0][0] == "pg_catalog" else "",
-            is_persistent="true",
-            description=same[0][4] or "",
-        )
-        for name, same in overloads.items()
-    ]
+def _counts(common: str | None, parts: str | None, rows: int | None) -> dict[str, int]:
+    """How often true and false stand in a boolean column, from `{t,f}` and `{0.75,0.25}`."""
+    if common is None or parts is None or rows is None:
+        return {}
+    values, shares = common.strip("{}").split(","), parts.strip("{}").split(",")
+    counted = {value: round(float(share) * rows) for value, share in zip(values, shares, strict=True)}
+    return {"t": 0, "f": 0} | counted

@@ -1,30 +1,41 @@
-"""The asyncpg connection as the adapter needs it: declared type modifiers, cheap codecs, notices.
-
-asyncpg drops the type modifier (the `20` of varchar(20)) from the server's RowDescription. While a statement is being
-prepared, `_RowDescriptionTap` stands between the transport and asyncpg's protocol and keeps a copy of that message.
-"""
+"""One asyncpg connection at work: what its errors mean, cheap codecs, notices, and its statements."""
 
 import asyncio
 import itertools
 import re
 import socket
-import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import asyncpg
+import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
 from queryserver.engines.connections import NO_TLS, no_connection
+from queryserver.engines.postgresql.values import (
+    NESTED,
+    DeclaredType,
+    Unfit,
+    ValueKind,
+    columns,
+    declare,
+    dimensions_of,
+    native_as_text,
+    read_native,
+    read_nested,
+    with_fields,
+)
+from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
+from queryserver.engines.sessions import Rows, record_batch
+from queryserver.engines.statement_texts import KeptLines, first_keyword
 from queryserver.errors.statements import (
     Character,
     CredentialsRequired,
     EngineError,
     EngineTimeout,
     EngineUnavailable,
-    ErrorPlace,
     OutcomeUnknown,
     RowTooLarge,
     SessionLost,
@@ -32,279 +43,22 @@ from queryserver.errors.statements import (
     StatementRejected,
     cell_too_large,
 )
-from queryserver.formats.columns import ROW_CELLS
-
-
-class Tap(asyncio.Protocol):
-    """Stands between the transport and asyncpg's protocol, and passes everything on."""
-
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        self._protocol = protocol
-
-    def data_received(self, data: bytes) -> None:
-        self._protocol.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._protocol.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._protocol.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
-
-
-_HEADER = struct.Struct("!cI")
-_WORD = struct.Struct("!i")
-_COUNT_BYTES = 2
-_DATA_ROW: Final = b"D"
-_READY: Final = b"Z"
-_ERROR_RESPONSE: Final = b"E"
-_ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
-"""PortalSuspended, CommandComplete."""
-_OF_A_CHUNK: Final = frozenset({*_ENDS_OF_CHUNK, _DATA_ROW, _READY, _ERROR_RESPONSE})
-_SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
-"""PortalSuspended, ReadyForQuery inside a transaction: portals live nowhere else."""
-
-CHUNK_BYTES = 8 * 1024 * 1024
-"""A chunk ends with the row with which it is larger than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """What was too large: in the row of the chunk, counted from 0, a value or the row itself; else a message."""
-
-    limit_bytes: int
-    row: int | None
-    column: int | None
-
-
-class _Cells:
-    """Finds the first value of a DataRow above the limit while the row arrives, by the length before each value."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._skip = _COUNT_BYTES
-        self._word = b""
-        self._column = -1
-        self.seen_bytes = 0
-
-    def find(self, piece: bytes) -> int | None:
-        """The number of the column, once its length has come."""
-        self.seen_bytes += len(piece)
-        at = 0
-        while at < len(piece):
-            if self._skip:
-                step = min(self._skip, len(piece) - at)
-                self._skip -= step
-                at += step
-                continue
-            needed = _WORD.size - len(self._word)
-            self._word += piece[at : at + needed]
-            at += needed
-            if len(self._word) == _WORD.size:
-                (length,) = _WORD.unpack(self._word)
-                self._word, self._column = b"", self._column + 1
-                if length > self._limit:
-                    return self._column
-                self._skip = max(length, 0)
-        return None
-
-
-class MessageGuard(Tap):
-    """Passes messages on to asyncpg. Until `limit` is called any size is let through."""
-
-    def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport) -> None:
-        super().__init__(protocol)
-        self._transport = transport
-        self._cell_bytes: int | None = None
-        self._header = b""
-        self._kind, self._rest = b"", 0
-        self._is_dropped = False
-        self._cells: _Cells | None = None
-        self._in_chunk = False
-        self._rows = 0
-        self._bytes = 0
-        self._owed = 0
-        self._has_failed = False
-        self._held: list[bytes] | None = None
-        self.was_cut = False
-        """Whether the last chunk was ended early: rows follow."""
-        self.refusal: Refusal | None = None
-        """Why the connection was ended."""
-
-    def limit(self, cell_bytes: int) -> None:
-        """From now on values of rows have at most so many bytes, rows and other messages a few times as many."""
-        self._cell_bytes = cell_bytes
-
-    def begin_chunk(self) -> None:
-        """Rows of a portal are fetched next: called just before asyncpg sends the request."""
-        self._in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
-        self._rows = self._bytes = 0
-        if self._held is not None:
-            # asyncpg takes rows only once it waits for them.
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    def end_chunk(self) -> None:
-        """The chunk has come, or failed."""
-        self._in_chunk = False
-
-    def drop_rest(self) -> None:
-        """Nobody wants the rows behind a chunk that was ended early: another request follows."""
-        self._in_chunk = False
-        self._go_on()
-
-    def data_received(self, data: bytes) -> None:
-        if self._held is not None:
-            self._held.append(data)
-        elif self.refusal is None:
-            self._take(self._header + data if self._header else bytes(data))
-
-    def _go_on(self) -> None:
-        held, self._held = self._held, None
-        if held is None:
-            return
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-        for data in held:
-            self.data_received(data)
-
-    def _take(self, data: bytes) -> None:
-        """Pass on what is to be passed on of some bytes, in one piece where nothing of them is dropped."""
-        self._header = b""
-        at, begin, size = 0, 0, len(data)
-        while at < size and self.refusal is None:
-            if self._rest:
-                at = self._take_body(data, at, size)
-                begin = at if self._is_dropped else begin
-            elif not self._owed:
-                at = self._skip_rows(data, at, size)
-            if self._ends_chunk:
-                self._pass_on(data[begin:at])
-                self._suspend(data[at:])
-                return
-            if self._rest or at == size:
-                continue
-            if size - at < _HEADER.size:
-                self._header = data[at:]
-                size = at
-                break
-            self._begin(*_HEADER.unpack_from(data, at))
-            if self._is_dropped:
-                self._pass_on(data[begin:at])
-                begin = at + _HEADER.size
-            at += _HEADER.size
-        if self.refusal is None:
-            self._pass_on(data[begin:size])
-
-    def _take_body(self, data: bytes, at: int, size: int) -> int:
-        """Where the body of the message under way ends, as far as it has come."""
-        end = min(at + self._rest, size)
-        self._rest -= end - at
-        if self._cells is not None:
-            self._check(self._cells, data[at:end])
-        return end
-
-    def _skip_rows(self, data: bytes, at: int, size: int) -> int:
-        """Where the rows end that have arrived as a whole and are to be passed on: nearly all of a result."""
-        unpack, most = _HEADER.unpack_from, self._cell_bytes or size
-        most_bytes = CHUNK_BYTES - self._bytes if self._in_chunk else size
-        rows, begin = 0, at
-        while size - at > _HEADER.size and at - begin <= most_bytes:
-            kind, length = unpack(data, at)
-            if kind != _DATA_ROW or length > most or at + length >= size:
-                break
-            at += length + 1
-            rows += 1
-        if rows:
-            self._kind = _DATA_ROW
-            self._rows += rows
-            self._bytes += at - begin
-        return at
-
-    def _begin(self, kind: bytes, length: int) -> None:
-        """A message comes next."""
-        self._kind, self._rest = kind, length + 1 - _HEADER.size
-        self._is_dropped = bool(self._owed) and kind in _OF_A_CHUNK and self._is_swallowed(kind)
-        self._cells = None
-        limit = self._cell_bytes
-        if kind == _DATA_ROW:
-            self._rows += 1
-            self._bytes += length
-            if limit is not None and length > limit:
-                self._cells = _Cells(limit)
-                self._is_dropped = self._is_dropped or length > ROW_CELLS * limit
-        elif limit is not None and length > ROW_CELLS * limit:
-            self._refuse(Refusal(ROW_CELLS * limit, None, None))
-
-    def _is_swallowed(self, kind: bytes) -> bool:
-        """Whether asyncpg must not see a message of a chunk whose end it was told of before."""
-        if kind == _READY:
-            self._owed -= 1
-            return True
-        if kind == _ERROR_RESPONSE:
-            # The first is the reason; others only say that the transaction has failed.
-            swallowed, self._has_failed = self._has_failed or not self._in_chunk, True
-            return swallowed
-        return kind in _ENDS_OF_CHUNK or not self._in_chunk
-
-    def _check(self, cells: _Cells, piece: bytes) -> None:
-        column = cells.find(piece)
-        limit = self._cell_bytes or 0
-        if column is not None:
-            self._refuse(Refusal(limit, self._rows - 1, column))
-        elif cells.seen_bytes > ROW_CELLS * limit:
-            self._refuse(Refusal(ROW_CELLS * limit, self._rows - 1, None))
-
-    def _refuse(self, refusal: Refusal) -> None:
-        self.refusal = refusal
-        self._transport.abort()
-
-    @property
-    def _ends_chunk(self) -> bool:
-        """Whether the row that has just come as a whole makes the chunk large enough."""
-        is_large = self._in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
-        return is_large and self._kind == _DATA_ROW and not self._rest
-
-    def _suspend(self, rest: bytes) -> None:
-        self._in_chunk, self.was_cut = False, True
-        self._owed += 1
-        self._held = [rest] if rest else []
-        self._transport.pause_reading()
-        self._pass_on(_SUSPENDED)
-
-    def _pass_on(self, data: bytes) -> None:
-        if data:
-            super().data_received(data)
-
+from queryserver.formats.columns import Column
 
 _CLEAN_UP_S = 5
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-_FIELD = struct.Struct("!IhIhih")
-_COUNT = struct.Struct("!h")
-_LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
-"""RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
-NO_MODIFIER = -1
 
 _NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
 """bool, bytea, name, integers, oid, floats and the text family: asyncpg's own decoders are the cheapest for them."""
 _AS_INTEGERS = {1082: "int4", 1114: "int8", 1184: "int8"}
 """date, timestamp, timestamptz: days and microseconds since 2000 are what Arrow wants, and infinity survives."""
 
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One column as RowDescription declares it; `modifier` is -1 where there is none."""
-
-    name: str
-    type_oid: int
-    modifier: int
+_COMMAND_TAG = re.compile(r"(?:INSERT \d+|UPDATE|DELETE|MERGE|SELECT) (\d+)")
+_COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)
+_CHANGES_ROWS = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 
-class Connection(asyncpg.Connection):
+class PostgresqlConnection(asyncpg.Connection):
     """A connection whose statements are described in full and whose notices go to `on_notice`."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
@@ -317,14 +71,16 @@ class Connection(asyncpg.Connection):
         self._as_text = set[int]()
         self.on_notice: Callable[[str], None] | None = None
         self.add_log_listener(self._notice)
-        self._read_as_integers()
+        settings: Any = self.get_settings()
+        for oid, codec in _AS_INTEGERS.items():
+            settings.set_builtin_type_codec(oid, codec, "pg_catalog", "scalar", codec, "binary")
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
         """The prepared statement and its columns, none when it has no result set. Nothing is executed.
 
         The statement has a name, so that the server itself sees when a table changes before the rows are read.
         """
-        tap = _RowDescriptionTap(self._driver_protocol, self._read_others_as_text)
+        tap = RowDescriptionTap(self._driver_protocol, self._read_others_as_text)
         self._wire.set_protocol(tap)
         try:
             statement = await self.prepare(sql, name=f"queryserver_{next(self._names)}")
@@ -338,9 +94,9 @@ class Connection(asyncpg.Connection):
 
     @contextmanager
     def watched(self) -> Generator["RefusalTap"]:
-        """Around a COPY: tells at once when the server has refused a row, which asyncpg asks for only at the end.
+        """Around a COPY: shows at once that the server has refused a row, which asyncpg notices only at the end.
 
-        Raises ConnectionResetError where the event loop takes writing to a lost connection for a mistake.
+        Raises ConnectionResetError where the event loop raises RuntimeError for writing to a lost connection.
         """
         tap = RefusalTap(self._driver_protocol)
         self._wire.set_protocol(tap)
@@ -355,7 +111,7 @@ class Connection(asyncpg.Connection):
             self._wire.set_protocol(self._driver_protocol)
 
     def keep_alive(self, *, idle_s: int, interval_s: int, count: int) -> None:
-        """Let the operating system notice that the server is gone: a silent one would be waited for."""
+        """Let the operating system detect a lost server: a silent one would be waited for."""
         connected: socket.socket | None = self._wire.get_extra_info("socket")
         if connected is None or connected.family == socket.AF_UNIX:
             return
@@ -365,24 +121,20 @@ class Connection(asyncpg.Connection):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
 
     async def clean(self) -> bool:
-        """Make the session as it was after its login; False when there is any doubt."""
         self.on_notice = None
         if self.is_closed():
             return False
-        try:
-            async with asyncio.timeout(_CLEAN_UP_S):
-                if self.is_in_transaction():
-                    await self.execute("ROLLBACK")
-                await self.execute("DISCARD ALL")
-        except _DRIVER_ERRORS:
-            return False
-        return True
+        is_clean = not self.is_in_transaction() or await self.end_transaction()
+        return is_clean and await self._confirms("DISCARD ALL")
 
     async def end_transaction(self) -> bool:
-        """Undo the transaction that is open, if any; False when the server did not say so."""
+        """Undo the transaction that is open, if any; False when the server did not confirm it."""
+        return await self._confirms("ROLLBACK")
+
+    async def _confirms(self, command: str) -> bool:
         try:
             async with asyncio.timeout(_CLEAN_UP_S):
-                await self.execute("ROLLBACK")
+                await self.execute(command)
         except _DRIVER_ERRORS:
             return False
         return True
@@ -397,17 +149,12 @@ class Connection(asyncpg.Connection):
     def _read_others_as_text(self, oids: set[int]) -> None:
         """Everything that JSON shows as text, or that is parsed here, travels as the server's own text.
 
-        asyncpg would look these types up in the catalogue, and cannot decode all of them.
+        asyncpg would query these types in the catalogue, and cannot decode all of them.
         """
         settings: Any = self.get_settings()
         for oid in oids - _NATIVE - _AS_INTEGERS.keys() - self._as_text:
             settings.set_builtin_type_codec(oid, f"text of {oid}", "pg_catalog", "scalar", "text", "text")
             self._as_text.add(oid)
-
-    def _read_as_integers(self) -> None:
-        settings: Any = self.get_settings()
-        for oid, codec in _AS_INTEGERS.items():
-            settings.set_builtin_type_codec(oid, codec, "pg_catalog", "scalar", codec, "binary")
 
     def _notice(self, _connection: object, message: Any) -> None:
         if self.on_notice is not None:
@@ -415,100 +162,187 @@ class Connection(asyncpg.Connection):
                 self.on_notice(line)
 
 
-class RefusalTap(Tap):
-    """Sees the server's ErrorResponse, or that the server is gone."""
+class PostgresqlStatement:
+    """A StatementSource: a portal, open from `execute` until its last row is read or `end` is called.
 
-    def __init__(self, protocol: asyncio.Protocol) -> None:
-        super().__init__(protocol)
-        self._kept = bytearray()
-        self.has_refused = False
-        self.is_lost = False
+    `interrupt_process` sends the stop signal to a server process.
+    """
 
-    def data_received(self, data: bytes) -> None:
-        self._kept += data
-        while len(self._kept) >= _HEADER.size:
-            kind, length = _HEADER.unpack_from(self._kept)
-            self.has_refused = self.has_refused or kind == _ERROR_RESPONSE
-            if len(self._kept) <= length:
-                break
-            del self._kept[: length + 1]
-        super().data_received(data)
+    def __init__(
+        self,
+        connection: PostgresqlConnection,
+        sql: str,
+        interrupt_process: Callable[[int], Awaitable[None]],
+        *,
+        read_only: bool = False,
+    ) -> None:
+        self.columns: tuple[Column, ...] = ()
+        self.log_lines = KeptLines()
+        self.is_open = False
+        self._connection = connection
+        self._sql = sql
+        self._keyword = first_keyword(sql)
+        self._interrupt_process = interrupt_process
+        self._read_only = read_only
+        self._readers: Sequence[PostgresqlColumnReader] = ()
+        self._names: Sequence[str] = ()
+        self._prepared: PreparedStatement | None = None
+        self._cursor: Any = None
+        self._owns_transaction = False
+        self._in_use = asyncio.Lock()
+        self._rows_read = 0
+        self._whole: Rows = ()
+        self._tag = ""
+        connection.on_notice = self.log_lines.keep
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """asyncpg's COPY would wait for ever for room to write; so it goes on, and finds out itself."""
-        self.has_refused = self.is_lost = True
-        super().connection_lost(exc)
-        self.resume_writing()
+    @property
+    def modified_rows(self) -> int | None:
+        """From the command tag; asyncpg gives none for a portal, but there every changed row was returned."""
+        if match := _COMMAND_TAG.match(self._tag):
+            return int(match[1])
+        if self._prepared is None or self.is_open or self._keyword not in _CHANGES_ROWS:
+            return None
+        return self._rows_read
+
+    async def execute(self, go_on: Callable[[], None]) -> None:
+        if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
+            raise StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
+        go_on()
+        connection = self._connection
+        with statement_errors(started=False):
+            if self._read_only:
+                # Anew for each statement: one before it may have switched the default off by set_config().
+                await connection.execute("SET default_transaction_read_only = on")
+            prepared, fields = await connection.prepare_described(self._sql)
+            if prepared.get_parameters():
+                raise StatementRejected("there is no parameter $1")
+            declared = await declare(connection, fields) if fields else ()
+        self.columns = columns(fields, declared)
+        self._names = [field.name for field in fields]
+        self._readers = [PostgresqlColumnReader(name, kind) for name, kind in zip(self._names, declared, strict=True)]
+        go_on()
+        if not fields or self._keyword == "CALL":
+            # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
+            with refusals(connection.guard, self._names), statement_errors(started=True):
+                self._whole = await prepared.fetch()
+            self._tag = prepared.get_statusmsg() or ""
+            return
+        with statement_errors(started=False):
+            self._prepared, self.is_open = prepared, True
+            if not connection.is_in_transaction():
+                await connection.execute("BEGIN")
+                self._owns_transaction = True
+
+    async def fetch(self, count: int) -> Rows:
+        """Only as many rows as weigh some MiB. After the last ones the transaction is committed.
+
+        Raises cell_too_large, RowTooLarge.
+        """
+        if self._prepared is None:
+            rows, self._whole = self._whole, ()
+            return rows if self.columns else ()
+        guard = self._connection.guard
+        async with self._in_use:
+            if not self.is_open:
+                return ()
+            with refusals(guard, self._names, self._rows_read), statement_errors(started=True):
+                if self._cursor is None:
+                    self._cursor = await self._prepared.cursor()
+                guard.begin_chunk()
+                try:
+                    rows = await self._cursor.fetch(count)
+                finally:
+                    guard.end_chunk()
+                if guard.was_cut:
+                    # asyncpg takes a short chunk for the last one.
+                    self._cursor._exhausted = False  # noqa: SLF001 nothing public says so
+            self._rows_read += len(rows)
+            if not guard.was_cut and len(rows) < count:
+                await self._end("COMMIT")
+            return rows
+
+    def read(self, rows: Rows) -> pa.RecordBatch:
+        return record_batch(rows, self._names, [reader.read for reader in self._readers])
+
+    async def interrupt(self) -> None:
+        if not self._connection.is_closed():
+            await self._interrupt_process(self._connection.get_server_pid())
+
+    def was_interrupted(self, error: EngineError) -> bool:
+        return isinstance(error.__cause__, asyncpg.QueryCanceledError)
+
+    async def end(self, *, keep: bool) -> None:
+        async with self._in_use:
+            if self.is_open:
+                await self._end("COMMIT" if keep else "ROLLBACK")
+
+    async def _end(self, verb: str) -> None:
+        self.is_open = False
+        self._connection.guard.drop_rest()
+        if self._owns_transaction and not self._connection.is_closed():
+            with statement_errors(started=True):
+                await self._connection.execute(verb)
 
 
-class _RowDescriptionTap(Tap):
-    """`learn` gets the type oids of the first RowDescription before asyncpg sees its end."""
-
-    def __init__(self, protocol: asyncio.Protocol, learn: Callable[[set[int]], None]) -> None:
-        super().__init__(protocol)
-        self._learn = learn
-        self._kept: bytearray | None = bytearray()
-        self.described: list[tuple[int, int]] = []
-        """Type oid and modifier by column."""
-
-    def data_received(self, data: bytes) -> None:
-        if self._kept is not None:
-            self._kept += data
-            self._look_at(self._kept)
-        super().data_received(data)
-
-    def _look_at(self, kept: bytearray) -> None:
-        position = 0
-        while position + _HEADER.size <= len(kept):
-            kind, length = _HEADER.unpack_from(kept, position)
-            end = position + 1 + length
-            if end > len(kept):
-                return
-            if kind == b"T":
-                self.described = _types(bytes(kept[position + _HEADER.size : end]))
-                self._learn({oid for oid, _ in self.described})
-            if kind in _LAST_OF_INTEREST:
-                self._kept = None
-                return
-            position = end
+Values = Sequence[Any]
 
 
-def _types(body: bytes) -> list[tuple[int, int]]:
-    """Type oid and modifier of each field of a RowDescription: a name that ends with NUL, then six numbers."""
-    (count,) = _COUNT.unpack_from(body)
-    found: list[tuple[int, int]] = []
-    position = _COUNT.size
-    for _ in range(count):
-        position = body.index(b"\0", position) + 1
-        _table, _column, type_oid, _size, modifier, _format = _FIELD.unpack_from(body, position)
-        found.append((type_oid, modifier))
-        position += _FIELD.size
-    return found
+class PostgresqlColumnReader:
+    """Reads one column, chunk by chunk."""
+
+    def __init__(self, name: str, declared: DeclaredType) -> None:
+        self._name = name
+        self._declared = declared
+        self._read: Callable[[Values], pa.Array] | None = None
+
+    def read(self, values: Values) -> pa.Array:
+        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
+        try:
+            if self._read is None:
+                self._read = _reader_for(self._declared, values)
+            return self._read(values)
+        except Unfit as error:
+            message = (
+                f'column "{self._name}" holds a value that type {self._declared.name} cannot carry'
+                f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
+            )
+            raise StatementRejected(message) from error
+
+
+def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
+    """What reads a column; text for all of it where the first values have no place in its type."""
+    try:
+        read = partial(read_native, declared)
+        if declared.kind is ValueKind.RECORD:
+            declared = with_fields(declared, first)
+        if declared.kind in NESTED:
+            dimensions = dimensions_of(declared, first) if declared.kind is ValueKind.ARRAY else 1
+            read = partial(read_nested, declared, dimensions=dimensions)
+        read(first)
+    except Unfit:
+        return partial(native_as_text, declared)
+    return read
 
 
 @contextmanager
 def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
-    """Around the rows of a statement: the reason why the guard has ended the connection comes out, not the loss.
+    """Around the rows of a statement: raises the reason why the guard has ended the connection, not the loss.
 
     `rows_read`: rows of the chunks before.
     """
     try:
         yield
     except EngineError as error:
-        if guard.refusal is None:
+        if (refusal := guard.refusal) is None:
             raise
-        raise _reason(guard, columns, rows_read) from error
-
-
-def _reason(guard: MessageGuard, columns: Sequence[str], rows_read: int) -> EngineError:
-    refusal = guard.refusal
-    if refusal is None or refusal.row is None:
-        return OutcomeUnknown("PostgreSQL sent a message that is too large; the statement may have taken effect.")
-    row = rows_read + refusal.row
-    if refusal.column is None:
-        return RowTooLarge(limit_bytes=refusal.limit_bytes, row=row)
-    name = columns[refusal.column] if refusal.column < len(columns) else None
-    return cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name)
+        if refusal.row is None:
+            message = "PostgreSQL sent a message that is too large; the statement may have taken effect."
+            raise OutcomeUnknown(message) from error
+        row = rows_read + refusal.row
+        if refusal.column is None:
+            raise RowTooLarge(limit_bytes=refusal.limit_bytes, row=row) from error
+        name = columns[refusal.column] if refusal.column < len(columns) else None
+        raise cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name) from error
 
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
@@ -540,21 +374,19 @@ def connect_errors() -> Generator[None]:
     except _REFUSED_LOGIN as error:
         raise CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
-        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=_refused_tls(error))) from error
+        # asyncpg names a server without TLS only in the text of a general error class.
+        without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
+        reason = NO_TLS if without_tls else ""
+        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
     except asyncpg.PostgresError as error:
         raise StatementRejected(text_of(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
         raise EngineUnavailable("PostgreSQL refused the connection.") from error
 
 
-def _refused_tls(error: BaseException) -> str:
-    """asyncpg tells a server without TLS only by the text of a general error class."""
-    return NO_TLS if type(error) is ConnectionError and "rejected SSL" in str(error) else ""
-
-
 @contextmanager
 def statement_errors(*, started: bool) -> Generator[None]:
-    """Around work for a statement; `started` tells whether the server may have begun to execute it.
+    """Around work for a statement; `started`: whether the server may have begun to execute it.
 
     Raises SessionLost or OutcomeUnknown when the connection is gone, EngineTimeout when a time limit of the server
     ended the statement, else StatementRejected or StatementDenied with the server's text.
@@ -568,23 +400,18 @@ def statement_errors(*, started: bool) -> Generator[None]:
 def _domain_error(error: Exception, *, started: bool) -> EngineError:
     if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
         return EngineTimeout(text_of(error))
-    if isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)) or _is_closed_connection(error):
+    # asyncpg names a closed connection only in the text of its general error class.
+    is_closed = type(error) is asyncpg.InterfaceError and "clos" in str(error)
+    if is_closed or isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)):
         if started:
             return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
         return SessionLost("The PostgreSQL session is gone; the statement was not started.")
-    denied = isinstance(error, asyncpg.InsufficientPrivilegeError)
-    return (StatementDenied if denied else StatementRejected)(text_of(error)).at(_place(error))
-
-
-def _place(error: Exception) -> ErrorPlace | None:
-    """The server counts characters from 1; `internal_position`, within the body of a function, is another field."""
+    known = (StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else StatementRejected)(
+        text_of(error)
+    )
+    # The server counts characters from 1; `internal_position`, within the body of a function, is another field.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
-    return Character(int(position) - 1) if position.isdecimal() else None
-
-
-def _is_closed_connection(error: Exception) -> bool:
-    """asyncpg tells a closed connection only by the text of its general error class."""
-    return type(error) is asyncpg.InterfaceError and "clos" in str(error)
+    return known.at(Character(int(position) - 1) if position.isdecimal() else None)
 
 
 def text_of(error: Exception) -> str:
@@ -593,8 +420,5 @@ def text_of(error: Exception) -> str:
         return str(error).splitlines()[0] if str(error) else "The driver could not carry out the statement."
     fields = error.as_dict()
     lines = [str(fields.get("message") or error.args[0])]
-    lines += [f"{label}: {fields[key]}" for key, label in _FURTHER_LINES if fields.get(key)]
+    lines += [f"{key.capitalize()}: {fields[key]}" for key in ("detail", "hint", "position") if fields.get(key)]
     return "\n".join(lines)
-
-
-_FURTHER_LINES = (("detail", "Detail"), ("hint", "Hint"), ("position", "Position"))

@@ -7,6 +7,7 @@ at any place undoes all of it.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Executor
+from dataclasses import replace
 
 import pyarrow as pa
 from pyarrow import csv
@@ -19,6 +20,7 @@ from queryserver.engines.loading import (
     hex_texts,
     no_table,
     passing,
+    publishing_steps,
     read_ahead,
     refuse_changes,
     refuse_long_names,
@@ -26,7 +28,8 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.postgresql.connection import Connection, RefusalTap, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection, statement_errors
+from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -36,7 +39,7 @@ _LONGEST_NAME_BYTES = 63
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
-# Everything is named with its schema: types and tables of users may lie in the way along the session's search_path.
+# All names have their schema: types and tables of users may come first along the session's search_path.
 _PLACE = "COALESCE($1::pg_catalog.text, pg_catalog.current_schema()::pg_catalog.text)"
 _SCHEMA = f"SELECT {_PLACE}"
 _EXISTS = f"""
@@ -51,16 +54,16 @@ _IS_PLAIN = f"""
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
     WHERE n.nspname = {_PLACE} AND c.relname = $2::pg_catalog.text
 """
-# Types whose names are no keywords would be looked for along the session's search_path.
+# Types whose names are no keywords would be searched along the session's search_path.
 _NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
-"""All texts between quotes, NULL as nothing without quotes: COPY's own way to tell '' from NULL."""
+"""All texts between quotes, NULL as nothing without quotes: so COPY distinguishes '' from NULL."""
 
 
 class PostgresqlLoader:
-    """See TableLoader. After a cancel the connection may be closed: it serves nobody else then."""
+    """A TableLoader. After a cancel the connection is closed."""
 
-    def __init__(self, connection: Connection, executor: Executor, *, read_only: bool) -> None:
+    def __init__(self, connection: PostgresqlConnection, executor: Executor, *, read_only: bool) -> None:
         self._connection = connection
         self._executor = executor
         self._read_only = read_only
@@ -82,7 +85,7 @@ class PostgresqlLoader:
                 async with staged(load.staging, ledger, self._roll_back) as staging:
                     return await self._load(load, schema, batches, staging)
         except asyncio.CancelledError:
-            # The stop signal may still be on its way to the server's process: nobody else may meet it.
+            # The stop signal may still be on its way to the server's process, which must serve no other session.
             await asyncio.shield(self._connection.shut())
             raise
 
@@ -94,7 +97,7 @@ class PostgresqlLoader:
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
 
     async def _refuse_replacing(self, load: TableLoad) -> None:
-        """Raises StatementRejected for what is no table by itself; the server refuses a table that others need."""
+        """Raises StatementRejected for what is no plain table; the server refuses one that other objects need."""
         if not load.replace:
             return
         with statement_errors(started=False):
@@ -116,11 +119,15 @@ class PostgresqlLoader:
         source = qualified(schema, load.staging.name)
         with statement_errors(started=True):
             await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-            await self._connection.execute(_create(load, source))
+            kind = "UNLOGGED TABLE" if load.append else "TABLE"
+            columns = column_definitions(list(map(_resolved, load.columns)), identifier)
+            await self._connection.execute(f"CREATE {kind} {source} ({columns})")
             rows = await self._copy(load, schema, batches)
             await self._refuse_replacing(load)
-            await self._connection.execute(_publish(load, schema, source))
-            await staging.publish(self._commit())
+            # DROP TABLE refuses a view, and a table that views or keys of other tables need.
+            steps = publishing_steps(load, source, qualified(schema, load.target.name))
+            await self._connection.execute("; ".join(steps))
+            await staging.publish(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
@@ -132,13 +139,10 @@ class PostgresqlLoader:
                     source=_pieces(encoded, tap),
                     format="csv",
                     encoding="utf-8",
-                    # Nobody sees the table yet: its rows need no look at their age later on.
+                    # No other transaction sees the table yet: its rows need no check of their age later on.
                     freeze=True,
                 )
         return int(tag.removeprefix("COPY "))
-
-    async def _commit(self) -> None:
-        await self._connection.execute("COMMIT", timeout=_COMMIT_S)
 
     async def _roll_back(self) -> None:
         """End the transaction, or the connection with it."""
@@ -146,39 +150,23 @@ class PostgresqlLoader:
             await self._connection.shut()
 
 
-def _create(load: TableLoad, staging: str) -> str:
-    kind = "UNLOGGED TABLE" if load.append else "TABLE"
-    return f"CREATE {kind} {staging} ({column_definitions(list(map(_resolved, load.columns)), identifier)})"
-
-
-def _publish(load: TableLoad, schema: str, staging: str) -> str:
-    target = qualified(schema, load.target.name)
-    if not load.append:
-        renaming = f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}"
-        # It refuses a view, and a table that views or keys of other tables need.
-        return f"DROP TABLE IF EXISTS {target}; {renaming}" if load.replace else renaming
-    names = ", ".join(identifier(column.name) for column in load.columns)
-    return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}; DROP TABLE {staging}"
-
-
 def _resolved(column: LoadColumn) -> LoadColumn:
     if column.declared not in _NO_KEYWORDS:
         return column
-    return LoadColumn(column.name, column.type, f"pg_catalog.{column.declared.lower()}", column.nullable)
+    return replace(column, declared=f"pg_catalog.{column.declared.lower()}")
 
 
 def _encode(batch: pa.RecordBatch) -> pa.Buffer:
     """The rows as COPY reads them."""
-    columns = [_copied(column) for column in batch.columns]
+    columns = list(batch.columns)
+    for place, column in enumerate(columns):
+        if pa.types.is_duration(column.type):
+            columns[place] = duration_text(column)
+        elif pa.types.is_binary(column.type):
+            columns[place] = hex_texts(column, before="\\x")
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
     return sink.getvalue()
-
-
-def _copied(column: pa.Array) -> pa.Array:
-    if pa.types.is_duration(column.type):
-        return duration_text(column)
-    return hex_texts(column, before="\\x") if pa.types.is_binary(column.type) else column
 
 
 async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGenerator[memoryview]:
@@ -193,8 +181,4 @@ async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGe
 
 def _refuse_cut_names(table: TableName, *columns: str) -> None:
     names = (table.database or "", table.name, *columns)
-    refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=_bytes)
-
-
-def _bytes(name: str) -> int:
-    return len(name.encode())
+    refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=lambda name: len(name.encode()))

@@ -1,4 +1,4 @@
-"""Types and values of PostgreSQL as Arrow."""
+"""Types and values of PostgreSQL as Arrow: declared types, the text forms of nested values, dates of any year."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,13 @@ import asyncpg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryserver.engines.postgresql.connection import NO_MODIFIER, Connection, Field
+from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
 
-class Kind(Enum):
-    """How the values of a type reach us, and what becomes of them."""
+class ValueKind(Enum):
+    """How the values of a type arrive, and how they are read."""
 
     BOOL = auto()
     INT2 = auto()
@@ -45,7 +45,7 @@ class DeclaredType:
     `fields` are those of a composite type, `element` and `delimiter` those of an array.
     """
 
-    kind: Kind
+    kind: ValueKind
     result: ResultType
     name: str
     precision: int | None = None
@@ -55,30 +55,26 @@ class DeclaredType:
     fields: tuple[tuple[str, "DeclaredType"], ...] = ()
 
 
-def _is(kind: Kind, result: ResultType, name: str) -> DeclaredType:
-    return DeclaredType(kind, result, name)
-
-
 def _texts(names: Mapping[int, str], result: ResultType) -> dict[int, DeclaredType]:
-    return {oid: DeclaredType(Kind.TEXT, result, name) for oid, name in names.items()}
+    return {oid: DeclaredType(ValueKind.TEXT, result, name) for oid, name in names.items()}
 
 
 _VARCHAR, _CHAR, _NUMERIC = 1043, 1042, 1700
 _BUILTIN: Mapping[int, DeclaredType] = {
-    16: _is(Kind.BOOL, ResultType.BOOLEAN, "boolean"),
-    17: _is(Kind.BYTEA, ResultType.BINARY, "bytea"),
-    20: _is(Kind.INT8, ResultType.BIGINT, "bigint"),
-    21: _is(Kind.INT2, ResultType.SMALLINT, "smallint"),
-    23: _is(Kind.INT4, ResultType.INT, "integer"),
-    26: _is(Kind.OID, ResultType.BIGINT, "oid"),
-    700: _is(Kind.FLOAT4, ResultType.FLOAT, "real"),
-    701: _is(Kind.FLOAT8, ResultType.DOUBLE, "double precision"),
-    1082: _is(Kind.DATE, ResultType.DATE, "date"),
-    1114: _is(Kind.TIMESTAMP, ResultType.TIMESTAMP, "timestamp without time zone"),
-    1184: _is(Kind.TIMESTAMPTZ, ResultType.TIMESTAMP_TZ, "timestamp with time zone"),
-    1186: _is(Kind.TEXT, ResultType.INTERVAL_DAY_TIME, "interval"),
-    _NUMERIC: _is(Kind.NUMERIC, ResultType.DECIMAL, "numeric"),
-    2249: _is(Kind.RECORD, ResultType.STRUCT, "record"),
+    16: DeclaredType(ValueKind.BOOL, ResultType.BOOLEAN, "boolean"),
+    17: DeclaredType(ValueKind.BYTEA, ResultType.BINARY, "bytea"),
+    20: DeclaredType(ValueKind.INT8, ResultType.BIGINT, "bigint"),
+    21: DeclaredType(ValueKind.INT2, ResultType.SMALLINT, "smallint"),
+    23: DeclaredType(ValueKind.INT4, ResultType.INT, "integer"),
+    26: DeclaredType(ValueKind.OID, ResultType.BIGINT, "oid"),
+    700: DeclaredType(ValueKind.FLOAT4, ResultType.FLOAT, "real"),
+    701: DeclaredType(ValueKind.FLOAT8, ResultType.DOUBLE, "double precision"),
+    1082: DeclaredType(ValueKind.DATE, ResultType.DATE, "date"),
+    1114: DeclaredType(ValueKind.TIMESTAMP, ResultType.TIMESTAMP, "timestamp without time zone"),
+    1184: DeclaredType(ValueKind.TIMESTAMPTZ, ResultType.TIMESTAMP_TZ, "timestamp with time zone"),
+    1186: DeclaredType(ValueKind.TEXT, ResultType.INTERVAL_DAY_TIME, "interval"),
+    _NUMERIC: DeclaredType(ValueKind.NUMERIC, ResultType.DECIMAL, "numeric"),
+    2249: DeclaredType(ValueKind.RECORD, ResultType.STRUCT, "record"),
     **_texts(
         {
             18: '"char"', 19: "name", 25: "text", 114: "json", 142: "xml", 650: "cidr", 705: "unknown", 790: "money",
@@ -90,7 +86,7 @@ _BUILTIN: Mapping[int, DeclaredType] = {
     ),
     **_texts({28: "xid", 600: "point", 829: "macaddr", 2205: "regclass", 2278: "void"}, ResultType.USER_DEFINED),
 }  # fmt: skip
-"""Types that need no question to the server: their oids are fixed."""
+"""Types that need no query: their oids are fixed."""
 
 _BUILTIN_ARRAYS: Mapping[int, int] = {
     1000: 16, 1001: 17, 1005: 21, 1007: 23, 1009: 25, 1014: 1042, 1015: 1043, 1016: 20, 1021: 700, 1022: 701,
@@ -110,11 +106,16 @@ SELECT a.attname, a.atttypid, a.atttypmod
  ORDER BY a.attnum"""
 
 
-async def declare(connection: Connection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
-    """The declared type of each column. The server is asked only about types that are not built in."""
+async def declare(connection: asyncpg.Connection, fields: Sequence[Field]) -> tuple[DeclaredType, ...]:
+    """The declared type of each column. Only types that are not built in are queried."""
     types = _Types(connection)
     declared = [await types.resolve(field.type_oid, field.modifier) for field in fields]
-    unnamed = [i for i, field in enumerate(fields) if not _is_named_here(field)]
+    unnamed = list[int]()
+    for i, field in enumerate(fields):
+        element = _BUILTIN_ARRAYS.get(field.type_oid, field.type_oid)
+        has_known_modifier = field.modifier == NO_MODIFIER or element in (_VARCHAR, _CHAR, _NUMERIC)
+        if element not in _BUILTIN or not has_known_modifier:
+            unnamed.append(i)
     if unnamed:
         names = ", ".join(f"format_type({fields[i].type_oid:d}, {fields[i].modifier:d})" for i in unnamed)
         (row,) = await connection.fetch(f"SELECT {names}")
@@ -128,15 +129,10 @@ def columns(fields: Sequence[Field], declared: Sequence[DeclaredType]) -> tuple[
     return tuple(Column(f.name, d.result, d.name) for f, d in zip(fields, declared, strict=True))
 
 
-def _is_named_here(field: Field) -> bool:
-    element = _BUILTIN_ARRAYS.get(field.type_oid, field.type_oid)
-    return element in _BUILTIN and (field.modifier == NO_MODIFIER or element in (_VARCHAR, _CHAR, _NUMERIC))
-
-
 class _Types:
     """Reads the catalogue, each type once. Arrays, domains and composite types lead to further types."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
         self._rows: dict[int, asyncpg.Record] = {}
 
@@ -146,34 +142,28 @@ class _Types:
             return _modified(oid, modifier)
         if oid in _BUILTIN_ARRAYS:
             return _array(_modified(_BUILTIN_ARRAYS[oid], modifier), ",")
-        row = await self._row(oid)
-        if row["is_array"]:
-            return _array(await self.resolve(row["element"], modifier), row["delimiter"])
-        if row["kind"] == "d":
-            return await self.resolve(row["base"], row["base_modifier"])
-        if row["kind"] == "c":
-            return await self._composite(row)
-        if row["typname"] == "hstore":
-            return DeclaredType(Kind.HSTORE, ResultType.MAP, "hstore")
-        is_text = row["kind"] in ("e", "r", "m") or row["category"] == "S"
-        return DeclaredType(Kind.TEXT, ResultType.STRING if is_text else ResultType.USER_DEFINED, row["typname"])
-
-    async def _composite(self, row: asyncpg.Record) -> DeclaredType:
-        attributes = await self._connection.fetch(_ATTRIBUTES, row["relation"])
-        fields = [(a["attname"], await self.resolve(a["atttypid"], a["atttypmod"])) for a in attributes]
-        return DeclaredType(Kind.COMPOSITE, ResultType.STRUCT, row["typname"], fields=tuple(fields))
-
-    async def _row(self, oid: int) -> asyncpg.Record:
         if oid not in self._rows:
             found = await self._connection.fetchrow(_TYPE, oid)
             if found is None:
                 raise StatementRejected(f"type with OID {oid} does not exist")
             self._rows[oid] = found
-        return self._rows[oid]
+        row = self._rows[oid]
+        if row["is_array"]:
+            return _array(await self.resolve(row["element"], modifier), row["delimiter"])
+        if row["kind"] == "d":
+            return await self.resolve(row["base"], row["base_modifier"])
+        if row["kind"] == "c":
+            attributes = await self._connection.fetch(_ATTRIBUTES, row["relation"])
+            fields = [(a["attname"], await self.resolve(a["atttypid"], a["atttypmod"])) for a in attributes]
+            return DeclaredType(ValueKind.COMPOSITE, ResultType.STRUCT, row["typname"], fields=tuple(fields))
+        if row["typname"] == "hstore":
+            return DeclaredType(ValueKind.HSTORE, ResultType.MAP, "hstore")
+        is_text = row["kind"] in ("e", "r", "m") or row["category"] == "S"
+        return DeclaredType(ValueKind.TEXT, ResultType.STRING if is_text else ResultType.USER_DEFINED, row["typname"])
 
 
 def _array(element: DeclaredType, delimiter: str) -> DeclaredType:
-    return DeclaredType(Kind.ARRAY, ResultType.ARRAY, f"{element.name}[]", element=element, delimiter=delimiter)
+    return DeclaredType(ValueKind.ARRAY, ResultType.ARRAY, f"{element.name}[]", element=element, delimiter=delimiter)
 
 
 def _modified(oid: int, modifier: int) -> DeclaredType:
@@ -210,12 +200,8 @@ def array_literal(text: str, delimiter: str) -> list[Nested]:
     """`{1,NULL,"a b"}` as a list, inner arrays as lists; leaves are text or None."""
     body = _DIMENSIONS.sub("", text, count=1)
     if "{" not in body[1:] and '"' not in body and "\\" not in body:
-        inner = body[1:-1]
-        return [_bare(item) for item in inner.split(delimiter)] if inner else []
-    return _quoted_array(body, delimiter)
-
-
-def _quoted_array(body: str, delimiter: str) -> list[Nested]:
+        items = body[1:-1]
+        return [_bare(item) for item in items.split(delimiter)] if items else []
     mark = re.escape(delimiter)
     token = re.compile(rf'{_QUOTED}|([{{}}])|((?:[^"{{}}\\{mark}]|\\.)+)', re.DOTALL)
     enclosing: list[list[Nested]] = [[]]
@@ -241,23 +227,17 @@ def composite_attributes(text: str) -> list[str | None]:
     """`(1,,"a b")` as texts; an attribute without any character is NULL."""
     found: list[str | None] = []
     body, position = text[1:-1], 0
-    while True:
-        match = _ATTRIBUTE.match(body, position)
-        if match is None:
-            return found
-        found.append(_attribute(match[1]))
+    while match := _ATTRIBUTE.match(body, position):
+        raw = match[1]
+        if '"' in raw or "\\" in raw:
+            parts = _QUOTED_PART.finditer(raw)
+            found.append("".join(p[3] or p[2] or _IN_QUOTES.sub(lambda m: m[1] or m[2], p[1] or "") for p in parts))
+        else:
+            found.append(raw or None)
         if not match[2]:
-            return found
+            break
         position = match.end()
-
-
-def _attribute(raw: str) -> str | None:
-    if not raw:
-        return None
-    if '"' not in raw and "\\" not in raw:
-        return raw
-    parts = _QUOTED_PART.finditer(raw)
-    return "".join(p[3] or p[2] or _IN_QUOTES.sub(lambda m: m[1] or m[2], p[1] or "") for p in parts)
+    return found
 
 
 def hstore_pairs(text: str) -> list[tuple[str, str | None]]:
@@ -315,17 +295,17 @@ _CALENDAR_DAYS = (-719_162 - _DAYS_1970_TO_2000, 2_932_896 - _DAYS_1970_TO_2000)
 _CALENDAR_US = (-62_135_596_800_000_000 - _US_1970_TO_2000, 253_402_300_799_999_999 - _US_1970_TO_2000)
 _DECIMAL128_DIGITS = 38
 _ARROW_TYPES = {
-    Kind.BOOL: pa.bool_(),
-    Kind.INT2: pa.int16(),
-    Kind.INT4: pa.int32(),
-    Kind.INT8: pa.int64(),
-    Kind.OID: pa.int64(),
-    Kind.FLOAT4: pa.float32(),
-    Kind.FLOAT8: pa.float64(),
-    Kind.DATE: pa.date32(),
-    Kind.TIMESTAMP: pa.timestamp("us"),
-    Kind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
-    Kind.BYTEA: pa.binary(),
+    ValueKind.BOOL: pa.bool_(),
+    ValueKind.INT2: pa.int16(),
+    ValueKind.INT4: pa.int32(),
+    ValueKind.INT8: pa.int64(),
+    ValueKind.OID: pa.int64(),
+    ValueKind.FLOAT4: pa.float32(),
+    ValueKind.FLOAT8: pa.float64(),
+    ValueKind.DATE: pa.date32(),
+    ValueKind.TIMESTAMP: pa.timestamp("us"),
+    ValueKind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
+    ValueKind.BYTEA: pa.binary(),
 }
 
 
@@ -335,7 +315,7 @@ class Unfit(Exception):
 
 def arrow_type(declared: DeclaredType) -> pa.DataType:
     """The Arrow type of single values: text where no other type holds every digit."""
-    if declared.kind is Kind.NUMERIC and declared.precision is not None:
+    if declared.kind is ValueKind.NUMERIC and declared.precision is not None:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
             return pa.decimal128(digits, declared.scale)
@@ -348,22 +328,22 @@ def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     Raises Unfit.
     """
     wanted = arrow_type(declared)
-    if declared.kind is Kind.DATE:
+    if declared.kind is ValueKind.DATE:
         return _moved(pa.array(values, pa.int32()), _CALENDAR_DAYS, _DAYS_1970_TO_2000).cast(wanted)
-    if declared.kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+    if declared.kind in (ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ):
         return _moved(pa.array(values, pa.int64()), _CALENDAR_US, _US_1970_TO_2000).cast(wanted)
-    if declared.kind is Kind.NUMERIC:
+    if declared.kind is ValueKind.NUMERIC:
         return read_text(declared, values)
     return pa.array(values, wanted)
 
 
 def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
-    """Values in the server's text form, as they stand inside arrays and composite values. Raises Unfit."""
+    """Values in the server's text form, as inside arrays and composite values. Raises Unfit."""
     wanted = arrow_type(declared)
-    if declared.kind is Kind.BYTEA:
+    if declared.kind is ValueKind.BYTEA:
         return pa.array([None if v is None else bytes.fromhex(v.removeprefix("\\x")) for v in values], wanted)
     texts = pa.array(values, pa.string())
-    if declared.kind is Kind.BOOL:
+    if declared.kind is ValueKind.BOOL:
         return pc.call_function("equal", [texts, pa.scalar("t")])
     try:
         return texts.cast(wanted)
@@ -379,10 +359,10 @@ def native_as_text(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
     return pa.array([None if value is None else write(value) for value in values], pa.string())
 
 
-_WRITERS: dict[Kind, Callable[[int], str]] = {
-    Kind.DATE: date_text,
-    Kind.TIMESTAMP: timestamp_text,
-    Kind.TIMESTAMPTZ: lambda microseconds: timestamp_text(microseconds, "+00:00"),
+_WRITERS: dict[ValueKind, Callable[[int], str]] = {
+    ValueKind.DATE: date_text,
+    ValueKind.TIMESTAMP: timestamp_text,
+    ValueKind.TIMESTAMPTZ: lambda microseconds: timestamp_text(microseconds, "+00:00"),
 }
 
 
@@ -395,46 +375,43 @@ def _moved(numbers: pa.Array, limits: tuple[int, int], offset: int) -> pa.Array:
     return pc.call_function("add", [numbers, pa.scalar(offset, numbers.type)])
 
 
-NESTED = frozenset({Kind.ARRAY, Kind.COMPOSITE, Kind.HSTORE})
+NESTED = frozenset({ValueKind.ARRAY, ValueKind.COMPOSITE, ValueKind.HSTORE})
 
 
 def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensions: int = 1) -> pa.Array:
     """Values from the server's text form; an array has `dimensions`. Raises Unfit."""
-    if declared.kind is Kind.ARRAY:
+    if declared.kind is ValueKind.ARRAY:
         arrays = [None if text is None else array_literal(text, declared.delimiter) for text in texts]
         return _lists(declared, arrays, dimensions)
-    if declared.kind is Kind.COMPOSITE:
+    if declared.kind is ValueKind.COMPOSITE:
         return _structs(declared, [None if text is None else composite_attributes(text) for text in texts])
-    if declared.kind is Kind.HSTORE:
+    if declared.kind is ValueKind.HSTORE:
         pairs = [None if text is None else hstore_pairs(text) for text in texts]
         return pa.array(pairs, pa.map_(pa.string(), pa.string()))
     return read_text(declared, texts)
 
 
 def dimensions_of(declared: DeclaredType, texts: Sequence[str | None]) -> int:
-    """The most dimensions of the given arrays; the declared type does not tell them."""
-    return max((_depth(array_literal(text, declared.delimiter)) for text in texts if text is not None), default=1)
+    """The most dimensions of the given arrays, which the declared type leaves open."""
+    most = 1
+    for text in texts:
+        value: Nested = None if text is None else array_literal(text, declared.delimiter)
+        depth = 0
+        while isinstance(value, list):
+            depth += 1
+            value = value[0] if value else None
+        most = max(most, depth)
+    return most
 
 
 def with_fields(declared: DeclaredType, texts: Sequence[str | None]) -> DeclaredType:
-    """An anonymous record as composite type. It declares no fields: they are numbered, and text.
-
-    Raises Unfit when no value tells how many there are.
-    """
+    """An anonymous record as composite type: its fields are numbered, and text. Raises Unfit when all are NULL."""
     first = next((text for text in texts if text is not None), None)
     if first is None:
         raise Unfit
-    text_type = DeclaredType(Kind.TEXT, declared.result, "text")
+    text_type = DeclaredType(ValueKind.TEXT, declared.result, "text")
     fields = tuple((f"field{i}", text_type) for i in range(len(composite_attributes(first))))
-    return DeclaredType(Kind.COMPOSITE, declared.result, declared.name, fields=fields)
-
-
-def _depth(value: Nested) -> int:
-    depth = 0
-    while isinstance(value, list):
-        depth += 1
-        value = value[0] if value else None
-    return depth
+    return DeclaredType(ValueKind.COMPOSITE, declared.result, declared.name, fields=fields)
 
 
 def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) -> pa.Array:
@@ -446,16 +423,15 @@ def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) ->
         elif array is not None:
             raise Unfit
         offsets.append(len(items))
-    inner = _lists(declared, items, dimensions - 1) if dimensions > 1 else _elements(declared, items)
+    if dimensions > 1:
+        inner = _lists(declared, items, dimensions - 1)
+    else:
+        leaves = [item for item in items if not isinstance(item, list)]
+        if len(leaves) < len(items) or declared.element is None:
+            raise Unfit
+        inner = read_nested(declared.element, leaves)
     nulls = pa.array([array is None for array in arrays], pa.bool_())
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner, mask=nulls)
-
-
-def _elements(declared: DeclaredType, items: Sequence[Nested]) -> pa.Array:
-    texts = [item for item in items if not isinstance(item, list)]
-    if len(texts) < len(items) or declared.element is None:
-        raise Unfit
-    return read_nested(declared.element, texts)
 
 
 def _structs(declared: DeclaredType, values: Sequence[list[str | None] | None]) -> pa.Array:

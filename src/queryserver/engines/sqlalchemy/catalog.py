@@ -1,10 +1,11 @@
-"""Metadata of any data source that SQLAlchemy's Inspector can look into.
+"""Metadata of any data source that SQLAlchemy's Inspector can read.
 
-Functions and statistics are not among what it tells. Types are in the dialect's words, not always the engine's own.
+It knows neither functions nor statistics. Types have the dialect's names, not always the engine's own.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,13 +26,10 @@ from queryserver.engines.protocol import (
     TableSummary,
 )
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
-from queryserver.engines.threaded import DriverThreads
+from queryserver.engines.threaded import DriverThreads, stop_call
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import TableNotFound, database_not_found
 
-_PRESS_S = 0.2
-_STOP_S = 5.0
-_NO_STATISTICS = "This data source's driver tells no statistics."
 Answered = TypeVar("Answered")
 
 
@@ -44,30 +42,28 @@ class SqlalchemyCatalog:
         self._user_id = user_id
 
     async def databases(self) -> Sequence[str]:
-        return await self._ask(_schemas)
+        return await self._inspect(sa.Inspector.get_schema_names)
 
     async def database(self, database: str) -> DatabaseDescription:
-        """See the Protocol. The Inspector knows the name only."""
-        return DatabaseDescription(await self._ask(partial(_schema, database)))
+        """The Inspector knows the name only."""
+        return DatabaseDescription(await self._inspect(partial(_schema, database)))
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
-        """See the Protocol. Without comments: most dialects would ask for each table by itself."""
-        return await self._ask(partial(_tables, database))
+        """Without comments: most dialects would query them for each table by itself."""
+        return await self._inspect(partial(_tables, database))
 
     async def table(self, database: str, table: str) -> TableDescription:
-        return await self._ask(partial(_table, database, table))
+        return await self._inspect(partial(_table, database, table))
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
-        return ColumnStatistics(message=_NO_STATISTICS)
+        return ColumnStatistics(message="This data source's driver tells no statistics.")
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """None are known."""
         if database is not None:
             await self.database(database)
         return []
 
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
-        """None are known."""
         if database is not None:
             await self.database(database)
         return None
@@ -91,42 +87,29 @@ class SqlalchemyCatalog:
         raise NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:
-        """The query in the dialect's words. A `%` stands for itself: the driver gets no parameters."""
+        """The query in the dialect's SQL. A `%` stands for itself: the driver gets no parameters."""
         plain: Any = type(self._connection.dialect)
         dialect: sa.Dialect = plain(paramstyle="named")
         return str(query.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
 
-    async def _ask(self, look: Callable[[sa.Inspector], Answered]) -> Answered:
-        running = self._threads.start(partial(self._connection.inspected, look), user_id=self._user_id)
-        waiting = asyncio.wrap_future(running)
+    async def _inspect(self, read: Callable[[sa.Inspector], Answered]) -> Answered:
+        running = self._threads.start(partial(self._connection.inspected, read), user_id=self._user_id)
         try:
-            return await asyncio.shield(waiting)
+            return await asyncio.shield(asyncio.wrap_future(running))
         except asyncio.CancelledError:
-            await self._stop(waiting)
+            await stop_call(running, self._connection.interrupt)
             raise
-
-    async def _stop(self, waiting: "asyncio.Future[Answered]") -> None:
-        give_up = asyncio.get_running_loop().time() + _STOP_S
-        while not waiting.done() and asyncio.get_running_loop().time() < give_up:
-            self._connection.interrupt()
-            await asyncio.wait({waiting}, timeout=_PRESS_S)
-        if waiting.done() and not waiting.cancelled():
-            waiting.exception()
 
 
 def _exact(name: str) -> sa.quoted_name:
     return sa.quoted_name(name, quote=True)
 
 
-def _schemas(inspector: sa.Inspector) -> list[str]:
-    return list(inspector.get_schema_names())
-
-
 def _schema(database: str, inspector: sa.Inspector) -> str:
     """The schema that is meant; the empty name is that of the connection. Raises database_not_found."""
     if not database:
         return inspector.default_schema_name or ""
-    found = choose(database, _schemas(inspector), Folding.CASELESS)
+    found = choose(database, inspector.get_schema_names(), Folding.CASELESS)
     if found is None:
         raise database_not_found(database)
     return found
@@ -152,24 +135,30 @@ def _table(database: str, table: str, inspector: sa.Inspector) -> TableDescripti
         columns = inspector.get_columns(name, schema=within)
     except NoSuchTableError:
         raise TableNotFound(schema, table) from None
-    key: Any = _optional(partial(inspector.get_pk_constraint, name, schema=within), {})
+    primary_key: Any = _optional(partial(inspector.get_pk_constraint, name, schema=within), {})
     comment: Any = _optional(partial(inspector.get_table_comment, name, schema=within), {})
-    keys = set[str](key.get("constrained_columns") or ())
+    keys = set[str](primary_key.get("constrained_columns") or ())
     return TableDescription(
         database=schema,
         name=name,
         columns=tuple(_column(column, keys, inspector.dialect) for column in columns),
         kind=listed[name],
         comment=comment.get("text") or "",
-        foreign_keys=_foreign_keys(_optional(partial(inspector.get_foreign_keys, name, schema=within), []), schema),
+        foreign_keys=tuple(
+            ForeignKey(column, f"{key.get('referred_schema') or schema}.{key['referred_table']}.{target}")
+            for key in _optional(partial(inspector.get_foreign_keys, name, schema=within), [])
+            for column, target in zip(key["constrained_columns"], key["referred_columns"], strict=False)
+        ),
     )
 
 
 def _column(column: Any, keys: set[str], dialect: sa.Dialect) -> TableColumn:
-    increments = column.get("autoincrement")
+    increments, native = column.get("autoincrement"), ""
+    with suppress(CompileError, UnsupportedCompilationError):
+        native = column["type"].compile(dialect=dialect)
     return TableColumn(
         name=column["name"],
-        type=_type_text(column["type"], dialect),
+        type=native,
         comment=column.get("comment") or "",
         nullable=column.get("nullable"),
         default=column.get("default"),
@@ -178,24 +167,9 @@ def _column(column: Any, keys: set[str], dialect: sa.Dialect) -> TableColumn:
     )
 
 
-def _type_text(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> str:
-    try:
-        return kind.compile(dialect=dialect)
-    except (CompileError, UnsupportedCompilationError):
-        return ""
-
-
-def _foreign_keys(found: Sequence[Any], schema: str) -> tuple[ForeignKey, ...]:
-    return tuple(
-        ForeignKey(column, f"{key.get('referred_schema') or schema}.{key['referred_table']}.{target}")
-        for key in found
-        for column, target in zip(key["constrained_columns"], key["referred_columns"], strict=False)
-    )
-
-
-def _optional(look: Callable[[], Any], otherwise: Any) -> Any:
+def _optional(read: Callable[[], Any], otherwise: Any) -> Any:
     """Dialects leave out what their engine has not."""
     try:
-        return look()
+        return read()
     except NotImplementedError:
         return otherwise

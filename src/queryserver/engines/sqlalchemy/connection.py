@@ -1,4 +1,4 @@
-"""One SQLAlchemy connection at work. Everything here blocks."""
+"""One SQLAlchemy connection at work: its statements, how they are stopped, and what errors mean. All of it blocks."""
 
 import re
 import socket
@@ -8,14 +8,14 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from sys import getsizeof
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import Dialect
 
-from queryserver.engines.sqlalchemy.values import RowReader, declare
+from queryserver.engines.sqlalchemy.values import SqlalchemyRowReader, declare
 from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, first_keyword, pieces, place_in
 from queryserver.engines.threaded import Interrupted
 from queryserver.errors.statements import (
@@ -42,9 +42,9 @@ _BROKEN_ANSWER = (
 )
 """What parsers of protocols raise over an answer that is none."""
 
-DRIVER_ERRORS = (exc.SQLAlchemyError, *_BROKEN_ANSWER)
-_THE_DRIVERS_OWN = ("InterfaceError", "InternalError")
-"""Classes of PEP 249; without a number of the server the driver has lost its way in the protocol."""
+_DRIVER_ERRORS = (exc.SQLAlchemyError, *_BROKEN_ANSWER)
+_OF_THE_DRIVER = ("InterfaceError", "InternalError")
+"""Classes of PEP 249; without a number of the server the driver could not follow the protocol."""
 
 _MYSQL_CLIENT_NUMBERS = range(2000, 3000)
 _REFUSED_LOGIN = re.compile(
@@ -62,8 +62,14 @@ def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
     try:
         with guarded(rules):
             yield
-    except DRIVER_ERRORS as error:
-        raise _connect_error(error, name) from error
+    except _DRIVER_ERRORS as error:
+        original = _original(error)
+        text = _text_of(original)
+        if _REFUSED_LOGIN.search(text):
+            raise CredentialsRequired(text) from error
+        if _is_of_the_server(original):
+            raise StatementRejected(text) from error
+        raise EngineUnavailable(f"No connection to {name} could be made.") from error
 
 
 @contextmanager
@@ -76,44 +82,28 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
         # The first hop may have taken the statement: it must not be sent again. That no connection was seen proves
         # nothing: drivers keep them open for each other (clickhouse-connect), or make them in C and threads of theirs.
         raise OutcomeUnknown(refused.message) from refused
-    except driver_errors(dialect) as error:
-        raise _statement_error(error, dialect) from error
+    except _driver_errors(dialect) as error:
+        if _is_lost(error, dialect):
+            raise OutcomeUnknown("The connection to the data source was lost while the statement ran.") from error
+        text = _text_of(_original(error))
+        raise StatementRejected(text).at(place_in(text, ANY)) from error
 
 
-def driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
-    """All that the driver and SQLAlchemy may raise: cursors are partly read past SQLAlchemy."""
-    return (*DRIVER_ERRORS, _dbapi_error(dialect))
+def _driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
+    """All that SQLAlchemy, and the driver by its own base class, may raise: cursors are partly read past SQLAlchemy."""
+    own = getattr(dialect.loaded_dbapi, "Error", None)
+    return (*_DRIVER_ERRORS, own) if isinstance(own, type) and issubclass(own, Exception) else _DRIVER_ERRORS
 
 
-def _dbapi_error(dialect: Dialect) -> type[Exception]:
-    """The driver's own base class."""
-    found = getattr(dialect.loaded_dbapi, "Error", None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else exc.SQLAlchemyError
-
-
-def _connect_error(error: Exception, name: str) -> EngineError:
-    original = _original(error)
-    text = _text_of(original)
-    if _REFUSED_LOGIN.search(text):
-        return CredentialsRequired(text)
-    if _is_the_server_s(original):
-        return StatementRejected(text)
-    return EngineUnavailable(f"No connection to {name} could be made.")
-
-
-def _statement_error(error: Exception, dialect: Dialect) -> EngineError:
-    original = _original(error)
-    is_lost = isinstance(error, exc.DBAPIError) and error.connection_invalidated
-    if is_lost or isinstance(original, _BROKEN_ANSWER) or _is_disconnect(original, dialect):
-        return OutcomeUnknown("The connection to the data source was lost while the statement ran.")
-    text = _text_of(original)
-    return StatementRejected(text).at(place_in(text, ANY))
-
-
-def _is_disconnect(error: Any, dialect: Dialect) -> bool:
-    if type(error).__name__ in _THE_DRIVERS_OWN and not _is_the_server_s(error):
+def _is_lost(error: Exception, dialect: Dialect) -> bool:
+    original: Any = _original(error)
+    if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
         return True
-    return type(error).__module__ != "builtins" and bool(dialect.is_disconnect(error, None, None))
+    if isinstance(original, _BROKEN_ANSWER):
+        return True
+    if type(original).__name__ in _OF_THE_DRIVER and not _is_of_the_server(original):
+        return True
+    return type(original).__module__ != "builtins" and bool(dialect.is_disconnect(original, None, None))
 
 
 def _original(error: Exception) -> Exception:
@@ -121,8 +111,8 @@ def _original(error: Exception) -> Exception:
     return inner if isinstance(inner, Exception) else error
 
 
-def _is_the_server_s(error: Exception) -> bool:
-    """Whether the server itself said no: its number comes first, or a SQLSTATE is told."""
+def _is_of_the_server(error: Exception) -> bool:
+    """Whether the server itself refused: its number comes first, or there is a SQLSTATE."""
     number = error.args[0] if error.args else None
     if isinstance(number, int):
         return number > 0 and number not in _MYSQL_CLIENT_NUMBERS and not isinstance(error, OSError)
@@ -130,7 +120,7 @@ def _is_the_server_s(error: Exception) -> bool:
 
 
 def _text_of(error: Exception) -> str:
-    """The engine's own text, without numbers before it, traces and the address that it saw us come from."""
+    """The engine's own text, without numbers before it, traces and this server's address as the engine sees it."""
     texts = [part for part in error.args if isinstance(part, str)] or [str(error)]
     lines = list[str]()
     for line in texts[0].strip().splitlines():
@@ -141,26 +131,14 @@ def _text_of(error: Exception) -> str:
 
 
 SPEAKS_MYSQL = frozenset({"mysql", "mariadb"})
-_PATIENCE_S = 3.0
+_GENTLE_S = 3.0
 """How long the gentler ways may take."""
 
 _KILL_S = 5.0
 
 
-class Stopper(Protocol):
-    """Stops what runs on one connection."""
-
-    def press(self) -> None:
-        """Stop the call under way; returns at once, may be called again and again."""
-        ...
-
-    def settle(self) -> None:
-        """Returns once no stop is on its way any more, so that the next statement is not met by it."""
-        ...
-
-
 class ConnectionStopper:
-    """A Stopper for one DBAPI connection. `current_cursor` gives the cursor in use."""
+    """Stops what runs on one DBAPI connection. `current_cursor` gives the cursor in use."""
 
     def __init__(
         self,
@@ -180,23 +158,27 @@ class ConnectionStopper:
         self._is_cut = False
 
     def press(self) -> None:
+        """Stop the call under way; returns at once, may be called again and again."""
         now = time.monotonic()
         self._began = self._began or now
-        if now - self._began > _PATIENCE_S:
+        if now - self._began > _GENTLE_S:
             self._cut()
         elif self._stopping is None or self._stopping.done():
             self._stopping = self._executor.submit(self._stop)
 
     def settle(self) -> None:
+        """Returns once no stop is on its way any more: one would hit the next statement."""
         if self._stopping is not None:
             with suppress(TimeoutError):
                 self._stopping.result(_KILL_S)
         self._stopping, self._began = None, 0.0
 
     def _stop(self) -> None:
-        with guarded(self._rules), suppress(*DRIVER_ERRORS):
+        with guarded(self._rules), suppress(*_DRIVER_ERRORS):
             if self._engine.dialect.name in SPEAKS_MYSQL:
-                self._kill(int(self._connection.thread_id()))
+                kill = f"KILL QUERY {int(self._connection.thread_id()):d}"
+                with self._engine.connect() as second:
+                    second.exec_driver_sql(kill)
                 return
             for owner in (self._connection, self._current_cursor()):
                 for name in ("cancel", "interrupt"):
@@ -204,10 +186,6 @@ class ConnectionStopper:
                         method()
                         return
             self._cut()
-
-    def _kill(self, number: int) -> None:
-        with self._engine.connect() as second:
-            second.exec_driver_sql(f"KILL QUERY {number:d}")
 
     def _cut(self) -> None:
         """Shut the socket down under the driver: it comes back with an error of its own."""
@@ -230,7 +208,7 @@ _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
 
 Answered = TypeVar("Answered")
 
-# Rows that are fetched without a look at their width in between: the driver reads all of them.
+# Rows that are fetched before their width is checked: the driver reads all of them.
 _MOST_STEP = 16
 _DRAIN_S = 3.0
 _DRAIN_ROWS = 1_000
@@ -240,7 +218,7 @@ class SqlalchemyConnection:
     """A DriverConnection in autocommit, where the dialect has that; else what a statement did is committed at its end.
 
     `read_only` is a statement that makes the server refuse changes, sent before each statement: one before it may
-    have switched it off. Wherever the driver goes by itself, `rules` hold.
+    have switched it off. `rules` hold for all addresses that the driver connects to.
     """
 
     def __init__(
@@ -248,13 +226,13 @@ class SqlalchemyConnection:
     ) -> None:
         self._connection = connection
         self._rules = rules
-        self._dialect = connection.dialect
+        self.dialect = connection.dialect
         self._read_only = read_only
         self._answer: SqlalchemyAnswer | None = None
         self._interrupted = False
         self._is_closed = False
         driver = connection.connection.dbapi_connection
-        self._stopper: Stopper = ConnectionStopper(connection.engine, driver, self._cursor, executor, rules)
+        self._stopper = ConnectionStopper(connection.engine, driver, self._cursor, executor, rules)
 
     @classmethod
     def opened(
@@ -264,7 +242,11 @@ class SqlalchemyConnection:
         with connect_errors(name, rules):
             connection = engine.connect()
             try:
-                if "AUTOCOMMIT" in _isolation_levels(connection):
+                driver = connection.connection.dbapi_connection
+                levels: Sequence[str] = ()
+                with suppress(NotImplementedError):
+                    levels = engine.dialect.get_isolation_level_values(driver) if driver is not None else ()
+                if "AUTOCOMMIT" in levels:
                     connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 return cls(connection, executor, read_only=read_only, rules=rules)
             except BaseException:  # the connection must not stay open, whatever failed
@@ -278,7 +260,7 @@ class SqlalchemyConnection:
             raise StatementRejected("The statement is empty.")
         answer = self._answer = SqlalchemyAnswer(self._connection, self._stopper, self._rules)
         try:
-            with statement_errors(self._dialect, self._rules):
+            with statement_errors(self.dialect, self._rules):
                 if self._read_only is not None:
                     self._connection.exec_driver_sql(self._read_only)
                 answer.start(statement)
@@ -288,23 +270,18 @@ class SqlalchemyConnection:
             raise
         return answer
 
-    def inspected(self, look: Callable[[sa.Inspector], Answered]) -> Answered:
-        """What `look` finds in the metadata. Raises EngineUnavailable, StatementRejected and what `look` raises."""
+    def inspected(self, read: Callable[[sa.Inspector], Answered]) -> Answered:
+        """What `read` finds in the metadata. Raises EngineUnavailable, StatementRejected and what `read` raises."""
         self._stopper.settle()
         self._interrupted = False
         try:
-            with statement_errors(self._dialect, self._rules):
-                return look(sa.inspect(self._connection))
+            with statement_errors(self.dialect, self._rules):
+                return read(sa.inspect(self._connection))
         except OutcomeUnknown as error:
             raise EngineUnavailable(error.message) from error
         except EngineError as error:
             self._note(error)
             raise
-
-    @property
-    def dialect(self) -> sa.Dialect:
-        """The SQLAlchemy dialect of the connection."""
-        return self._dialect
 
     @property
     def is_usable(self) -> bool:
@@ -315,15 +292,14 @@ class SqlalchemyConnection:
         self._stopper.press()
 
     def progress(self) -> int | None:
-        """DBAPI has no word for it."""
         return None
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            with guarded(self._rules), suppress(*DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.invalidate()
-            with guarded(self._rules), suppress(*DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.close()
 
     def _note(self, error: EngineError) -> None:
@@ -339,9 +315,9 @@ class SqlalchemyConnection:
 
 
 class SqlalchemyAnswer:
-    """The rows of one statement. The first chunk is read at the start: it names the types that drivers do not tell."""
+    """The rows of one statement. The first chunk is read at the start, for the types that drivers do not name."""
 
-    def __init__(self, connection: sa.Connection, stopper: Stopper, rules: AddressRules) -> None:
+    def __init__(self, connection: sa.Connection, stopper: ConnectionStopper, rules: AddressRules) -> None:
         self.columns: tuple[Column, ...] | None = None
         self.modified_rows: int | None = None
         self.cursor: Any = None
@@ -350,7 +326,7 @@ class SqlalchemyAnswer:
         self._stopper = stopper
         self._rules = rules
         self._result: sa.CursorResult[Any] | None = None
-        self._reader = RowReader(())
+        self._reader = SqlalchemyRowReader(())
         self._chunk = ChunkSize()
         self._step = 1
         self._ahead: Sequence[Sequence[Any]] = ()
@@ -384,7 +360,7 @@ class SqlalchemyAnswer:
             declare(field, [row[place] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
             for place, field in enumerate(description)
         ]
-        self._reader = RowReader(declared)
+        self._reader = SqlalchemyRowReader(declared)
         self.columns = tuple(one.column for one in declared)
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
@@ -397,7 +373,7 @@ class SqlalchemyAnswer:
             return list(pieces(batch))
 
     def close(self) -> None:
-        """See DriverAnswer. Unread rows are stopped at the engine: drivers would read all of them to close a cursor."""
+        """Unread rows are stopped at the engine: drivers would read all of them to close a cursor."""
         self._ahead = ()
         if not self._ended:
             self._ended = True
@@ -406,7 +382,7 @@ class SqlalchemyAnswer:
                 self._stopper.settle()
                 self._drain()
                 _let_go(self.cursor)
-            with guarded(self._rules), suppress(*DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._finish()
 
     def _rows(self) -> Sequence[Sequence[Any]]:
@@ -437,7 +413,7 @@ class SqlalchemyAnswer:
     def _drain(self) -> None:
         """Take what is still on its way, up to the answer to the stop; a connection that does not end is given up."""
         give_up = time.monotonic() + _DRAIN_S
-        with guarded(self._rules), suppress(*driver_errors(self._dialect)):
+        with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
             while self.cursor.fetchmany(_DRAIN_ROWS):
                 if time.monotonic() > give_up:
                     _let_go(self.cursor)
@@ -445,7 +421,7 @@ class SqlalchemyAnswer:
                     return
 
     def _finish(self) -> None:
-        """Nothing more comes: what the statement did stays."""
+        """After the last row: commit what the statement did."""
         self._ended = True
         if self._result is not None:
             self._result.close()
@@ -458,11 +434,3 @@ def _let_go(cursor: Any) -> None:
     result = getattr(cursor, "_result", None)
     if result is not None and hasattr(result, "unbuffered_active"):
         result.unbuffered_active = False
-
-
-def _isolation_levels(connection: sa.Connection) -> Sequence[str]:
-    try:
-        driver = connection.connection.dbapi_connection
-        return connection.dialect.get_isolation_level_values(driver) if driver is not None else ()
-    except NotImplementedError:
-        return ()

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,26 +26,22 @@ from queryserver.platform.outbound import guarded, install_guard
 def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     """The dialect of a url and the module that it talks with. Raises DriverNotInstalled.
 
-    They are packages of others: whatever goes wrong while one is imported, it is not there to be used. One may connect
-    meanwhile, which happens once only: every import of them goes through here, and is held to the rules.
+    They are foreign packages: whatever goes wrong at its import, a driver counts as not installed. One may connect
+    when it is first imported; so all imports of them go through here, and are held to the rules.
     """
     install_guard()
     try:
         with guarded(rules):
             dialect = url.get_dialect()
-            return dialect, _module(dialect)
+            older = getattr(dialect, "dbapi", None)
+            if "import_dbapi" not in vars(dialect) and inspect.ismethod(older):
+                return dialect, older()
+            return dialect, dialect.import_dbapi()
     except HostRefused as error:
         text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
         raise DriverNotInstalled(text) from error
-    except Exception as error:  # packages of others may raise anything when they are imported
+    except Exception as error:  # a foreign package may raise anything when it is imported
         raise DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
-
-
-def _module(dialect: type[sa.Dialect]) -> Any:
-    older = getattr(dialect, "dbapi", None)
-    if "import_dbapi" not in vars(dialect) and inspect.ismethod(older):
-        return older()
-    return dialect.import_dbapi()
 
 
 _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
@@ -55,36 +51,20 @@ _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
 """Names of the argument that limits the making of a connection, in seconds."""
 
 _PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
-"""By the driver: those of libraries in C, which are told the port. Of themselves they take PGPORT or MYSQL_TCP_PORT of
-this server, and connect unheard (platform/outbound.py)."""
+"""By the driver: libraries in C, which are given the port. By default they take PGPORT or MYSQL_TCP_PORT of this
+server, and connect past the guard (platform/outbound.py)."""
 
-_USUAL_DRIVERS = {
-    "cockroachdb": "psycopg2",
-    "greenplum": "psycopg2",
-    "mariadb": "mysqldb",
-    "redshift": "psycopg2",
-}
+_USUAL_DRIVERS = {"cockroachdb": "psycopg2", "greenplum": "psycopg2", "mariadb": "mysqldb", "redshift": "psycopg2"}
 """What a url without driver means, as far as it matters here and is known without importing its dialect."""
 
 _PORTS = {
-    "clickhouse": 8123,
-    "clickhouse+http": 8123,
-    "clickhouse+native": 9000,
-    "druid": 8082,
-    "elasticsearch+http": 9200,
-    "hive": 10000,
-    "impala": 21050,
-    "mariadb+pymysql": 3306,
-    "mysql+pymysql": 3306,
-    "oracle": 1521,
-    "oracle+cx_oracle": 1521,
-    "oracle+oracledb": 1521,
-    "presto": 8080,
-    "redshift+redshift_connector": 5439,
-}
+    "clickhouse": 8123, "clickhouse+http": 8123, "clickhouse+native": 9000, "druid": 8082, "elasticsearch+http": 9200,
+    "hive": 10000, "impala": 21050, "mariadb+pymysql": 3306, "mysql+pymysql": 3306, "oracle": 1521,
+    "oracle+cx_oracle": 1521, "oracle+oracledb": 1521, "presto": 8080, "redshift+redshift_connector": 5439,
+}  # fmt: skip
 """What a driver takes for a url without port. SQLAlchemy knows none of them."""
 _NO_HOST = "localhost"
-"""What drivers take for a url without host; those of libpq would look into the environment of this server."""
+"""What drivers take for a url without host; those of libpq would read the environment of this server."""
 
 _LIMITS_BEHIND_KWARGS = {"psycopg2": "connect_timeout", "psycopg": "connect_timeout", "mysqldb": "connect_timeout"}
 
@@ -135,7 +115,8 @@ class SqlalchemyAddress:
     @property
     def host(self) -> str | None:
         """Name or address; None: the driver makes it of an account's name."""
-        return None if self._names_account else self.url.host or _NO_HOST
+        is_account = self.url.get_backend_name() in _BY_NAME and (not self.url.host or self.url.port is None)
+        return None if is_account else self.url.host or _NO_HOST
 
     def require_driver(self) -> None:
         """Raises DriverNotInstalled."""
@@ -163,10 +144,6 @@ class SqlalchemyAddress:
         return url.set(host=self.rules.resolve_blocking(host, port or 0)[0])
 
     @property
-    def _names_account(self) -> bool:
-        return self.url.get_backend_name() in _BY_NAME and (not self.url.host or self.url.port is None)
-
-    @property
     def _named_driver(self) -> str:
         backend, _, driver = self.url.drivername.partition("+")
         return driver or _USUAL_DRIVERS.get(backend, "")
@@ -189,7 +166,7 @@ class SqlalchemyAddress:
 
 _STOP_THREADS = 2
 _OPEN_S = 5.0
-"""Added to the connect limit: resolving, the dialect's own questions to the server."""
+"""Added to the connect limit: resolving, the dialect's own queries."""
 
 _MAKE_READ_ONLY = {
     "mysql": "SET SESSION TRANSACTION READ ONLY",
@@ -206,6 +183,8 @@ class SqlalchemyEngine:
     `read_only` where nothing makes the data source refuse changes.
     """
 
+    lists_functions = False
+
     def __init__(
         self,
         address: SqlalchemyAddress,
@@ -215,25 +194,16 @@ class SqlalchemyEngine:
         max_statements: int = STATEMENT_THREADS,
     ) -> None:
         install_guard()
+        self.dialect = dialect
         self._address = address
-        self._dialect = dialect
-        backend = address.url.get_backend_name()
+        self._name = backend = address.url.get_backend_name()
         if read_only and backend not in _MAKE_READ_ONLY:
             raise ConfigurationError([f"read_only: cannot be enforced with the driver {backend}."])
         self._read_only = _MAKE_READ_ONLY[backend] if read_only else None
+        self._open_s = address.connect_timeout_s + _OPEN_S
         self._sessions = ThreadedSessions(backend, max_statements=max_statements)
         self._stopping = ThreadPoolExecutor(_STOP_THREADS, thread_name_prefix=f"{backend}-stop")
-        self._capabilities = EngineCapabilities(
-            wants_credentials=self._address.wants_credentials, places=self._address.places
-        )
-
-    @property
-    def dialect(self) -> str:
-        return self._dialect
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
+        self.capabilities = EngineCapabilities(wants_credentials=address.wants_credentials, places=address.places)
 
     @property
     def host(self) -> str | None:
@@ -242,23 +212,15 @@ class SqlalchemyEngine:
 
     @property
     def busy(self) -> int:
-        """How many statements are at work just now."""
+        """How many statements run now."""
         return self._sessions.threads.busy
 
-    @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
-        """See the Protocol. `options.database` takes the place of the one in the url; there are no settings."""
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
+        """`options.database` takes the place of the one in the url; there are no settings."""
         self._address.login(options)
         for name in options.settings:
             raise StatementRejected(f"unknown setting {name}")
-        async with self._sessions.session(
-            partial(self._connect, options), user_id=user.id, within_s=self._open_s
-        ) as session:
-            yield session
-
-    @property
-    def lists_functions(self) -> bool:
-        return False
+        return self._sessions.session(partial(self._connect, options), user_id=user.id, within_s=self._open_s)
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -282,20 +244,12 @@ class SqlalchemyEngine:
             pass
 
     async def close(self) -> None:
-        """See the Protocol. Statements that still run are stopped."""
+        """Statements that still run are stopped."""
         await self._sessions.close()
         await asyncio.to_thread(self._stopping.shutdown, cancel_futures=True)
 
-    @property
-    def _open_s(self) -> float:
-        return self._address.connect_timeout_s + _OPEN_S
-
     def _connect(self, options: SessionOptions) -> SqlalchemyConnection:
         rules = self._address.rules
-        with guarded(rules):  # dialects are code of others
+        with guarded(rules):  # dialects are foreign code
             engine = self._address.engine(options)
         return SqlalchemyConnection.opened(engine, self._name, self._stopping, read_only=self._read_only, rules=rules)
-
-    @property
-    def _name(self) -> str:
-        return self._address.url.get_backend_name()

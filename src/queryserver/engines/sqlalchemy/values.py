@@ -1,4 +1,4 @@
-"""Types of columns from what DBAPI's `cursor.description` tells: a name, a class, a number, or nothing.
+"""Types of columns from DBAPI's `cursor.description`, which has a name, a class, a number, or nothing.
 
 What the driver leaves open is decided by the values of the first rows (Contract editor 6.3).
 """
@@ -9,10 +9,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from queryserver.engines.sessions import record_batch
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -59,6 +61,9 @@ _MYSQL = {
     9: "mediumint", 10: "date", 11: "time", 12: "datetime", 13: "year", 245: "json", 246: "decimal", 247: "enum",
     248: "set",
 }  # fmt: skip
+_PLAIN_VALUES = frozenset({
+    ResultType.BOOLEAN, ResultType.BIGINT, ResultType.DOUBLE, ResultType.DECIMAL, ResultType.BINARY,
+})  # fmt: skip
 _BY_VALUE: tuple[tuple[tuple[type, ...], ResultType], ...] = (
     ((bool,), ResultType.BOOLEAN),
     ((int,), ResultType.BIGINT),
@@ -74,39 +79,35 @@ _BY_VALUE: tuple[tuple[tuple[type, ...], ResultType], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredColumn:
+class DescribedColumn:
     """A column, and the Arrow type that its values take unless one of them has no place in it."""
 
     column: Column
     arrow: pa.DataType
 
 
-def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DeclaredColumn:
+def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DescribedColumn:
     """One column of `cursor.description`; `values` are those of the first rows."""
     code = description[1] if len(description) > 1 else None
     native = _native_name(code, speaks_mysql=speaks_mysql)
-    declared = _TYPES.get(_plain(native))
     by_value = _type_of_first(values)
-    result = declared or (by_value if native == "" else _type_of(native, by_value))
+    result = _TYPES.get(_plain(native)) or (
+        # Of a name that is not in the list: what the values are, if they are plain.
+        by_value if native == "" or by_value in _PLAIN_VALUES else ResultType.USER_DEFINED
+    )
     if result is ResultType.BOOLEAN and by_value is not ResultType.BOOLEAN and any(one is not None for one in values):
         result = by_value
-    return DeclaredColumn(Column(str(description[0]), result, native), _arrow(result, description))
+    return DescribedColumn(Column(str(description[0]), result, native), _arrow(result, description))
 
 
 def _native_name(code: object, *, speaks_mysql: bool) -> str:
-    """The engine's type name, empty where the driver does not tell it."""
+    """The engine's type name, empty where the driver does not give it."""
     if isinstance(code, int):
         return _MYSQL.get(code, "") if speaks_mysql else ""
     if isinstance(code, type):
         return ""
     name = code if isinstance(code, str) else getattr(code, "name", "")
     return name.removesuffix("_TYPE").lower() if isinstance(name, str) else ""
-
-
-def _type_of(native: str, by_value: ResultType) -> ResultType:
-    """Of a name that is not in the list: what the values are, if they are plain; else any other."""
-    plain = {ResultType.BOOLEAN, ResultType.BIGINT, ResultType.DOUBLE, ResultType.DECIMAL, ResultType.BINARY}
-    return by_value if by_value in plain and native else ResultType.USER_DEFINED
 
 
 def _plain(native: str) -> str:
@@ -128,7 +129,6 @@ def _arrow(result: ResultType, description: Sequence[Any]) -> pa.DataType:
         precision, scale = (*description, None, None, None, None)[4:6]
         if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= _DECIMAL128_DIGITS:
             return pa.decimal128(precision, scale) if precision else pa.string()
-        return pa.string()
     return _ARROW.get(result, pa.string())
 
 
@@ -136,20 +136,19 @@ Values = Sequence[Any]
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
 
 
-class RowReader:
+class SqlalchemyRowReader:
     """Reads the rows of one result. A column whose first values do not fit its type is text for the whole result."""
 
-    def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
+    def __init__(self, declared: Sequence[DescribedColumn]) -> None:
         self._names = [one.column.name for one in declared]
         self._types = [one.arrow for one in declared]
         self._is_decided = False
 
     def read(self, rows: Sequence[Values]) -> pa.RecordBatch:
-        """The next rows as one batch. Raises StatementRejected for a value that what came before has no place for."""
-        by_column = list(zip(*rows, strict=True)) or [()] * len(self._types)
-        arrays = [self._array(place, values) for place, values in enumerate(by_column)]
+        """The next rows as one batch. Raises StatementRejected for a value that does not fit those before it."""
+        batch = record_batch(rows, self._names, [partial(self._array, place) for place in range(len(self._names))])
         self._is_decided = True
-        return pa.RecordBatch.from_arrays(arrays, names=self._names)
+        return batch
 
     def _array(self, place: int, values: Values) -> pa.Array:
         try:
@@ -166,14 +165,8 @@ def _read(wanted: pa.DataType, values: Values) -> pa.Array:
     if wanted == pa.string():
         return pa.array([None if value is None else _text(value) for value in values], wanted)
     if wanted == pa.binary():
-        return pa.array([None if value is None else _bytes(value) for value in values], wanted)
+        return pa.array([None if value is None else bytes(memoryview(value)) for value in values], wanted)
     return pa.array(values, wanted)
-
-
-def _bytes(value: object) -> bytes:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
-    raise TypeError(type(value).__name__)
 
 
 def _text(value: object) -> str:

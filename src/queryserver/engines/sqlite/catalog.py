@@ -46,7 +46,7 @@ class SqliteCatalog:
         return await summaries(rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED)))
 
     async def table(self, database: str, table: str) -> TableDescription:
-        """See the Protocol. SQLite folds the letters A to Z only."""
+        """SQLite folds the letters A to Z only."""
         _known(database)
         found = await self._rows(
             "SELECT s.name, l.type, l.wr FROM main.sqlite_schema s, pragma_table_list(s.name) l"
@@ -70,7 +70,7 @@ class SqliteCatalog:
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        """See the Protocol. `stat` begins with the rows, then the rows per value of an index's first column."""
+        """`stat` begins with the rows, then the rows per value of an index's first column."""
         if await self._was_analyzed():
             rows = await self._rows(
                 "SELECT s.stat FROM main.sqlite_stat1 s, pragma_index_info(s.idx, 'main') i"
@@ -83,7 +83,7 @@ class SqliteCatalog:
         return ColumnStatistics(message=_NO_STATISTICS)
 
     async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
-        """See the Protocol. A database keeps no functions."""
+        """A database keeps no functions."""
         if database is not None:
             _known(database)
             return []
@@ -172,7 +172,7 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[Ta
 
 
 def _arguments(count: int) -> str:
-    """SQLite tells how many there are, not their names; below 0: any number."""
+    """SQLite gives their number, not their names; below 0: any number."""
     if count < 0:
         return "..."
     return ", ".join(_ARGUMENTS[:count] if count <= len(_ARGUMENTS) else (f"X{n}" for n in range(1, count + 1)))

@@ -1,4 +1,4 @@
-"""One SQLite connection at work. Everything here blocks."""
+"""One SQLite connection at work: what it permits, its rows as Arrow, what errors mean. All of it blocks."""
 
 import re
 import sys
@@ -22,61 +22,20 @@ from queryserver.errors.statements import (
 )
 from queryserver.formats.columns import Column, ResultType
 
-# Pragmas that tell about this database or act in this session; `database_list` would tell the server's path.
-_PRAGMAS: Final = frozenset(
-    {
-        "analysis_limit",
-        "application_id",
-        "case_sensitive_like",
-        "collation_list",
-        "compile_options",
-        "count_changes",
-        "data_version",
-        "defer_foreign_keys",
-        "encoding",
-        "foreign_key_check",
-        "foreign_key_list",
-        "foreign_keys",
-        "freelist_count",
-        "full_column_names",
-        "function_list",
-        "ignore_check_constraints",
-        "index_info",
-        "index_list",
-        "index_xinfo",
-        "integrity_check",
-        "legacy_alter_table",
-        "module_list",
-        "optimize",
-        "page_count",
-        "pragma_list",
-        "quick_check",
-        "read_uncommitted",
-        "recursive_triggers",
-        "reverse_unordered_selects",
-        "short_column_names",
-        "table_info",
-        "table_list",
-        "table_xinfo",
-        "user_version",
-    }
-)
-# Their value may be read, not changed: it is the server's business.
-_READ_ONLY_PRAGMAS: Final = frozenset(
-    {
-        "auto_vacuum",
-        "automatic_index",
-        "busy_timeout",
-        "cache_size",
-        "journal_mode",
-        "max_page_count",
-        "page_size",
-        "query_only",
-        "schema_version",
-        "synchronous",
-        "temp_store",
-    }
-)
+# Pragmas that describe this database or act in this session; `database_list` would show the server's path.
+_PRAGMAS: Final = frozenset({
+    "analysis_limit", "application_id", "case_sensitive_like", "collation_list", "compile_options", "count_changes",
+    "data_version", "defer_foreign_keys", "encoding", "foreign_key_check", "foreign_key_list", "foreign_keys",
+    "freelist_count", "full_column_names", "function_list", "ignore_check_constraints", "index_info", "index_list",
+    "index_xinfo", "integrity_check", "legacy_alter_table", "module_list", "optimize", "page_count", "pragma_list",
+    "quick_check", "read_uncommitted", "recursive_triggers", "reverse_unordered_selects", "short_column_names",
+    "table_info", "table_list", "table_xinfo", "user_version",
+})  # fmt: skip
+# Statements may read their value, not change it.
+_READ_ONLY_PRAGMAS: Final = frozenset({
+    "auto_vacuum", "automatic_index", "busy_timeout", "cache_size", "journal_mode", "max_page_count", "page_size",
+    "query_only", "schema_version", "synchronous", "temp_store",
+})  # fmt: skip
 REFUSED_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
 _CHANGES: Final = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
 _DEFINITIONS: Final = frozenset(
@@ -89,7 +48,7 @@ _DEFINITIONS: Final = frozenset(
 
 
 class Authorizer:
-    """Answers SQLite's questions and remembers what kind of statement they were about."""
+    """Permits or denies what a statement does, and remembers what kind of statement it was."""
 
     def __init__(self) -> None:
         self._changes_rows = False
@@ -112,20 +71,17 @@ class Authorizer:
             self._changes_rows = True
         if action in _DEFINITIONS:
             self._defines = True
-        return apsw.SQLITE_OK if _may(action, first, second) else apsw.SQLITE_DENY
-
-
-def _may(action: int, first: str | None, second: str | None) -> bool:
-    if action == apsw.SQLITE_ATTACH:
-        return first == ""  # VACUUM attaches a nameless database of its own, which ends with the connection
-    if action == apsw.SQLITE_DETACH:
-        return False
-    if action == apsw.SQLITE_PRAGMA:
-        name = (first or "").lower()
-        return name in _PRAGMAS or (name in _READ_ONLY_PRAGMAS and second is None)
-    if action == apsw.SQLITE_FUNCTION:
-        return (second or "").lower() not in REFUSED_FUNCTIONS
-    return True
+        may = True
+        if action == apsw.SQLITE_ATTACH:
+            may = first == ""  # VACUUM attaches a nameless database of its own, which ends with the connection
+        elif action == apsw.SQLITE_DETACH:
+            may = False
+        elif action == apsw.SQLITE_PRAGMA:
+            name = (first or "").lower()
+            may = name in _PRAGMAS or (name in _READ_ONLY_PRAGMAS and second is None)
+        elif action == apsw.SQLITE_FUNCTION:
+            may = (second or "").lower() not in REFUSED_FUNCTIONS
+        return apsw.SQLITE_OK if may else apsw.SQLITE_DENY
 
 
 _LOST = (
@@ -148,23 +104,20 @@ def opening_errors() -> Generator[None]:
 
 @contextmanager
 def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
-    """Around each call of a statement. `cell_max_bytes`: what a value that SQLite refuses to make is told to exceed."""
+    """Around each call of a statement. `cell_max_bytes`: the limit to name for a value that SQLite refuses to make."""
     try:
         yield
-    except apsw.TooBigError as error:
-        if cell_max_bytes is None:
-            raise domain_error(error) from error
-        raise cell_too_large(limit_bytes=cell_max_bytes) from error
     except apsw.Error as error:
-        raise domain_error(error) from error
+        if isinstance(error, apsw.TooBigError) and cell_max_bytes is not None:
+            raise cell_too_large(limit_bytes=cell_max_bytes) from error
+        raise _domain_error(error) from error
     except UnicodeDecodeError as error:
         raise StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
     except ValueError as error:  # of the statement's own text; it never reaches SQLite
         raise StatementRejected("A statement must not hold U+0000 or half a character.") from error
 
 
-def domain_error(error: apsw.Error) -> EngineError:
-    """What an error of a statement means."""
+def _domain_error(error: apsw.Error) -> EngineError:
     if isinstance(error, apsw.InterruptError):
         return Interrupted()
     if isinstance(error, _LOST):
@@ -188,33 +141,22 @@ _BY_WORD = (
     (("BLOB",), ResultType.BINARY),
     (("REAL", "FLOA", "DOUB", "NUM", "DEC"), ResultType.DOUBLE),
 )
-_BY_STORAGE: dict[type, ResultType] = {
-    int: ResultType.BIGINT,
-    float: ResultType.DOUBLE,
-    str: ResultType.STRING,
-    bytes: ResultType.BINARY,
-}
+_BY_STORAGE: dict[type, ResultType] = {int: ResultType.BIGINT, float: ResultType.DOUBLE, bytes: ResultType.BINARY}
 
 
-def declared_type(declared: str) -> ResultType:
-    """By the words in a declared type; any that has none of them is text."""
-    upper = declared.upper()
-    return next((kind for words, kind in _BY_WORD if any(word in upper for word in words)), ResultType.STRING)
-
-
-def type_of_first(values: Iterable[Cell]) -> ResultType:
-    """The type of the first value that is not NULL: all that is known of an expression."""
+def _column(name: str, declared: str | None, values: Iterable[Cell]) -> Column:
+    """By the words in the declared type (none of them: text); of an expression by its first value that is not NULL."""
+    if declared:
+        upper = declared.upper()
+        kind = next((kind for words, kind in _BY_WORD if any(word in upper for word in words)), ResultType.STRING)
+        return Column(name, kind, declared)
     first = next((value for value in values if value is not None), None)
-    return _BY_STORAGE.get(type(first), ResultType.STRING)
+    return Column(name, _BY_STORAGE.get(type(first), ResultType.STRING), "")
 
 
 _ARROW: dict[type, pa.DataType] = {
-    bool: pa.bool_(),
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bytes: pa.binary(),
-}
+    bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary(),
+}  # fmt: skip
 _WHEN_EMPTY: dict[ResultType, pa.DataType] = {
     ResultType.BOOLEAN: pa.bool_(),
     ResultType.BIGINT: pa.int64(),
@@ -269,7 +211,8 @@ class SqliteConnection:
     def __init__(
         self, connection: apsw.Connection, *, busy_timeout_s: float, cell_max_bytes: int | None = None
     ) -> None:
-        self._connection = connection
+        self.native = connection
+        """The driver's own connection, for statements of ours; confined like those of users."""
         self._cell_max_bytes = cell_max_bytes
         self._authorizer = Authorizer()
         self._busy_timeout_s = busy_timeout_s
@@ -280,10 +223,10 @@ class SqliteConnection:
         connection.set_busy_handler(self._keep_waiting)
 
     def run(self, statement: str) -> "SqliteAnswer":
-        """See DriverConnection. The text must hold one statement at most (Contract security T23)."""
+        """The text must hold one statement at most (Contract security T23)."""
         self._interrupted = False
         self._authorizer.next_statement()
-        answer = SqliteAnswer(self._connection, self._authorizer, self._cell_max_bytes)
+        answer = SqliteAnswer(self.native, self._authorizer, self._cell_max_bytes)
         try:
             with statement_errors(cell_max_bytes=self._cell_max_bytes):
                 answer.start(statement)
@@ -297,27 +240,21 @@ class SqliteConnection:
             raise
         return answer
 
-    @property
-    def native(self) -> apsw.Connection:
-        """The driver's own connection, for statements of ours; confined like the others."""
-        return self._connection
-
     def forget_interrupt(self) -> None:
         """From now on locks are waited for again."""
         self._interrupted = False
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self._connection.interrupt()
+        self.native.interrupt()
 
     def progress(self) -> int | None:
-        """SQLite tells none."""
         return None
 
     def close(self) -> None:
         if self.is_usable:
             self.is_usable = False
-            self._connection.close()
+            self.native.close()
 
     def _keep_waiting(self, tries: int) -> bool:
         """Called by SQLite while another connection holds a lock; a stop ends the wait."""
@@ -366,7 +303,7 @@ class SqliteAnswer:
             return [batch_of(rows, self.columns or ())] if rows else []
 
     def close(self) -> None:
-        """See DriverAnswer. An open cursor would hold its view of the database, and keep the log from shrinking."""
+        """An open cursor would hold its view of the database, and keep the log from shrinking."""
         self._ahead, self._ended = [], True
         self._cursor.close(True)
 
@@ -394,7 +331,3 @@ class SqliteAnswer:
         if self._counts_rows:
             self.modified_rows = self._connection.changes()
         return rows
-
-
-def _column(name: str, declared: str | None, values: Sequence[Cell]) -> Column:
-    return Column(name, declared_type(declared) if declared else type_of_first(values), declared or "")

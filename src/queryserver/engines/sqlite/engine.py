@@ -1,8 +1,8 @@
 """The engine `sqlite`: a file below the configured directory, or a private database per session."""
 
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from queryserver.engines.loading import (
     no_table,
     passing,
     plain_decimals,
+    publishing_steps,
     without_zero_fraction,
 )
 from queryserver.engines.protocol import (
@@ -51,6 +52,8 @@ _IS_VIRTUAL = """
 
 
 class SqliteWriter:
+    """A TableWriter. Its staging table stays when it fails."""
+
     def __init__(self, connection: SqliteConnection) -> None:
         self._connection = connection
         self._native = connection.native
@@ -63,7 +66,6 @@ class SqliteWriter:
             return bool(self._native.execute(sql, (table.name,)).get)
 
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        """See the Protocol. The staging table stays when it fails."""
         with statement_errors(), self._interruptible():
             schema = load.target.database or "main"
             if schema.casefold() == "temp":
@@ -77,7 +79,7 @@ class SqliteWriter:
                 rows += batch.num_rows
             with self._transaction(is_last=True):
                 self._refuse_replacing(load, schema)
-                for step in _publishing(load, schema, staging):
+                for step in publishing_steps(load, staging, qualified(schema, load.target.name)):
                     self._native.execute(step)
             return rows
 
@@ -135,45 +137,23 @@ class SqliteWriter:
         self._native.cursor().executemany(f"INSERT INTO {staging} VALUES ({marks})", rows)
 
 
-def _publishing(load: TableLoad, schema: str, staging: str) -> tuple[str, ...]:
-    target = qualified(schema, load.target.name)
-    if not load.append:
-        # DROP TABLE refuses a view.
-        old = (f"DROP TABLE IF EXISTS {target}",) if load.replace else ()
-        return (*old, f"ALTER TABLE {staging} RENAME TO {identifier(load.target.name)}")
-    names = ", ".join(identifier(column.name) for column in load.columns)
-    return f"INSERT INTO {target} ({names}) SELECT {names} FROM {staging}", f"DROP TABLE {staging}"
-
-
 def _stored(column: LoadColumn, array: pa.Array) -> pa.Array:
     """The values in one of SQLite's storage classes (Contract importer 12.4)."""
     if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
         raise StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
-    convert = _STORED.get(column.type.base)
-    return array if convert is None else convert(array)
-
-
-def _number(array: pa.Array) -> pa.Array:
-    return array.cast(pa.int8())
-
-
-def _text(array: pa.Array) -> pa.Array:
-    return array.cast(pa.string())
-
-
-def _time_text(array: pa.Array) -> pa.Array:
-    return without_zero_fraction(array.cast(pa.string()))
-
-
-_STORED: dict[BaseType, Callable[[pa.Array], pa.Array]] = {
-    BaseType.BOOLEAN: _number,
-    BaseType.UINT64: _text,
-    BaseType.DECIMAL: plain_decimals,
-    BaseType.DATE: _text,
-    BaseType.DATETIME: _time_text,
-    BaseType.TIME: _time_text,
-    BaseType.DURATION: duration_text,
-}
+    match column.type.base:
+        case BaseType.BOOLEAN:
+            return array.cast(pa.int8())
+        case BaseType.UINT64 | BaseType.DATE:
+            return array.cast(pa.string())
+        case BaseType.DATETIME | BaseType.TIME:
+            return without_zero_fraction(array.cast(pa.string()))
+        case BaseType.DECIMAL:
+            return plain_decimals(array)
+        case BaseType.DURATION:
+            return duration_text(array)
+        case _:
+            return array
 
 
 _HEAP_BYTES = 160 * 1024 * 1024
@@ -199,6 +179,9 @@ class SqliteEngine:
     ConfigurationError.
     """
 
+    dialect = "sqlite"
+    lists_functions = True
+
     def __init__(
         self,
         *,
@@ -218,58 +201,55 @@ class SqliteEngine:
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
-        self._capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
-
-    @property
-    def dialect(self) -> str:
-        return "sqlite"
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
+        self.capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
     @property
     def busy(self) -> int:
-        """How many statements are at work just now."""
+        """How many statements run now."""
         return self._sessions.threads.busy
 
-    @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
-        """See the Protocol. The only database is `main`; there are no settings."""
+    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
+        """The only database is `main`; there are no settings."""
         _check(options)
-        async with self._sessions.session(self._connect, user_id=user.id) as session:
-            yield session
-
-    @property
-    def lists_functions(self) -> bool:
-        return True
+        return self._sessions.session(self._connect, user_id=user.id)
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         async with self.session(user, options) as session:
             yield SqliteCatalog(session)
 
-    @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
+    def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
         _check(options)
-        async with self._sessions.opened(
-            partial(self._connect, _LOADED_VALUE_BYTES), partial(self._loader, user)
-        ) as loader:
-            yield loader
+
+        def loader(connection: SqliteConnection) -> ThreadedLoader:
+            writer = SqliteWriter(connection)
+            return ThreadedLoader(writer, self._sessions.threads, read_only=self._read_only, user_id=user.id)
+
+        return self._sessions.opened(partial(self._connect, _LOADED_VALUE_BYTES), loader)
 
     async def ping(self) -> None:
-        await self._sessions.threads.control(self._look)
+        def check() -> None:
+            connection = self._connect()
+            try:
+                with statement_errors():
+                    connection.run("SELECT 1 FROM sqlite_schema").close()
+            finally:
+                connection.close()
+
+        await self._sessions.threads.control(check)
 
     async def close(self) -> None:
-        """See the Protocol. Statements that still run are stopped."""
+        """Statements that still run are stopped."""
         await self._sessions.close()
 
     def _connect(self, value_bytes: int | None = None) -> SqliteConnection:
         """A connection whose values, rows and texts of statements have at most so many bytes."""
         if self._file is not None and self._root is not None:
             refuse_links(self._root, self._file)
+        mode = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+        flags = (apsw.SQLITE_OPEN_READONLY if self._read_only else mode) | apsw.SQLITE_OPEN_NOFOLLOW
         with opening_errors():
-            connection = apsw.Connection(str(self._file or MEMORY), flags=self._flags())
+            connection = apsw.Connection(str(self._file or MEMORY), flags=flags)
             try:
                 self._prepare(connection)
                 connection.limit(apsw.SQLITE_LIMIT_LENGTH, value_bytes or ROW_CELLS * self._cell_max_bytes)
@@ -277,11 +257,6 @@ class SqliteEngine:
                 connection.close()
                 raise
         return SqliteConnection(connection, busy_timeout_s=self._busy_timeout_s, cell_max_bytes=self._cell_max_bytes)
-
-    def _flags(self) -> int:
-        if self._read_only:
-            return apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_NOFOLLOW
-        return apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_NOFOLLOW
 
     def _prepare(self, connection: apsw.Connection) -> None:
         for option, value in _OPTIONS:
@@ -294,22 +269,9 @@ class SqliteEngine:
             ((page_bytes,),) = connection.execute("PRAGMA page_size")
             connection.execute(f"PRAGMA max_page_count = {_MEMORY_DATABASE_BYTES // page_bytes:d}")
 
-    def _loader(self, user: User, connection: SqliteConnection) -> ThreadedLoader:
-        return ThreadedLoader(
-            SqliteWriter(connection), self._sessions.threads, read_only=self._read_only, user_id=user.id
-        )
-
-    def _look(self) -> None:
-        connection = self._connect()
-        try:
-            with statement_errors():
-                connection.run("SELECT 1 FROM sqlite_schema").close()
-        finally:
-            connection.close()
-
 
 def _check(options: SessionOptions) -> None:
-    """Refuse, in SQLite's words, what it does not have."""
+    """Refuse, with SQLite's messages, what it does not have."""
     if options.database and options.database.lower() != "main":
         raise StatementRejected(f"unknown database {options.database}")
     for name in options.settings:

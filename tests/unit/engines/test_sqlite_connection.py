@@ -1,20 +1,51 @@
-"""Statements on sqlite reach their own database and nothing else (Contract platform 5.11)."""
+"""Errors of SQLite, and what its statements may reach."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import apsw
 import pytest
+from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import failure, run
 
 from queryserver.engines.protocol import EngineSession
+from queryserver.engines.sqlite.connection import opening_errors, statement_errors
 from queryserver.engines.sqlite.engine import SqliteEngine
+from queryserver.engines.threaded import Interrupted
 from queryserver.errors.base import ConfigurationError
 from queryserver.errors.files import InvalidPath
-from queryserver.errors.statements import EngineUnavailable, StatementRejected
+from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 
-pytestmark = [pytest.mark.platform(77), pytest.mark.security("T7")]
+CLASSES = sorted(
+    {member for member in vars(apsw).values() if isinstance(member, type) and issubclass(member, Exception)},
+    key=lambda member: member.__name__,
+)
+MEANINGS: dict[type[Exception], type[EngineError]] = {
+    apsw.InterruptError: Interrupted,
+    apsw.ConnectionClosedError: SessionLost,
+    apsw.ConnectionNotClosedError: SessionLost,
+    apsw.CursorClosedError: SessionLost,
+    apsw.ForkingViolationError: SessionLost,
+    apsw.ThreadingViolationError: SessionLost,
+}
+
+
+def test_the_driver_has_the_exceptions_that_we_walk() -> None:
+    assert len(CLASSES) >= 40
+
+
+@each("raised", CLASSES)
+def test_every_exception_of_a_statement_becomes_a_domain_error(raised: type[Exception]) -> None:
+    with pytest.raises(EngineError) as caught, statement_errors():
+        raise raised("what happened")
+    assert type(caught.value) is MEANINGS.get(raised, StatementRejected)
+
+
+@each("raised", CLASSES)
+def test_every_exception_of_opening_means_that_the_engine_is_unavailable(raised: type[Exception]) -> None:
+    with pytest.raises(EngineUnavailable), opening_errors():
+        raise raised("unable to open database file")
 
 
 @pytest.fixture
@@ -63,6 +94,8 @@ REACHING = {
 }
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 @pytest.mark.parametrize("statement", REACHING.values(), ids=REACHING.keys())
 async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
     before = {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
@@ -76,6 +109,8 @@ async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, r
     assert (await run(session, "SELECT count(*) FROM t")).cell == 1
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 @pytest.mark.parametrize(
     "statement",
     [
@@ -100,6 +135,8 @@ async def test_a_setting_of_the_server_is_refused(session: EngineSession, statem
     assert isinstance(await failure(session, statement), StatementRejected)
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 @pytest.mark.parametrize(
     "statement",
     [
@@ -120,6 +157,8 @@ async def test_what_stays_inside_is_allowed(session: EngineSession, statement: s
     await run(session, statement)
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 @pytest.mark.parametrize(
     "path", ["/etc/x.sqlite", "../x.sqlite", "a/../../x", "", ".", "a\\b", "a\0b", "file:x", "a//b"]
 )
@@ -128,16 +167,22 @@ def test_a_path_beyond_the_directory_is_refused(tmp_path: Path, path: str) -> No
         SqliteEngine(path=path, root=tmp_path)
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 def test_without_a_directory_only_memory_is_allowed() -> None:
     with pytest.raises(InvalidPath):
         SqliteEngine(path="x.sqlite")
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 def test_a_read_only_database_needs_a_file() -> None:
     with pytest.raises(ConfigurationError):
         SqliteEngine(read_only=True)
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 @pytest.mark.parametrize("path", ["linked.sqlite", "linked/outside.sqlite"])
 async def test_a_database_behind_a_link_is_not_opened(root: Path, path: str) -> None:
     engine = SqliteEngine(path=path, root=root)
@@ -146,6 +191,8 @@ async def test_a_database_behind_a_link_is_not_opened(root: Path, path: str) -> 
     await engine.close()
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 @pytest.mark.security("T24")
 @pytest.mark.parametrize(
     "statement",
@@ -166,16 +213,22 @@ async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> No
     await engine.close()
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 async def test_one_expression_cannot_fill_the_memory(session: EngineSession) -> None:
     assert (await failure(session, "SELECT zeroblob(1000000000)")).code == "cell_too_large"
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 async def test_a_row_of_many_values_cannot_fill_the_memory(session: EngineSession) -> None:
     row = ", ".join(["randomblob(16000000)"] * 100)
     assert "out of memory" in (await failure(session, f"SELECT {row}")).message
     assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 
 
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
 async def test_a_database_in_memory_has_a_limit(tmp_path: Path) -> None:
     engine = SqliteEngine(path=":memory:", root=tmp_path)
     async with engine.session(USER, NO_OPTIONS) as session:

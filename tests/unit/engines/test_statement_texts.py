@@ -1,6 +1,7 @@
-"""Where engines say that an error is, in their own texts; real servers are asked in the contract suite of engines."""
+"""First keywords, error positions, and sizes of chunks."""
 
 import asyncpg
+import pyarrow as pa
 import pytest
 from asyncmy.errors import ProgrammingError
 from tests.cases import each
@@ -9,10 +10,46 @@ from queryserver.engines.hiveserver2.errors import Purpose, domain_error
 from queryserver.engines.mysql.connection import statement_errors as mysql_errors
 from queryserver.engines.phoenix.protocol import Phase, ServerError, avatica_errors
 from queryserver.engines.postgresql.connection import statement_errors as postgresql_errors
-from queryserver.engines.statement_texts import ANY, HIVE, IMPALA, LABELED, NEAR, PHOENIX, SPARK, place_in
+from queryserver.engines.statement_texts import (
+    ANY,
+    BATCH_BYTES,
+    HIVE,
+    IMPALA,
+    LABELED,
+    NEAR,
+    PHOENIX,
+    SPARK,
+    ChunkSize,
+    first_keyword,
+    pieces,
+    place_in,
+)
 from queryserver.engines.trino.protocol import engine_error
 from queryserver.errors.statements import EngineError
 from queryserver.sql.positions import Position, position_of
+
+
+@pytest.mark.parametrize(
+    ("sql", "keyword"),
+    [
+        ("", ""),
+        ("  select 1", "SELECT"),
+        ("(( values (1)))", "VALUES"),
+        ("-- a\n insert into t", "INSERT"),
+        ("-- only", ""),
+        ("/* a /* b */ */ call p()", "CALL"),
+        ("/* open", ""),
+        ("/**/with x as (select 1)", "WITH"),
+        ("# not a comment here", ""),
+    ],
+)
+def test_the_first_word(sql: str, keyword: str) -> None:
+    assert first_keyword(sql) == keyword
+
+
+def test_line_comments_of_the_dialect() -> None:
+    assert first_keyword("# a\ndelete from t", line_comments=("--", "#")) == "DELETE"
+
 
 SPARK_SYNTAX = """[PARSE_SYNTAX_ERROR] Syntax error at or near ')'. SQLSTATE: 42601 (line 2, pos 8)
 
@@ -110,3 +147,39 @@ def test_long_texts_are_read_in_linear_time():
     for text in ("near '" * 100_000, "LINE 1: " * 100_000, "error in line 1:\n" * 50_000, "line 1:" * 100_000):
         for readings in (ANY, HIVE, SPARK, IMPALA, PHOENIX):
             place_in(text, readings)
+
+
+def batch(rows: int, width: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(["x" * width] * rows, pa.string())], names=["a"])
+
+
+@pytest.mark.parametrize("width", [1, 1000, 100_000, 10_000_000])
+def test_the_size_settles_where_the_rows_weigh_what_was_set(width) -> None:
+    size = ChunkSize()
+    for _ in range(10):
+        size.learn(batch(min(size.rows, 20), width))
+    assert size.rows == 10_000 or size.rows == 1 or 0.5 * BATCH_BYTES < size.rows * width <= BATCH_BYTES
+
+
+def test_the_size_grows_step_by_step() -> None:
+    size = ChunkSize()
+    first = size.rows
+    size.learn(batch(1, 1))
+    assert first < size.rows <= 10 * first
+
+
+def test_a_batch_without_rows_teaches_nothing_bad() -> None:
+    size = ChunkSize()
+    size.learn(batch(0, 1))
+    assert size.rows >= 1
+
+
+def test_a_heavy_batch_is_cut_in_order() -> None:
+    whole = batch(50, 1_000_000)
+    cut = list(pieces(whole))
+    assert max(piece.num_rows for piece in cut) <= 5
+    assert pa.Table.from_batches(cut).equals(pa.Table.from_batches([whole]))
+
+
+def test_a_light_batch_stays_whole() -> None:
+    assert [piece.num_rows for piece in pieces(batch(50, 10))] == [50]

@@ -1,12 +1,15 @@
-"""Connections that come back are kept for the same login, or closed: none is lost."""
+"""The pool, attempts after a break of the network, and messages about TLS."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator
 
 import pytest
 
-from queryserver.engines.connections import ConnectionPool
+from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, no_connection
+from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.errors.statements import EngineUnavailable
+from queryserver.files.stores.adls.credentials import Patience
 
 
 class Line:
@@ -123,3 +126,71 @@ async def test_connections_that_are_cleaned_at_once_are_not_more_than_may_wait(p
         line.cleaned.set()
     await asyncio.gather(*backs)
     assert sum(line.shuts for line in lines.made) == 2
+
+
+async def test_without_time_there_is_no_further_attempt() -> None:
+    assert not await Retries(0).pause()
+
+
+async def test_a_pause_that_must_be_longer_than_the_time_left_is_none() -> None:
+    assert not await Retries(1).pause(least_s=2)
+    begun = asyncio.get_running_loop().time()
+    assert await Retries(1).pause(least_s=0.2)
+    assert asyncio.get_running_loop().time() - begun >= 0.2
+
+
+async def test_pauses_grow_and_end_with_the_time(monkeypatch) -> None:
+    loop = asyncio.get_running_loop()
+    now, slept = loop.time(), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(loop, "time", lambda: now + sum(slept))
+    monkeypatch.setattr("queryserver.engines.connections.asyncio.sleep", sleep)
+    retries = Retries(10)
+    while await retries.pause():
+        pass
+    assert slept == sorted(slept)
+    assert slept[0] < 0.1
+    assert slept[-1] == 1
+    assert 9 <= sum(slept) <= 10
+
+
+def test_engines_with_statements_that_outlive_a_connection_have_the_same_patience() -> None:
+    assert Limits().retry_s == Patience().retry_s == RETRY_S == 60
+
+
+def _refused(message: str) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] failed (_ssl.c:1002)")
+    error.verify_message = message
+    return error
+
+
+def _failed(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, "[SSL] failed (_ssl.c:1002)")
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (_refused("certificate has expired"), ": its certificate was not accepted (certificate has expired)."),
+        (_refused("not valid for 'db'."), ": its certificate was not accepted (not valid for 'db')."),
+        (_failed("WRONG_VERSION_NUMBER"), ": it offers no TLS."),
+        (_failed("NO_SHARED_CIPHER"), ": TLS could not be agreed on."),
+        (ConnectionRefusedError(111, "refused by 10.0.0.7"), "."),
+    ],
+)
+def test_the_reason_is_told_without_the_words_of_drivers(error: OSError, told: str) -> None:
+    assert no_connection("Shop", error) == f"No connection to Shop could be made{told}"
+    outer = RuntimeError("a driver's own")
+    outer.__cause__ = error
+    assert no_connection("Shop", outer) == f"No connection to Shop could be made{told}"
+
+
+def test_an_error_that_is_its_own_context_ends() -> None:
+    first, second = OSError("first"), OSError("second")
+    first.__context__, second.__context__ = second, first
+    assert no_connection("Shop", first) == "No connection to Shop could be made."

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from queryserver.engines.protocol import OperationState
-from queryserver.engines.sessions import Operation, Rows
+from queryserver.engines.sessions import Rows, StreamedOperation
 from queryserver.errors.statements import EngineError, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -69,11 +69,11 @@ def executor() -> Generator[Executor]:
 
 
 @pytest.fixture
-async def open_operation(executor: Executor) -> AsyncGenerator[Callable[..., Operation]]:
-    opened: list[Operation] = []
+async def open_operation(executor: Executor) -> AsyncGenerator[Callable[..., StreamedOperation]]:
+    opened: list[StreamedOperation] = []
 
-    def start(source: FakeSource) -> Operation:
-        opened.append(Operation(source, executor))
+    def start(source: FakeSource) -> StreamedOperation:
+        opened.append(StreamedOperation(source, executor))
         return opened[-1]
 
     yield start
@@ -146,7 +146,7 @@ async def test_rows_left_at_the_server_are_given_up_and_the_change_is_kept(open_
 
 
 async def test_who_polls_a_statement_that_could_not_be_stopped_learns_that_its_outcome_is_unknown(executor) -> None:
-    operation = Operation(FakeSource(lost_signals=1000), executor, cancel_s=0.05)
+    operation = StreamedOperation(FakeSource(lost_signals=1000), executor, cancel_s=0.05)
     poller = asyncio.create_task(operation.status(10))
     await asyncio.sleep(0.01)
     await operation.close()

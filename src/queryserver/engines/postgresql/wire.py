@@ -1,0 +1,337 @@
+"""Between the transport and asyncpg's protocol: what bounds messages, and what keeps what asyncpg drops.
+
+`MessageGuard` bounds chunks, rows and values. asyncpg drops the type modifier (the `20` of varchar(20)) from the
+server's RowDescription: `RowDescriptionTap` keeps a copy of it.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from queryserver.formats.columns import ROW_CELLS
+
+NO_MODIFIER = -1
+
+
+class Tap(asyncio.Protocol):
+    """Stands between the transport and asyncpg's protocol, and passes all calls on."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        self._protocol = protocol
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._protocol.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+
+_HEADER = struct.Struct("!cI")
+_WORD = struct.Struct("!i")
+_COUNT_BYTES = 2
+_DATA_ROW: Final = b"D"
+_READY: Final = b"Z"
+_ERROR_RESPONSE: Final = b"E"
+_ENDS_OF_CHUNK: Final = frozenset({b"s", b"C"})
+"""PortalSuspended, CommandComplete."""
+_OF_A_CHUNK: Final = frozenset({*_ENDS_OF_CHUNK, _DATA_ROW, _READY, _ERROR_RESPONSE})
+_SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
+"""PortalSuspended, ReadyForQuery inside a transaction: portals live nowhere else."""
+_LAST_OF_INTEREST = (b"T", b"n", _ERROR_RESPONSE, _READY)
+"""RowDescription, NoData, ErrorResponse, ReadyForQuery: after the first of them no other description can come."""
+_FIELD = struct.Struct("!IhIhih")
+_COUNT = struct.Struct("!h")
+
+CHUNK_BYTES = 8 * 1024 * 1024
+"""A chunk ends with the row with which it is larger than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """What was too large: in the row of the chunk, counted from 0, a value or the row itself; else a message."""
+
+    limit_bytes: int
+    row: int | None
+    column: int | None
+
+
+class _Cells:
+    """Finds the first value of a DataRow above the limit as the row arrives, by the length before each value."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._skip = _COUNT_BYTES
+        self._word = b""
+        self._column = -1
+        self.seen_bytes = 0
+
+    def find(self, piece: bytes) -> int | None:
+        """The number of the column, once its length has come."""
+        self.seen_bytes += len(piece)
+        at = 0
+        while at < len(piece):
+            if self._skip:
+                step = min(self._skip, len(piece) - at)
+                self._skip -= step
+                at += step
+                continue
+            needed = _WORD.size - len(self._word)
+            self._word += piece[at : at + needed]
+            at += needed
+            if len(self._word) == _WORD.size:
+                (length,) = _WORD.unpack(self._word)
+                self._word, self._column = b"", self._column + 1
+                if length > self._limit:
+                    return self._column
+                self._skip = max(length, 0)
+        return None
+
+
+class MessageGuard(Tap):
+    """Passes messages on to asyncpg. Until `limit` is called any size is let through."""
+
+    def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport) -> None:
+        super().__init__(protocol)
+        self._transport = transport
+        self._cell_bytes: int | None = None
+        self._header = b""
+        self._kind, self._rest = b"", 0
+        self._is_dropped = False
+        self._cells: _Cells | None = None
+        self._in_chunk = False
+        self._rows = 0
+        self._bytes = 0
+        self._owed = 0
+        self._has_failed = False
+        self._held: list[bytes] | None = None
+        self.was_cut = False
+        """Whether the last chunk was ended early: rows follow."""
+        self.refusal: TooLarge | None = None
+        """Why the connection was ended."""
+
+    def limit(self, cell_bytes: int) -> None:
+        """From now on values of rows have at most so many bytes, rows and other messages a few times as many."""
+        self._cell_bytes = cell_bytes
+
+    def begin_chunk(self) -> None:
+        """To be called just before asyncpg requests rows of a portal."""
+        self._in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
+        self._rows = self._bytes = 0
+        if self._held is not None:
+            # asyncpg takes rows only once it waits for them.
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def end_chunk(self) -> None:
+        """To be called when the chunk has come, or failed."""
+        self._in_chunk = False
+
+    def drop_rest(self) -> None:
+        """Drop the rows behind a chunk that was ended early: another request follows."""
+        self._in_chunk = False
+        self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held.append(data)
+        elif self.refusal is None:
+            self._take(self._header + data if self._header else bytes(data))
+
+    def _go_on(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+        for data in held:
+            self.data_received(data)
+
+    def _take(self, data: bytes) -> None:
+        """Pass on what is to be passed on of some bytes, in one piece where nothing of them is dropped."""
+        self._header = b""
+        at, begin, size = 0, 0, len(data)
+        while at < size and self.refusal is None:
+            if self._rest:
+                end = min(at + self._rest, size)
+                self._rest -= end - at
+                if self._cells is not None:
+                    self._check(self._cells, data[at:end])
+                at = end
+                begin = at if self._is_dropped else begin
+            elif not self._owed:
+                at = self._skip_rows(data, at, size)
+            if self._ends_chunk:
+                self._pass_on(data[begin:at])
+                self._in_chunk, self.was_cut = False, True
+                self._owed += 1
+                self._held = [data[at:]] if at < size else []
+                self._transport.pause_reading()
+                self._pass_on(_SUSPENDED)
+                return
+            if self._rest or at == size:
+                continue
+            if size - at < _HEADER.size:
+                self._header = data[at:]
+                size = at
+                break
+            self._begin_message(*_HEADER.unpack_from(data, at))
+            if self._is_dropped:
+                self._pass_on(data[begin:at])
+                begin = at + _HEADER.size
+            at += _HEADER.size
+        if self.refusal is None:
+            self._pass_on(data[begin:size])
+
+    def _skip_rows(self, data: bytes, at: int, size: int) -> int:
+        """Where the rows end that have arrived as a whole and are to be passed on: nearly all of a result."""
+        unpack, most = _HEADER.unpack_from, self._cell_bytes or size
+        most_bytes = CHUNK_BYTES - self._bytes if self._in_chunk else size
+        rows, begin = 0, at
+        while size - at > _HEADER.size and at - begin <= most_bytes:
+            kind, length = unpack(data, at)
+            if kind != _DATA_ROW or length > most or at + length >= size:
+                break
+            at += length + 1
+            rows += 1
+        if rows:
+            self._kind = _DATA_ROW
+            self._rows += rows
+            self._bytes += at - begin
+        return at
+
+    def _begin_message(self, kind: bytes, length: int) -> None:
+        self._kind, self._rest = kind, length + 1 - _HEADER.size
+        self._is_dropped = bool(self._owed) and kind in _OF_A_CHUNK and self._is_swallowed(kind)
+        self._cells = None
+        limit = self._cell_bytes
+        if kind == _DATA_ROW:
+            self._rows += 1
+            self._bytes += length
+            if limit is not None and length > limit:
+                self._cells = _Cells(limit)
+                self._is_dropped = self._is_dropped or length > ROW_CELLS * limit
+        elif limit is not None and length > ROW_CELLS * limit:
+            self._refuse(TooLarge(ROW_CELLS * limit, None, None))
+
+    def _is_swallowed(self, kind: bytes) -> bool:
+        """Whether asyncpg must not see a message: it belongs to a chunk whose end was announced before."""
+        if kind == _READY:
+            self._owed -= 1
+            return True
+        if kind == _ERROR_RESPONSE:
+            # The first has the reason; later ones only say that the transaction has failed.
+            swallowed, self._has_failed = self._has_failed or not self._in_chunk, True
+            return swallowed
+        return kind in _ENDS_OF_CHUNK or not self._in_chunk
+
+    def _check(self, cells: _Cells, piece: bytes) -> None:
+        column = cells.find(piece)
+        limit = self._cell_bytes or 0
+        if column is not None:
+            self._refuse(TooLarge(limit, self._rows - 1, column))
+        elif cells.seen_bytes > ROW_CELLS * limit:
+            self._refuse(TooLarge(ROW_CELLS * limit, self._rows - 1, None))
+
+    def _refuse(self, refusal: TooLarge) -> None:
+        self.refusal = refusal
+        self._transport.abort()
+
+    @property
+    def _ends_chunk(self) -> bool:
+        """Whether the row that has just come as a whole makes the chunk large enough."""
+        is_large = self._in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
+        return is_large and self._kind == _DATA_ROW and not self._rest
+
+    def _pass_on(self, data: bytes) -> None:
+        if data:
+            super().data_received(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column as RowDescription declares it; `modifier` is -1 where there is none."""
+
+    name: str
+    type_oid: int
+    modifier: int
+
+
+class RefusalTap(Tap):
+    """Detects the server's ErrorResponse, and the loss of the connection."""
+
+    def __init__(self, protocol: asyncio.Protocol) -> None:
+        super().__init__(protocol)
+        self._kept = bytearray()
+        self.has_refused = False
+        self.is_lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        while len(self._kept) >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._kept)
+            self.has_refused = self.has_refused or kind == _ERROR_RESPONSE
+            if len(self._kept) <= length:
+                break
+            del self._kept[: length + 1]
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncpg's COPY would wait for ever for room to write; when resumed it fails by itself."""
+        self.has_refused = self.is_lost = True
+        super().connection_lost(exc)
+        self.resume_writing()
+
+
+class RowDescriptionTap(Tap):
+    """`learn` gets the type oids of the first RowDescription before asyncpg sees its end."""
+
+    def __init__(self, protocol: asyncio.Protocol, learn: Callable[[set[int]], None]) -> None:
+        super().__init__(protocol)
+        self._learn = learn
+        self._kept: bytearray | None = bytearray()
+        self.described: list[tuple[int, int]] = []
+        """Type oid and modifier by column."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._kept is not None:
+            self._kept += data
+            self._look_at(self._kept)
+        super().data_received(data)
+
+    def _look_at(self, kept: bytearray) -> None:
+        position = 0
+        while position + _HEADER.size <= len(kept):
+            kind, length = _HEADER.unpack_from(kept, position)
+            end = position + 1 + length
+            if end > len(kept):
+                return
+            if kind == b"T":
+                self.described = _types(bytes(kept[position + _HEADER.size : end]))
+                self._learn({oid for oid, _ in self.described})
+            if kind in _LAST_OF_INTEREST:
+                self._kept = None
+                return
+            position = end
+
+
+def _types(body: bytes) -> list[tuple[int, int]]:
+    """Type oid and modifier of each field of a RowDescription: a name that ends with NUL, then six numbers."""
+    (count,) = _COUNT.unpack_from(body)
+    found: list[tuple[int, int]] = []
+    position = _COUNT.size
+    for _ in range(count):
+        position = body.index(b"\0", position) + 1
+        _table, _column, type_oid, _size, modifier, _format = _FIELD.unpack_from(body, position)
+        found.append((type_oid, modifier))
+        position += _FIELD.size
+    return found
