@@ -19,7 +19,7 @@ from queryserver.platform.metrics import Metrics, MetricsText
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
-from queryserver.statements.choosing import Formatting
+from queryserver.sql.formatting import Formatting
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.paging import Reading

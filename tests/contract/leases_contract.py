@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from queryserver.formats.columns import Column, ResultType, Segment
-from queryserver.statements.model import EngineMark, Lease, Outcome, Resumption, StatementState
-from queryserver.statements.rows import Reach, StatementLeases
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import EngineMark, Lease, Outcome, Reach, Resumption, StatementState
 
 ME, OTHER = "me", "other"
 HELD = 10**12

@@ -12,8 +12,7 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column, Segment
 from queryserver.identity.model import User
-from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
-from queryserver.statements.rows import Reach
+from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Reach, Resumption, StatementState
 from queryserver.statements.session_repository import SessionRecord
 
 OWNER = "this-process"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queryserver.sql.formatting import STATEMENT_CHARACTERS, formatted
 from queryserver.sql.splitter import split
-from queryserver.sql.tokens import STATEMENT_CHARACTERS, formatted
 
 KEPT = (
     "'from  a'", "'it''s  '", '"select  x"', "/* from  \n b */", "-- where   d\n", "Größe", "order_by", "t.from",

@@ -1,13 +1,15 @@
-"""A script cut into its statements, and which of them runs next (Contract editor 5)."""
+"""A script cut into its statements, which of them runs next, and what a statement does (Contract editor 5)."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, overload
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
+from queryserver.platform.computing_protocol import Computing, Task
+from queryserver.sql.formatting import tokens
 from queryserver.sql.splitter_scan import (
     NOWHERE,
     UNKNOWN,
@@ -18,155 +20,15 @@ from queryserver.sql.splitter_scan import (
     lexis_of,
     scan,
 )
-from queryserver.sql.tokens import tokens
 
-_READING = frozenset(
-    {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
-)
-_SEARCHED = frozenset({"WITH", "EXPLAIN"})
-_LONG = 1_000_000  # looking through longer texts would hold the event loop up: one of this length takes some 10 ms
-_CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
-
-
-def changes_data(text: str, dialect: str) -> bool:
-    """Whether the statement may change data: then it is read to its end even when its result is cut.
-
-    In doubt yes: a WITH or EXPLAIN that mentions a changing word anywhere counts as changing, and so does a long one.
-    """
-    keyword = first_keyword(text, dialect)
-    if keyword not in _READING:
-        return True
-    return keyword in _SEARCHED and (len(text) > _LONG or _mentions(text, _CHANGING_WORD))
-
-
-def refusal_where_read_only(text: str, dialect: str) -> str | None:
-    """Why a connector that is read-only does not run the statement; None: it may run there."""
-    if not changes_data(text, dialect):
-        return None
-    keyword = first_keyword(text, dialect)
-    if keyword == UNKNOWN or (keyword in _SEARCHED and len(text) > _LONG):
-        return "This connector is read-only, and the statement is too long to be sure that it changes nothing."
-    return "This connector is read-only."
-
-
-_KEEPING = _READING | {
-    "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
-    "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
-}  # fmt: skip
-_MAKING_WORDS = {
-    **dict.fromkeys(("SELECT", "WITH", "FROM", "VALUES", "TABLE"), re.compile(rb"\binto\b")),
-    "EXPLAIN": re.compile(rb"\b(?:analy[sz]e|reoptimization)\b"),
-    "UPDATE": re.compile(rb"\bstatistics\b"),
-}
-
-
-def changes_objects(text: str, dialect: str) -> bool:
-    """Whether the statement may change databases, tables, functions or their statistics, so that metadata are stale.
-
-    In doubt yes: it only costs another look. The end of a transaction counts, for what was done in it shows then.
-    """
-    keyword = first_keyword(text, dialect)
-    if keyword not in _KEEPING:
-        return True
-    making = _MAKING_WORDS.get(keyword)
-    return making is not None and (len(text) > _LONG or _mentions(text, making))
-
-
-def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
-    """Whether one of the words, in any case, stands in the text. Bytes are searched several times as fast as `str`."""
-    return words.search(text.encode(errors="surrogatepass").lower()) is not None
-
-
-_QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
-_EDGE_CHARACTERS = 400
-"""Texts without one of the words so near to their end, or to their start, need not be cut into tokens."""
-_LONGEST_TEXT = 100_000
-"""Longer texts have no limit that is seen: their tokens would take more than 50 ms."""
-_TAIL_TOKENS = 12
-
-_NUMBER = r"([0-9]+(?:_[0-9]+)*)"
-_OFFSET = rf"OFFSET {_NUMBER}(?: ROWS?)?"
-_TAILS = tuple(
-    re.compile(rf"(?:^| ){form}$")
-    for form in (
-        rf"LIMIT (?P<limit>{_NUMBER})(?: {_OFFSET})?",
-        rf"LIMIT {_NUMBER} , (?P<limit>{_NUMBER})",
-        rf"FETCH (?:FIRST|NEXT) (?P<limit>{_NUMBER}) ROWS? ONLY(?: {_OFFSET})?",
-    )
-)
-_TOP = re.compile(rf"^SELECT (?:(?:ALL|DISTINCT) )?TOP (?:\( )?(?P<limit>{_NUMBER})(?: \))? (?!PERCENT\b)")
-_MANY_DIGITS = 18
-
-
-def own_limit(text: str, dialect: str) -> int | None:
-    """The number in `LIMIT n`, `LIMIT m, n`, `FETCH FIRST n ROWS ONLY` at the end, or in `SELECT TOP n` at the start.
-
-    Only a literal number of the outermost query is seen: what stands in brackets ends before their end. None: there is
-    no such limit, or none that can be read with certainty.
-    """
-    if len(text) > _LONGEST_TEXT or not _may_have_limit(text):
-        return None
-    if first_keyword(text, dialect) not in _QUERIES:
-        return None
-    found = [token for token in tokens(text, dialect) if token and not _is_comment(token)]
-    while found and found[-1] == ";":
-        found.pop()
-    tail = " ".join(found[-_TAIL_TOKENS:]).upper()
-    for form in _TAILS:
-        if seen := form.search(tail):
-            return _number(seen["limit"])
-    seen = _TOP.search(" ".join(found[:_TAIL_TOKENS]).upper() + " ")
-    return _number(seen["limit"]) if seen else None
-
-
-def _may_have_limit(text: str) -> bool:
-    end = text[-_EDGE_CHARACTERS:].lower()
-    return "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
-
-
-def _is_comment(token: str) -> bool:
-    return token.startswith(("--", "/*")) or (token.startswith("#") and len(token) > 1)
-
-
-def _number(digits: str) -> int:
-    digits = digits.replace("_", "").lstrip("0") or "0"
-    return int(digits) if len(digits) <= _MANY_DIGITS else 10**_MANY_DIGITS
-
-
-_PLANNED = frozenset(
-    {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "CREATE"}
-)
-_IN_PARENTHESES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
-# Behind EXPLAIN these are no statements but options, and some of them run what follows.
-_OPTIONS = frozenset(
-    "EXPLAIN ANALYZE ANALYSE VERBOSE FORMAT EXTENDED FORMATTED CBO COST JOINCOST AST LOCKS VECTORIZATION DEPENDENCY "  # noqa: SIM905
-    "AUTHORIZATION DETAIL DDL CODEGEN REOPTIMIZATION LOGICAL PARTITIONS QUERY PLAN PIPELINE SYNTAX ESTIMATE FOR "
-    "OPTIONS TYPE".split()
-)
-_RUNNING_WORD = re.compile(r"(?i)analy[sz]e|reoptimi[sz]ation")
-
-
-def explainable(statement: str, dialect: str) -> str:
-    """The statement as it may be put behind EXPLAIN: without comments before it, where options could hide.
-
-    A first word that is no statement of any engine passes if nothing in the text could run it: the engine says best
-    what is wrong with it. Raises InvalidParameter.
-    """
-    start = content_start(statement, lexis_of(dialect))
-    text, keyword = statement[start:], first_keyword(statement, dialect)
-    if keyword == "EXPLAIN":
-        raise InvalidParameter("statement: must not begin with EXPLAIN, which is put before it.")
-    # A word of its own first, or parentheses around a query: what stands between may be an executable comment.
-    is_plain = text[: len(keyword)].upper() == keyword != ""
-    is_wrapped = text.startswith("(") and keyword in _IN_PARENTHESES
-    is_known = keyword in _PLANNED or (keyword not in _OPTIONS and not _RUNNING_WORD.search(text))
-    if not (is_wrapped or (is_plain and is_known)):
-        raise InvalidParameter("statement: queries and changes of data can be explained, nothing else.")
-    return text
+INLINE_CHARACTERS = 20_000
+"""Shorter scripts take 10 ms at most, which is less than passing them to a worker process usually takes."""
+# A statement takes as long as so many characters, however short it is.
+_CHARACTERS_OF_A_STATEMENT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class ScriptPosition:
     """A place in the script as sent: 0-based, columns in Unicode code points."""
 
     row: int
@@ -178,13 +40,13 @@ class ScriptStatement:
     """One statement: its text as the engine gets it, and its place in the script (Contract editor 5.2)."""
 
     text: str
-    start: Position
-    end: Position
+    start: ScriptPosition
+    end: ScriptPosition
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousStatement:
-    """What a handle says about the statement that ran before; the defaults stand for absent members."""
+    """The members of a handle about the statement that ran before; the defaults stand for absent members."""
 
     statement_id: int = 0
     has_more_statements: bool = False
@@ -192,9 +54,9 @@ class PreviousStatement:
 
 
 class Script(Sequence[ScriptStatement]):
-    """The statements of a script, made when asked for: only four offsets are kept of each.
+    """The statements of a script, made on access: only four offsets are kept of each.
 
-    Going through all of them is linear in the script's length; so is each access by index.
+    Iterating is linear in the length of the script; so is each access by index.
     """
 
     def __init__(self, text: str, dialect: str) -> None:
@@ -228,39 +90,37 @@ class Script(Sequence[ScriptStatement]):
         before = rows.position(span.after) if span.after != NOWHERE else None
         first = rows.position(span.first)
         same_row = before is not None and before.row == first.row
-        start = Position(first.row, before.column if before is not None and same_row else 0)
-        return ScriptStatement(self._text[span.first : span.stop], start, self._end(index, span, rows))
-
-    def _end(self, index: int, span: Span, rows: "_Rows") -> Position:
+        start = ScriptPosition(first.row, before.column if before is not None and same_row else 0)
         if index < len(self) - 1:
-            return rows.position(span.terminated)
-        end = rows.position(span.stop)
-        return Position(end.row, end.column - 1) if len(self) == 1 else end
+            end = rows.position(span.terminated)
+        else:
+            end = rows.position(span.stop)
+            if len(self) == 1:
+                end = ScriptPosition(end.row, end.column - 1)
+        return ScriptStatement(self._text[span.first : span.stop], start, end)
 
 
 class _Rows:
-    """Rows and columns of offsets that are asked for in rising order: every character is looked at once."""
+    """Rows and columns of rising offsets: every character is read once."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._has_returns = "\r" in text
         self._offset = self._row = self._row_start = 0
 
-    def position(self, offset: int) -> Position:
-        if breaks := self._line_ends(self._offset, offset):
+    def position(self, offset: int) -> ScriptPosition:
+        text, start = self._text, self._offset
+        breaks = text.count("\n", start, offset)
+        if self._has_returns:
+            # No offset of a statement lies between \r and \n, so counting by parts is exact.
+            breaks += text.count("\r", start, offset) - text.count("\r\n", start, offset)
+        if breaks:
             self._row += breaks
-            self._row_start = 1 + self._text.rfind("\n", self._offset, offset)
+            self._row_start = 1 + text.rfind("\n", start, offset)
             if self._has_returns:
-                self._row_start = max(self._row_start, 1 + self._text.rfind("\r", self._offset, offset))
+                self._row_start = max(self._row_start, 1 + text.rfind("\r", start, offset))
         self._offset = offset
-        return Position(self._row, offset - self._row_start)
-
-    def _line_ends(self, start: int, end: int) -> int:
-        # No offset of a statement lies between \r and \n, so counting by parts is exact.
-        feeds = self._text.count("\n", start, end)
-        if not self._has_returns:
-            return feeds
-        return feeds + self._text.count("\r", start, end) - self._text.count("\r\n", start, end)
+        return ScriptPosition(self._row, offset - self._row_start)
 
 
 def split(script: str, dialect: str) -> tuple[ScriptStatement, ...]:
@@ -307,8 +167,8 @@ class Choice:
     count: int
     first: int
     stop: int
-    start: Position
-    end: Position
+    start: ScriptPosition
+    end: ScriptPosition
     hash: str
     """As `statement_hash` gives it."""
     has_result_set: bool
@@ -324,7 +184,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What decides about the choice: the statement before, and whether a full handle came."""
+    """What the choice depends on: the statement before, and whether a full handle came."""
 
     previous: PreviousStatement | None = None
     full_form: bool = True
@@ -354,3 +214,207 @@ def choose(script: str, dialect: str, steering: Steering) -> Choice | None:
         is_over=is_over,
         own_limit=own_limit(chosen.text, dialect),
     )
+
+
+class Choosing:
+    """Finds statements in scripts, in a worker process if a script is large. Raises TooComplex, TooManyRequests."""
+
+    def __init__(self, computing: Computing) -> None:
+        self._computing = computing
+
+    async def next(self, user_id: int, script: str, dialect: str, steering: Steering) -> Choice | None:
+        """The statement that runs next; None: the script has none."""
+        if _is_short(script):
+            return choose(script, dialect, steering)
+        options = {"dialect": dialect, **asdict(steering)}
+        content = script.encode(errors="surrogatepass")
+        found = await self._computing.run(user_id, Task.CHOOSE_STATEMENT, options, content)
+        if found is None:
+            return None
+        start, end = ScriptPosition(**found["start"]), ScriptPosition(**found["end"])
+        return replace(Choice(**found), start=start, end=end)
+
+    async def first_to_explain(self, user_id: int, script: str, dialect: str) -> tuple[str, str] | None:
+        """The first statement, and what of it may stand behind EXPLAIN; None: the script has none.
+
+        Raises InvalidParameter.
+        """
+        if _is_short(script):
+            return _first(script, dialect)
+        content = script.encode(errors="surrogatepass")
+        found = await self._computing.run(user_id, Task.FIRST_TO_EXPLAIN, {"dialect": dialect}, content)
+        if found is None:
+            return None
+        first, stop, start = found
+        return script[first:stop], script[start:stop]
+
+
+def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
+    """`Task.CHOOSE_STATEMENT`: a Choice as JSON, or None."""
+    previous = options["previous"]
+    steering = Steering(previous and PreviousStatement(**previous), options["full_form"])
+    choice = choose(content.decode(errors="surrogatepass"), options["dialect"], steering)
+    return None if choice is None else asdict(choice)
+
+
+def first_to_explain(options: Mapping[str, Any], content: bytes) -> object:
+    """`Task.FIRST_TO_EXPLAIN`: where the first statement begins and ends, and where its part for EXPLAIN begins."""
+    script = content.decode(errors="surrogatepass")
+    found = _first(script, options["dialect"])
+    if found is None:
+        return None
+    first, stop = Script(script, options["dialect"]).span(0)
+    return first, stop, stop - len(found[1])
+
+
+def _first(script: str, dialect: str) -> tuple[str, str] | None:
+    statements = Script(script, dialect)
+    if not statements:
+        return None
+    text = statements[0].text
+    return text, explainable(text, dialect)
+
+
+def _is_short(script: str) -> bool:
+    if len(script) > INLINE_CHARACTERS:
+        return False
+    return len(script) + _CHARACTERS_OF_A_STATEMENT * script.count(";") <= INLINE_CHARACTERS
+
+
+# What a statement does.
+
+_READING = frozenset(
+    {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
+)
+_SEARCHED = frozenset({"WITH", "EXPLAIN"})
+_LONG = 1_000_000  # looking through longer texts would hold the event loop up: one of this length takes some 10 ms
+_CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
+
+
+def changes_data(text: str, dialect: str) -> bool:
+    """Whether the statement may change data: then it is read to its end even when its result is cut.
+
+    In doubt yes: a WITH or EXPLAIN that contains a changing word anywhere counts as changing, and so does a long one.
+    """
+    keyword = first_keyword(text, dialect)
+    if keyword not in _READING:
+        return True
+    return keyword in _SEARCHED and (len(text) > _LONG or _mentions(text, _CHANGING_WORD))
+
+
+def refusal_where_read_only(text: str, dialect: str) -> str | None:
+    """Why a connector that is read-only does not run the statement; None: it may run there."""
+    if not changes_data(text, dialect):
+        return None
+    keyword = first_keyword(text, dialect)
+    if keyword == UNKNOWN or (keyword in _SEARCHED and len(text) > _LONG):
+        return "This connector is read-only, and the statement is too long to be sure that it changes nothing."
+    return "This connector is read-only."
+
+
+_KEEPING = _READING | {
+    "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
+    "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
+}  # fmt: skip
+_MAKING_WORDS = {
+    **dict.fromkeys(("SELECT", "WITH", "FROM", "VALUES", "TABLE"), re.compile(rb"\binto\b")),
+    "EXPLAIN": re.compile(rb"\b(?:analy[sz]e|reoptimization)\b"),
+    "UPDATE": re.compile(rb"\bstatistics\b"),
+}
+
+
+def changes_objects(text: str, dialect: str) -> bool:
+    """Whether the statement may change databases, tables, functions or their statistics, so that metadata are stale.
+
+    In doubt yes: that only costs another reading of metadata. The end of a transaction counts: its changes show then.
+    """
+    keyword = first_keyword(text, dialect)
+    if keyword not in _KEEPING:
+        return True
+    making = _MAKING_WORDS.get(keyword)
+    return making is not None and (len(text) > _LONG or _mentions(text, making))
+
+
+def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
+    """Whether one of the words, in any case, stands in the text. Bytes are searched several times as fast as `str`."""
+    return words.search(text.encode(errors="surrogatepass").lower()) is not None
+
+
+_QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
+_EDGE_CHARACTERS = 400
+"""Texts without one of the words so near to their end, or to their start, need not be cut into tokens."""
+_LONGEST_TEXT = 100_000
+"""In longer texts no limit is seen: their tokens would take more than 50 ms."""
+_TAIL_TOKENS = 12
+
+_NUMBER = r"([0-9]+(?:_[0-9]+)*)"
+_OFFSET = rf"OFFSET {_NUMBER}(?: ROWS?)?"
+_TAILS = tuple(
+    re.compile(rf"(?:^| ){form}$")
+    for form in (
+        rf"LIMIT (?P<limit>{_NUMBER})(?: {_OFFSET})?",
+        rf"LIMIT {_NUMBER} , (?P<limit>{_NUMBER})",
+        rf"FETCH (?:FIRST|NEXT) (?P<limit>{_NUMBER}) ROWS? ONLY(?: {_OFFSET})?",
+    )
+)
+_TOP = re.compile(rf"^SELECT (?:(?:ALL|DISTINCT) )?TOP (?:\( )?(?P<limit>{_NUMBER})(?: \))? (?!PERCENT\b)")
+_MANY_DIGITS = 18
+
+
+def own_limit(text: str, dialect: str) -> int | None:
+    """The number in `LIMIT n`, `LIMIT m, n`, `FETCH FIRST n ROWS ONLY` at the end, or in `SELECT TOP n` at the start.
+
+    Only a literal number of the outermost query is seen: what stands in brackets ends before their end. None: there is
+    no such limit, or none that can be read with certainty.
+    """
+    end = text[-_EDGE_CHARACTERS:].lower()
+    may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
+    if len(text) > _LONGEST_TEXT or not may_have_limit or first_keyword(text, dialect) not in _QUERIES:
+        return None
+    is_comment = re.compile(r"--|/\*|#.").match
+    found = [token for token in tokens(text, dialect) if token and not is_comment(token)]
+    while found and found[-1] == ";":
+        found.pop()
+    tail = " ".join(found[-_TAIL_TOKENS:]).upper()
+    for form in _TAILS:
+        if seen := form.search(tail):
+            return _number(seen["limit"])
+    seen = _TOP.search(" ".join(found[:_TAIL_TOKENS]).upper() + " ")
+    return _number(seen["limit"]) if seen else None
+
+
+def _number(digits: str) -> int:
+    digits = digits.replace("_", "").lstrip("0") or "0"
+    return int(digits) if len(digits) <= _MANY_DIGITS else 10**_MANY_DIGITS
+
+
+_PLANNED = frozenset(
+    {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "CREATE"}
+)
+_IN_PARENTHESES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
+# Behind EXPLAIN these are no statements but options, and some of them run what follows.
+_OPTIONS = frozenset(
+    "EXPLAIN ANALYZE ANALYSE VERBOSE FORMAT EXTENDED FORMATTED CBO COST JOINCOST AST LOCKS VECTORIZATION DEPENDENCY "  # noqa: SIM905
+    "AUTHORIZATION DETAIL DDL CODEGEN REOPTIMIZATION LOGICAL PARTITIONS QUERY PLAN PIPELINE SYNTAX ESTIMATE FOR "
+    "OPTIONS TYPE".split()
+)
+_RUNNING_WORD = re.compile(r"(?i)analy[sz]e|reoptimi[sz]ation")
+
+
+def explainable(statement: str, dialect: str) -> str:
+    """The statement as it may be put behind EXPLAIN: without comments before it, where options could hide.
+
+    A first word that is no statement of any engine passes if nothing in the text could run it: the engine says best
+    what is wrong with it. Raises InvalidParameter.
+    """
+    start = content_start(statement, lexis_of(dialect))
+    text, keyword = statement[start:], first_keyword(statement, dialect)
+    if keyword == "EXPLAIN":
+        raise InvalidParameter("statement: must not begin with EXPLAIN, which is put before it.")
+    # A word of its own first, or parentheses around a query: what stands between may be an executable comment.
+    is_plain = text[: len(keyword)].upper() == keyword != ""
+    is_wrapped = text.startswith("(") and keyword in _IN_PARENTHESES
+    is_known = keyword in _PLANNED or (keyword not in _OPTIONS and not _RUNNING_WORD.search(text))
+    if not (is_wrapped or (is_plain and is_known)):
+        raise InvalidParameter("statement: queries and changes of data can be explained, nothing else.")
+    return text

@@ -12,9 +12,8 @@ from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.platform import computing as processes
 from queryserver.platform.computing import ComputationLimits, ProcessComputing
 from queryserver.platform.computing_protocol import Task
-from queryserver.sql.splitter import PreviousStatement, Steering
-from queryserver.statements import choosing
-from queryserver.statements.choosing import Choosing
+from queryserver.sql import splitter
+from queryserver.sql.splitter import Choosing, PreviousStatement, Steering
 
 ANA = 1
 STEERINGS = [
@@ -144,7 +143,7 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
 ):
     script = "-- Größe\nselect 'a;b';\r\n insert into t values (1) ;select 3"
     small = await Choosing(InlineComputing()).next(ANA, script, dialect, steering)
-    monkeypatch.setattr(choosing, "INLINE_CHARACTERS", 0)
+    monkeypatch.setattr(splitter, "INLINE_CHARACTERS", 0)
     large = await Choosing(computing).next(ANA, script, dialect, steering)
     assert small is not None
     assert large == small
@@ -155,7 +154,7 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
 async def test_what_is_explained_is_the_same_in_both_ways(
     limit: int, computing: ProcessComputing, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(choosing, "INLINE_CHARACTERS", limit)
+    monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
     asked = Choosing(computing)
     assert await asked.first_to_explain(ANA, "/* é */ select 1 ; select 2", "mysql") == ("/* é */ select 1", "select 1")
     assert await asked.first_to_explain(ANA, " -- nothing", "mysql") is None

@@ -14,7 +14,7 @@ from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineUnavailable, SessionLost
 from queryserver.identity.model import User
-from queryserver.statements.engine_sessions import HeldPlace, HeldSession, HeldSessions
+from queryserver.statements.engine_sessions import HeldSession, HeldSessions
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -34,8 +34,9 @@ class Setting:
     async def open(
         self, session_id: int = 1, *, user: User = ANA, named: bool = True, idle_s: float = 60
     ) -> HeldSession:
-        place = HeldPlace(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
-        return await self.held.open(place, nullcontext(self.engine), SessionOptions())
+        session = HeldSession(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
+        await self.held.open(session, nullcontext(self.engine), SessionOptions())
+        return session
 
     @property
     def open_at_engine(self) -> int:

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from queryserver.statements.leases import Logbook, clean, storable
+from queryserver.statements.run_record import Logbook, clean, storable
 
 
 def test_numbers_go_on_from_report_to_report() -> None:

@@ -8,10 +8,10 @@ import pytest
 from tests.fakes.statements import MemoryLeases
 
 from queryserver.formats.columns import Segment
-from queryserver.statements.leases import RecordSettings, RunRecord
 from queryserver.statements.model import Assignment, Lease
+from queryserver.statements.run_record import RunRecord
 
-SETTINGS = RecordSettings(log_max_bytes=1 << 20, retention=timedelta(hours=1), lease=timedelta(seconds=5))
+SETTINGS = {"log_max_bytes": 1 << 20, "retention": timedelta(hours=1), "lease": timedelta(seconds=5)}
 
 
 class SlowReports(MemoryLeases):
@@ -32,7 +32,7 @@ class SlowReports(MemoryLeases):
 async def running(leases: MemoryLeases) -> tuple[RunRecord, Assignment]:
     """The record of a statement whose engine gives its first page."""
     assignment = leases.add("SELECT 1")
-    record = RunRecord(assignment, leases, SETTINGS, lambda: None)
+    record = RunRecord(assignment, leases, **SETTINGS, notify=lambda: None)
     await record.mark_running(0, "page 1")
     return record, assignment
 

@@ -20,7 +20,7 @@ from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget
 from queryserver.statements.model import StatementState, StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.paging import PageRequest, Reading, ResultPage
-from queryserver.statements.queue import StateSignals
+from queryserver.statements.runner import StateSignals
 
 OPERATION = uuid4()
 ANA = User(1, "ana", groups=frozenset(), is_admin=False)

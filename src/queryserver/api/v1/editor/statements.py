@@ -30,10 +30,16 @@ from queryserver.errors.statements import PageRowTooLarge
 from queryserver.identity.callers import StreamPlace
 from queryserver.sql.splitter import PreviousStatement
 from queryserver.statements import sessions
-from queryserver.statements.model import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.model import (
+    ACTIVE,
+    HistoryEntry,
+    Recorded,
+    StatementRecord,
+    StatementState,
+    StatementStatus,
+)
 from queryserver.statements.paging import PageRequest, ResultPage
-from queryserver.statements.rows import Recorded
-from queryserver.statements.status import HistoryQuestion, parse_operation_id
+from queryserver.statements.status import HistoryQuery, parse_operation_id
 from queryserver.statements.submission import Submission
 
 router = PathGroup()
@@ -257,7 +263,7 @@ async def get_history(call: Call) -> Response:
     if not asked.is_notification_manager:
         count, entries = await call.services.history.page(
             call.user,
-            HistoryQuestion(
+            HistoryQuery(
                 doc_type=asked.doc_type,
                 text=asked.doc_text,
                 connector=asked.doc_connector,
