@@ -22,7 +22,7 @@ from queryserver.results.segments import ResultStore, SegmentStore
 from queryserver.statements.model import OnEnd, StatementEnd
 from queryserver.statements.overview import CancelNotifier, StatementAdministration
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.retention import RetentionSettings, RetentionSweep, StatementRetention, alone_in_cleaning
+from queryserver.statements.retention import RetentionSettings, RetentionSweep, alone_in_cleaning
 from queryserver.statements.runner import CANCEL
 from queryserver.statements.session_repository import SessionRepository
 
@@ -56,7 +56,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
         sessions = SessionRepository(database)
         editor = settings.editor
         sweep = RetentionSweep(
-            StatementRetention(database),
+            database,
             records,
             sessions,
             results,

@@ -1,7 +1,7 @@
 """Values of statements: states, record, lease, outcome, end (Contract editor 2, 3)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -201,23 +201,23 @@ class NewStatement:
     connector: str
     dialect: str
     handle: StatementHandle
-    script: str | None
-    script_id: int | None
-    database: str | None
-    settings: Mapping[str, str]
     row_limit: int
     timeout: timedelta
     has_result_set: bool
-    in_history: bool
-    in_named_session: bool
-    keeps_session: bool
-    """The session stays open for further statements."""
-    parent_uuid: str
     owner: str | None
     lease: timedelta
     idempotency: IdempotencyKey | None
     max_active: int
     max_spool_bytes: int
+    script: str | None = None
+    script_id: int | None = None
+    database: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    in_history: bool = True
+    in_named_session: bool = False
+    keeps_session: bool = False
+    """The session stays open for further statements."""
+    parent_uuid: str = ""
     import_plan: Mapping[str, Any] | None = None
     """Set: the runner makes a table from a file, and `statement` only describes it (Contract importer 13)."""
     token: SealedToken | None = None
@@ -280,8 +280,8 @@ class Assignment:
     keeps_session: bool
     row_limit: int
     deadline_at: datetime
-    sent: bool
-    cancel_requested: bool
+    sent: bool = False
+    cancel_requested: bool = False
     history_id: int = 0
     resumption: Resumption | None = None
     """Set when the engine has the statement and another runner may follow it."""

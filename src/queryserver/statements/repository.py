@@ -6,6 +6,7 @@ Who may see which statement is decided by the services.
 import asyncio
 import hashlib
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -49,8 +50,9 @@ _HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "ro
 _END_FIELDS = ("id", "connector", "dialect", "error_code", "rows", "size_bytes", "canceled_by")
 
 _STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {_TIMES}"
-_RECORD = f"""{_STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, statement, position, columns,
+_WITHOUT_TEXT = f"""{_STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, position, columns,
     cancel_requested_at, error_line, error_column"""
+_RECORD = f"{_WITHOUT_TEXT}, statement"
 END_COLUMNS = f"""{", ".join(_END_FIELDS)}, state, import_plan is not null as is_import,
     (select username from users where users.id = user_id) as username,
     extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
@@ -99,13 +101,13 @@ with room as (
         case when $25::text is null then null else now() + $26::interval end,
         $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35
     from room
-    returning history_id, recorded_at, deadline_at, script_id
+    returning {_WITHOUT_TEXT}, '' as statement
 ), logged as (
     insert into statement_logs (statement_id, start_line, lines)
     select $1, 0, array[to_char(recorded_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || $36::text]
     from recorded
 )
-select history_id, recorded_at, deadline_at, script_id from recorded
+select * from recorded
 """
 
 _KEY = """
@@ -429,42 +431,7 @@ async def _insert(connection: Connection, new: NewStatement) -> StatementRecord:
     )
     if row is None:
         raise await _limit_reached(connection, new)
-    status = StatementStatus(
-        id=new.id,
-        history_id=row["history_id"],
-        user_id=new.user_id,
-        connector=new.connector,
-        dialect=new.dialect,
-        state=StatementState.WAITING,
-        has_result_set=new.has_result_set,
-        rows=0,
-        truncated_reason=None,
-        modified_row_count=None,
-        error_code=None,
-        message="",
-        progress=0,
-        expires_at=None,
-        owner=new.owner,
-        times=StatementTimes(row["recorded_at"], None, None, row["recorded_at"]),
-        limit_source=new.limit_source,
-    )
-    return StatementRecord(
-        status=status,
-        handle=new.handle,
-        script_id=row["script_id"],
-        database=new.database,
-        settings=new.settings,
-        row_limit=new.row_limit,
-        timeout_s=int(new.timeout.total_seconds()),
-        in_named_session=new.in_named_session,
-        in_history=new.in_history,
-        parent_uuid=new.parent_uuid,
-        deadline_at=row["deadline_at"],
-        columns=None,
-        size_bytes=0,
-        cancel_requested=False,
-        canceled_by=None,
-    )
+    return replace(_record_of(row), handle=new.handle)
 
 
 async def _replay_of(connection: Connection, user_id: int, key: IdempotencyKey) -> StatementRecord | None:

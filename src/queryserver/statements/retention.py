@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from uuid import UUID
 
 import asyncpg
@@ -105,6 +104,10 @@ with old as ({_OLD} for update skip locked), doomed as (
 select count(*) from gone
 """
 
+_CLOSABLE = """
+select id from statements where state = 'available' and last_used_at <= now() - $1::interval order by last_used_at
+"""
+
 _SPENT: Mapping[str, str] = {
     "idempotency keys": "from idempotency_keys where created_at < now() - interval '24 hours'",
     "revoked tokens": "from revoked_tokens where expires_at < now()",
@@ -115,114 +118,12 @@ _SPENT: Mapping[str, str] = {
     "scripts": "from scripts where not exists (select from statements where script_id = scripts.id)",
 }
 
-
-class StatementRetention:
-    """The deletions, in small batches, so that no call waits behind a large one."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def expire_results(self, *, limit: int) -> int:
-        """`available` past `expires_at` becomes `expired`, its bytes doomed."""
-        return await self._database.value(_EXPIRE, limit)
-
-    async def count_expired(self) -> int:
-        """How many results `expire_results` would change now."""
-        return await self._database.value(f"select count(*) from statements where {_OVER}")
-
-    async def forget_tokens(self) -> int:
-        """Erase external tokens that have expired, also of statements that still run."""
-        return await self._database.execute(_FORGET_TOKENS)
-
-    async def doomed(self, *, limit: int) -> Sequence[UUID]:
-        """Results whose bytes are to be deleted."""
-        found = await self._database.fetch("select statement_id from doomed_results order by since limit $1", limit)
-        return [row["statement_id"] for row in found]
-
-    async def buried(self, statement_ids: Sequence[UUID]) -> None:
-        """Their bytes are deleted. Their segments leave the record only now: until then they name these bytes."""
-        async with self._database.transaction() as connection:
-            for table in ("result_segments", "doomed_results"):
-                await connection.execute(
-                    f"delete from {table} where statement_id = any($1::uuid[])", list(statement_ids)
-                )
-
-    async def delete_logs(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
-        """Logs of statements that ended before that."""
-        chosen = """from statement_logs where statement_id in (
-            select id from statements
-            where ended_at < now() - $1::interval and exists (
-                select from statement_logs as line where line.statement_id = statements.id
-            ) limit $2)"""
-        if dry_run:
-            return await self._database.value(f"select count(*) {chosen}", older_than, 2**31)
-        return await self._database.execute(f"delete {chosen}", older_than, limit)
-
-    async def cut_texts(self, *, older_than: timedelta, limit: int, kept_bytes: int, dry_run: bool = False) -> int:
-        """Keep only the beginning of long texts of statements and scripts that ended before that; how many.
-
-        Statements whose result can still be read keep theirs. At most `limit` of each kind at a time.
-        """
-        if dry_run:
-            statements = f"select count(*) from ({_LONG_STATEMENTS}) as long"
-            scripts = f"select count(*) from ({_LONG_SCRIPTS}) as long"
-            return await self._database.value(f"select ({statements}) + ({scripts})", older_than, 2**31)
-        cut = await self._database.execute(_CUT_STATEMENTS, older_than, limit, kept_bytes)
-        return cut + await self._database.execute(_CUT_SCRIPTS, older_than, limit)
-
-    async def delete_history(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
-        """Records of statements that ended before that, with results, logs and scripts."""
-        if dry_run:
-            return await self._database.value(f"select count(*) from ({_OLD}) as old", older_than, 2**31)
-        return await self._database.value(_DELETE_HISTORY, older_than, limit)
-
-    async def delete_spent(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Idempotency keys past 24 h, revocations past their tokens, old login counters: kind to number."""
-        counts: dict[str, int] = {}
-        for kind, chosen in _SPENT.items():
-            if dry_run:
-                counts[kind] = await self._database.value(f"select count(*) {chosen}")
-                continue
-            try:
-                counts[kind] = await self._database.execute(f"delete {chosen}")
-            except asyncpg.ForeignKeyViolationError:
-                # A script was sent again at this moment: the unused ones are deleted the next time.
-                counts[kind] = 0
-        return counts
-
-    async def has_more_entries_than(self, number: int) -> bool:
-        """Whether the histories of all users have more entries in total. Reads no more than that many."""
-        return await self._database.value(
-            "select exists (select from statements where in_history offset $1 limit 1)", number
-        )
-
-    async def closable(self, *, unused_since: timedelta) -> Sequence[UUID]:
-        """`available` statements that were not used since then."""
-        found = await self._database.fetch(
-            """select id from statements where state = 'available' and last_used_at <= now() - $1::interval
-            order by last_used_at""",
-            unused_since,
-        )
-        return [row["id"] for row in found]
-
-
-@asynccontextmanager
-async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
-    """Whether no other process is inside. Raises DatabaseUnavailable.
-
-    Uses its own connection, which the lock ends with: a pool may have only one, and that is needed inside.
-    """
-    with database_errors():
-        connection = await asyncpg.connect(dsn, timeout=10)
-    try:
-        with database_errors():
-            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEANING, timeout=10)
-        yield is_alone
-        with suppress(DatabaseUnavailable), database_errors():
-            # PostgreSQL releases the locks of an ended connection only some time later.
-            await connection.execute("select pg_advisory_unlock_all()", timeout=10)
-    finally:
-        connection.terminate()
+_OLD_LOGS = """from statement_logs where statement_id in (
+    select id from statements
+    where ended_at < now() - $1::interval and exists (
+        select from statement_logs as line where line.statement_id = statements.id
+    ) limit $2
+)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +151,14 @@ class Closed:
 
 
 class RetentionSweep:
-    """Expires results in every process, because rows are claimed with locks; cleans up in one process at a time."""
+    """Expires results in every process, because rows are claimed with locks; cleans up in one process at a time.
+
+    Deletes in small batches, so that no call waits behind a large one.
+    """
 
     def __init__(
         self,
-        records: StatementRetention,
+        database: Database,
         statements: StatementRecords,
         sessions: SessionRecords,
         results: ResultStore,
@@ -265,14 +169,14 @@ class RetentionSweep:
         metrics: StatementMetrics = UNMEASURED,
     ) -> None:
         """`sweep_orphans` deletes files of interrupted writes; `alone` yields whether no other process is inside."""
-        self._metrics = metrics
-        self._alone = alone
-        self._records = records
+        self._database = database
         self._statements = statements
         self._sessions = sessions
         self._results = results
         self._settings = settings
         self._sweep_orphans = sweep_orphans
+        self._alone = alone
+        self._metrics = metrics
         self._chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = []
 
     def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
@@ -295,43 +199,35 @@ class RetentionSweep:
 
     async def expire(self) -> None:
         """Erase expired tokens, expire results, then delete the bytes of all doomed results."""
-        await self._records.forget_tokens()
+        await self._database.execute(_FORGET_TOKENS)
         await self._expire_results()
-        while doomed := await self._records.doomed(limit=_BATCH):
-            left = await self._delete_bytes(doomed)
+        while rows := await self._database.fetch(
+            "select statement_id from doomed_results order by since limit $1", _BATCH
+        ):
+            left = await self._delete_bytes([row["statement_id"] for row in rows])
             for statement_id, error in left.items():
                 log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
             if left:
                 return
 
-    async def _expire_results(self) -> int:
-        total, expired = 0, _BATCH
-        while expired == _BATCH:
-            expired = await self._records.expire_results(limit=_BATCH)
-            self._metrics.results_expired(expired)
-            total += expired
-        return total
-
-    async def _delete_bytes(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
-        """Errors of those that could not be deleted; the others are deleted all the same."""
-        left: dict[UUID, QueryServerError] = {}
-        for statement_id in doomed:
-            try:
-                await self._results.delete(statement_id)
-            except QueryServerError as error:  # a file system that refuses access is no StorageError
-                left[statement_id] = error
-        await self._records.buried([statement_id for statement_id in doomed if statement_id not in left])
-        return left
-
     async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
         """Delete what is older than the settings say, `history` in place of theirs for entries; kind to number."""
-        due = self._records.count_expired() if dry_run else self._expire_results()
-        counts = {"expired results": await due, **await self._records.delete_spent(dry_run=dry_run)}
-        counts["log lines"] = await self._in_batches(self._records.delete_logs, self._settings.logs, dry_run=dry_run)
-        cut = partial(self._records.cut_texts, kept_bytes=self._settings.kept_text_bytes)
-        counts["long statement texts"] = await self._in_batches(cut, self._settings.texts, dry_run=dry_run)
-        kept = self._settings.history if history is None else history
-        counts["history entries"] = await self._in_batches(self._records.delete_history, kept, dry_run=dry_run)
+        settings = self._settings
+        if dry_run:
+            expired = await self._database.value(f"select count(*) from statements where {_OVER}")
+        else:
+            expired = await self._expire_results()
+        counts = {"expired results": expired, **await self._delete_spent(dry_run=dry_run)}
+        for kind, change, age in (
+            ("log lines", self._delete_logs, settings.logs),
+            ("long statement texts", self._cut_texts, settings.texts),
+            ("history entries", self._delete_history, settings.history if history is None else history),
+        ):
+            counts[kind] = 0
+            while changed := await change(age, dry_run=dry_run):
+                counts[kind] += changed
+                if dry_run:
+                    break
         counts["interrupted writes"] = await self._sweep_orphans(_ORPHAN_AGE, dry_run=dry_run)
         for chore in self._chores:
             counts.update(await chore(dry_run=dry_run))
@@ -345,17 +241,18 @@ class RetentionSweep:
             if not is_alone:
                 return
             await self.clean_up()
-            if await self._records.has_more_entries_than(MANY_DOCUMENTS):
+            has_more = "select exists (select from statements where in_history offset $1 limit 1)"
+            if await self._database.value(has_more, MANY_DOCUMENTS):
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta) -> Closed:
         """Close available statements that were unused for so long, and delete their results."""
         closed: list[UUID] = []
         already, kept, failures = 0, 0, _Failures()
-        for statement_id in await self._records.closable(unused_since=unused_for):
-            with failures.of(statement_id):
-                if await self._statements.close_result(statement_id):
-                    closed.append(statement_id)
+        for row in await self._database.fetch(_CLOSABLE, unused_for):
+            with failures.of(row["id"]):
+                if await self._statements.close_result(row["id"]):
+                    closed.append(row["id"])
                 else:
                     already += 1
         for start in range(0, len(closed), _BATCH):
@@ -379,13 +276,80 @@ class RetentionSweep:
                     in_use += 1
         return Closed(closed, already, in_use, failures.texts)
 
-    async def _in_batches(self, delete: Callable[..., Awaitable[int]], older_than: timedelta, *, dry_run: bool) -> int:
-        total = 0
-        while deleted := await delete(older_than=older_than, limit=_BATCH, dry_run=dry_run):
-            total += deleted
-            if dry_run:
-                break
+    async def _expire_results(self) -> int:
+        """`available` past `expires_at` becomes `expired`, its bytes doomed; how many."""
+        total, expired = 0, _BATCH
+        while expired == _BATCH:
+            expired = await self._database.value(_EXPIRE, _BATCH)
+            self._metrics.results_expired(expired)
+            total += expired
         return total
+
+    async def _delete_bytes(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
+        """Errors of those that could not be deleted; the others are deleted all the same."""
+        left: dict[UUID, QueryServerError] = {}
+        for statement_id in doomed:
+            try:
+                await self._results.delete(statement_id)
+            except QueryServerError as error:  # a file system that refuses access is no StorageError
+                left[statement_id] = error
+        deleted = [statement_id for statement_id in doomed if statement_id not in left]
+        async with self._database.transaction() as connection:
+            # The segments leave the record only now: until then they name the bytes to delete.
+            for table in ("result_segments", "doomed_results"):
+                await connection.execute(f"delete from {table} where statement_id = any($1::uuid[])", deleted)
+        return left
+
+    async def _delete_logs(self, older_than: timedelta, *, dry_run: bool) -> int:
+        if dry_run:
+            return await self._database.value(f"select count(*) {_OLD_LOGS}", older_than, 2**31)
+        return await self._database.execute(f"delete {_OLD_LOGS}", older_than, _BATCH)
+
+    async def _cut_texts(self, older_than: timedelta, *, dry_run: bool) -> int:
+        """Cut long texts of statements and scripts; those whose result can still be read stay whole."""
+        if dry_run:
+            statements = f"select count(*) from ({_LONG_STATEMENTS}) as long"
+            scripts = f"select count(*) from ({_LONG_SCRIPTS}) as long"
+            return await self._database.value(f"select ({statements}) + ({scripts})", older_than, 2**31)
+        cut = await self._database.execute(_CUT_STATEMENTS, older_than, _BATCH, self._settings.kept_text_bytes)
+        return cut + await self._database.execute(_CUT_SCRIPTS, older_than, _BATCH)
+
+    async def _delete_history(self, older_than: timedelta, *, dry_run: bool) -> int:
+        if dry_run:
+            return await self._database.value(f"select count(*) from ({_OLD}) as old", older_than, 2**31)
+        return await self._database.value(_DELETE_HISTORY, older_than, _BATCH)
+
+    async def _delete_spent(self, *, dry_run: bool) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for kind, chosen in _SPENT.items():
+            if dry_run:
+                counts[kind] = await self._database.value(f"select count(*) {chosen}")
+                continue
+            try:
+                counts[kind] = await self._database.execute(f"delete {chosen}")
+            except asyncpg.ForeignKeyViolationError:
+                # A script was sent again at this moment: the unused ones are deleted the next time.
+                counts[kind] = 0
+        return counts
+
+
+@asynccontextmanager
+async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
+    """Whether no other process is inside. Raises DatabaseUnavailable.
+
+    Uses its own connection, which the lock ends with: a pool may have only one, and that is needed inside.
+    """
+    with database_errors():
+        connection = await asyncpg.connect(dsn, timeout=10)
+    try:
+        with database_errors():
+            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEANING, timeout=10)
+        yield is_alone
+        with suppress(DatabaseUnavailable), database_errors():
+            # PostgreSQL releases the locks of an ended connection only some time later.
+            await connection.execute("select pg_advisory_unlock_all()", timeout=10)
+    finally:
+        connection.terminate()
 
 
 class _Failures:

@@ -180,7 +180,7 @@ class Submissions:
 
     async def import_replay(self, user: User, connector: Connector, new: NewImport) -> Recorded | None:
         """The import that was recorded under the same key. Raises idempotency_conflict."""
-        key = _import_key(connector, new)
+        key = _key(new.idempotency_key, "import", connector.key, new.plan)
         known = await self._records.find_replay(user.id, key) if key is not None else None
         return Recorded(known, replayed=True) if known is not None else None
 
@@ -205,20 +205,13 @@ class Submissions:
             connector=connector.key,
             dialect=connector.dialect,
             handle=handle,
-            script=None,
-            script_id=None,
             database=new.database,
-            settings={},
             row_limit=1,
             timeout=connector.limits.statement_timeout,
             has_result_set=True,
-            in_history=True,
-            in_named_session=False,
-            keeps_session=False,
-            parent_uuid="",
             owner=await self._queue.owner_for(connector, session_owner=None),
             lease=limits.lease,
-            idempotency=_import_key(connector, new),
+            idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
             import_plan=new.plan,
@@ -410,10 +403,9 @@ def _steering(asked: Submission, inherited: StatementRecord | None) -> Steering:
 
 def _idempotency(asked: Submission, connector: Connector, script: str) -> IdempotencyKey | None:
     """What "the same request" means: Contract editor 4.4."""
-    if asked.idempotency_key is None:
-        return None
     previous = asked.previous
-    compared = [
+    return _key(
+        asked.idempotency_key,
         connector.key,
         script,
         asked.database,
@@ -423,8 +415,13 @@ def _idempotency(asked: Submission, connector: Connector, script: str) -> Idempo
         asked.timeout_s,
         sorted(asked.settings.items()),
         [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
-    ]
-    return IdempotencyKey(asked.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())
+    )
+
+
+def _key(key: str | None, *compared: object) -> IdempotencyKey | None:
+    if key is None:
+        return None
+    return IdempotencyKey(key, hashlib.sha256(json.dumps(compared).encode()).digest())
 
 
 def opaque_token() -> str:
@@ -451,18 +448,9 @@ def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Ass
         keeps_session=new.keeps_session,
         row_limit=new.row_limit,
         deadline_at=record.deadline_at,
-        sent=False,
-        cancel_requested=False,
         history_id=record.status.history_id,
         import_plan=new.import_plan,
         token=new.token,
         limit_source=new.limit_source,
         log_lines=1,
     )
-
-
-def _import_key(connector: Connector, new: NewImport) -> IdempotencyKey | None:
-    if new.idempotency_key is None:
-        return None
-    compared = ["import", connector.key, new.plan]
-    return IdempotencyKey(new.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())
