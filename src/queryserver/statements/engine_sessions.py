@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -30,6 +30,13 @@ from queryserver.statements.model import Assignment
 from queryserver.statements.session_repository import CredentialBook, SessionRecord, SessionRecords
 
 log = structlog.get_logger(__name__)
+
+ImportOpener: TypeAlias = Callable[
+    [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
+]
+"""Opens what makes a table of a file, in place of a session with the engine."""
+
+_NO_SERVER = "Results have expired: no server can go on with this statement."
 
 
 class HeldSession:
@@ -70,7 +77,6 @@ class HeldSession:
 
     @property
     def engine_session(self) -> EngineSession:
-        """The open session."""
         return self._opened.result()
 
     def touch(self) -> None:
@@ -154,21 +160,15 @@ class HeldSessions:
             log.warning("record of a closed session stays open until the next heartbeat", session=session_id)
         return True
 
-    async def drop_of(self, gone: Callable[[str], bool]) -> None:
-        """Close those whose connectors are gone; statements that run in them end."""
-        for held in list(self._sessions.values()):
-            if gone(held.connector) and self._sessions.get(held.id) is held:
+    async def _drop_all(self, sessions: Iterable[HeldSession], is_due: Callable[[HeldSession], bool]) -> None:
+        """One by one: while one closes, a statement may come for the next, or another task may drop it."""
+        for held in list(sessions):
+            if is_due(held) and self._sessions.get(held.id) is held:
                 await self.drop(held.id)
 
-    def named(self) -> Counter[tuple[str, int]]:
-        """Named sessions that are open here and have their records, by connector and user."""
-        return Counter(
-            (held.connector, held.user_id) for held in self._sessions.values() if held.named and held.is_recorded
-        )
-
-    def owners(self) -> set[int]:
-        """The users whose sessions are open here."""
-        return {held.user_id for held in self._sessions.values()}
+    async def drop_of(self, gone: Callable[[str], bool]) -> None:
+        """Close those whose connectors are gone; statements that run in them end."""
+        await self._drop_all(self._sessions.values(), lambda held: gone(held.connector))
 
     async def drop_owned_by(self, users: Collection[int]) -> None:
         """Close the sessions of these users, all at once; statements that run in them end."""
@@ -176,22 +176,30 @@ class HeldSessions:
         await asyncio.gather(*(self.drop(session_id) for session_id in theirs))
 
     async def drop_idle(self) -> None:
-        """Close the idle ones."""
-        for held in list(self._sessions.values()):
-            # Checked one by one: while one closes, a statement may come for the next.
-            if held.is_idle and self._sessions.get(held.id) is held:
-                await self.drop(held.id)
+        await self._drop_all(self._sessions.values(), lambda held: held.is_idle)
 
     async def make_room(self, user_id: int, *, keep: int) -> None:
         """Close those sessions between statements of scripts that are unused longest, until `keep` are open."""
         kept = [one for one in self._sessions.values() if one.user_id == user_id and not one.named]
         unused = sorted((one for one in kept if one.unused_s > 0), key=lambda one: one.unused_s)
-        for held in unused[max(keep - (len(kept) - len(unused)), 0) :]:
-            if not held.turn.locked() and self._sessions.get(held.id) is held:
-                await self.drop(held.id)
+        oldest = unused[max(keep - (len(kept) - len(unused)), 0) :]
+        await self._drop_all(oldest, lambda held: not held.turn.locked())
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
+
+    def owners(self) -> set[int]:
+        """The users whose sessions are open here."""
+        return {held.user_id for held in self._sessions.values()}
+
+    def named(self) -> Counter[tuple[str, int]]:
+        """The number of open and recorded named sessions by connector and user."""
+        return Counter(
+            (held.connector, held.user_id) for held in self._sessions.values() if held.named and held.is_recorded
+        )
 
     def recorded(self) -> Sequence[int]:
-        """The sessions that have a record as ours."""
+        """The sessions whose records name this process."""
         return [held.id for held in self._sessions.values() if held.is_recorded]
 
     async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
@@ -200,10 +208,6 @@ class HeldSessions:
             await self.drop(session_id)
         for session_id in set(renewed) - set(self._sessions):
             await self._forget(session_id)
-
-    async def aclose(self) -> None:
-        """Close all."""
-        await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
 
 
 class SessionShares:
@@ -223,7 +227,20 @@ class SessionShares:
 
         Sessions that are being opened count: a connection exists before its record. Raises too_many_sessions.
         """
-        self._require_share(connector, user_id, max_open=max_open)
+        open_here = self._opening + self._held.named()
+        own = sum(count for (_, owner), count in open_here.items() if owner == user_id)
+        if own >= max_open:
+            raise too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
+        by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
+        taken, most = sum(by_user.values()), self._per_connector
+        if taken >= most:
+            raise too_many_sessions(f"All {most} sessions of this connector are in use.")
+        share = most // 2 if taken < most - most // 4 else most // (len(by_user.keys() | {user_id}) + 1)
+        if by_user.get(user_id, 0) >= max(share, 1):
+            raise too_many_sessions(
+                f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."
+                " Close some of them."
+            )
         key = (connector, user_id)
         self._opening[key] += 1
         try:
@@ -232,32 +249,6 @@ class SessionShares:
             self._opening[key] -= 1
             if not self._opening[key]:
                 del self._opening[key]
-
-    def _require_share(self, connector: str, user_id: int, *, max_open: int) -> None:
-        open_here = self._opening + self._held.named()
-        own = sum(count for (_, owner), count in open_here.items() if owner == user_id)
-        if own >= max_open:
-            raise too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
-        by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
-        taken = sum(by_user.values())
-        if taken >= self._per_connector:
-            raise too_many_sessions(f"All {self._per_connector} sessions of this connector are in use.")
-        share = self._per_connector // 2
-        if taken >= self._per_connector - self._per_connector // 4:
-            share = self._per_connector // (len(by_user.keys() | {user_id}) + 1)
-        if by_user.get(user_id, 0) >= max(share, 1):
-            raise too_many_sessions(
-                f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."
-                " Close some of them."
-            )
-
-
-ImportOpener: TypeAlias = Callable[
-    [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
-]
-"""Opens what makes a table of a file, in place of a session with the engine."""
-
-_NO_SERVER = "Results have expired: no server can go on with this statement."
 
 
 class SessionOpener:
@@ -350,13 +341,7 @@ class SessionOpener:
                 yield attached
 
     async def open_named(
-        self,
-        record: SessionRecord,
-        connector: Connector,
-        user: User,
-        options: SessionOptions,
-        *,
-        max_open: int,
+        self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
     ) -> bool:
         """Open and record the session of create_session; False when the user has `max_open` already.
 

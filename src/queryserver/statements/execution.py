@@ -241,10 +241,7 @@ class Execution:
         self._log.add("Another server goes on with this statement.")
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
-                async with (
-                    self._reattach(self.assignment) as (session, handle),
-                    self._operation(session, handle),
-                ):
+                async with self._reattach(self.assignment) as (session, handle), self._operation(session, handle):
                     return await self._follow(session, handle)
             except EngineUnavailable as error:
                 if wait_s is None:

@@ -15,15 +15,7 @@ from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
 from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Sealer
-from queryserver.statements.model import (
-    Assignment,
-    EngineMark,
-    Lease,
-    OnEnd,
-    Outcome,
-    Reach,
-    Resumption,
-)
+from queryserver.statements.model import Assignment, EngineMark, Lease, OnEnd, Outcome, Reach, Resumption
 from queryserver.statements.repository import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)

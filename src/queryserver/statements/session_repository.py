@@ -330,7 +330,13 @@ class CredentialBook:
         external = None
         if self._wants_token(connector):
             # The token of the statement comes first: it says as whom the statement was sent.
-            external = self._unsealed_token(token) if token else user.external_token
+            external = user.external_token
+            if token:
+                try:
+                    external = ExternalToken(self._sealer.unseal(token.content).decode(), token.expires_at)
+                except ValueError:  # its key is gone
+                    message = "The token that came with the statement cannot be read any more."
+                    raise CredentialsRequired(message) from None
         if external is not None and external.expires_at <= self._clock():
             raise CredentialsRequired("Your token has expired before the data source could be asked.")
         return SessionOptions(
@@ -358,7 +364,7 @@ class CredentialBook:
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
     async def of(self, user: User, connector: Connector) -> Credentials | None:
-        """What the caller gave last for this connector. Costs nothing where the connector has its own login."""
+        """What the caller gave last for this connector; no query where the connector has its own login."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
@@ -373,7 +379,7 @@ class CredentialBook:
         return Credentials(username, password) if places == self._places(connector) else None
 
     async def are_missing(self, user: User, connector: Connector) -> bool:
-        """Whether the data source is known to need a login that the caller has not given."""
+        """Whether the data source needs a login that the caller has not given."""
         wanted = self._connectors.engine(connector).capabilities.wants_credentials
         return wanted and await self.of(user, connector) is None
 
@@ -383,7 +389,7 @@ class CredentialBook:
         return self._sealer.seal(json.dumps(known).encode())
 
     def _places(self, connector: Connector) -> list[str]:
-        """Where its connections go. Where only the driver knows, all options stand for it."""
+        """The addresses of its connections; if only the driver knows them, a digest of all options."""
         places = self._connectors.engine(connector).capabilities.places
         if places:
             return [f"{host}:{port}" for host, port in places]
@@ -392,9 +398,3 @@ class CredentialBook:
 
     def _wants_token(self, connector: Connector) -> bool:
         return self._passes_tokens and self._connectors.engine(connector).capabilities.wants_external_token
-
-    def _unsealed_token(self, sealed: SealedToken) -> ExternalToken:
-        try:
-            return ExternalToken(self._sealer.unseal(sealed.content).decode(), sealed.expires_at)
-        except ValueError:  # its key is gone
-            raise CredentialsRequired("The token that came with the statement cannot be read any more.") from None
