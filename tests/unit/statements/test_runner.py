@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.statements import OWNER
 from tests.refusals import raises_code
-from tests.unit.services.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
+from tests.unit.statements.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
 from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
