@@ -348,20 +348,17 @@ class Execution:
             spooled = await spool.finish()
         finally:
             await spool.aclose()
-        message = ""
+        message, rows = "", spooled.rows
         if spooled.truncated_reason is not None:
             message = Truncation(spooled.truncated_reason, assignment.limit_source).message(
-                rows=spooled.rows,
-                max_rows=settings.result_max_rows,
-                max_bytes=settings.result_max_bytes,
-                may_change=to_the_end,
+                rows=rows, max_rows=settings.result_max_rows, max_bytes=caps.size_bytes, may_change=to_the_end
             )
         return Outcome(
             StatementState.AVAILABLE,
             message=message,
             has_result_set=True,
             columns=columns,
-            rows=spooled.rows,
+            rows=rows,
             size_bytes=spooled.size_bytes,
             truncated_reason=spooled.truncated_reason,
             modified_row_count=(await session.poll(handle)).modified_rows,
