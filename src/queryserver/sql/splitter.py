@@ -123,15 +123,6 @@ class _Rows:
         return ScriptPosition(self._row, offset - self._row_start)
 
 
-def split(script: str, dialect: str) -> tuple[ScriptStatement, ...]:
-    """All statements of the script; empty when it holds nothing but blanks and comments.
-
-    Linear in the script's length, at most about a second per 10 MB of ordinary SQL: run it in a thread above 50 kB.
-    `Script` gives the same without holding all texts.
-    """
-    return tuple(Script(script, dialect))
-
-
 def statement_hash(text: str) -> str:
     """SHA-224 of the UTF-8 bytes, lower-case hex (`previous_statement_hash`)."""
     return hashlib.sha224(text.encode()).hexdigest()
@@ -182,22 +173,14 @@ class Choice:
         return ScriptStatement(script[self.first : self.stop], self.start, self.end)
 
 
-@dataclass(frozen=True, slots=True)
-class Steering:
-    """What the choice depends on: the statement before, and whether a full handle came."""
-
-    previous: PreviousStatement | None = None
-    full_form: bool = True
-
-
-def choose(script: str, dialect: str, steering: Steering) -> Choice | None:
-    """The statement that runs next; None: the script has no statements."""
+def choose(script: str, dialect: str, previous: PreviousStatement | None, *, full_form: bool) -> Choice | None:
+    """The statement that runs next, as `next_statement` says; None: the script has no statements."""
     statements = Script(script, dialect)
     if not statements:
         return None
     index, is_over = len(statements) - 1, False
     try:
-        index = next_statement(statements, steering.previous, full_form=steering.full_form)
+        index = next_statement(statements, previous, full_form=full_form)
     except NoMoreStatements:
         is_over = True
     chosen = statements[index]
@@ -222,11 +205,13 @@ class Choosing:
     def __init__(self, computing: Computing) -> None:
         self._computing = computing
 
-    async def next(self, user_id: int, script: str, dialect: str, steering: Steering) -> Choice | None:
-        """The statement that runs next; None: the script has none."""
+    async def next(
+        self, user_id: int, script: str, dialect: str, previous: PreviousStatement | None = None, *, full_form: bool
+    ) -> Choice | None:
+        """As `choose`."""
         if _is_short(script):
-            return choose(script, dialect, steering)
-        options = {"dialect": dialect, **asdict(steering)}
+            return choose(script, dialect, previous, full_form=full_form)
+        options = {"dialect": dialect, "previous": previous and asdict(previous), "full_form": full_form}
         content = script.encode(errors="surrogatepass")
         found = await self._computing.run(user_id, Task.CHOOSE_STATEMENT, options, content)
         if found is None:
@@ -252,8 +237,12 @@ class Choosing:
 def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
     """`Task.CHOOSE_STATEMENT`: a Choice as JSON, or None."""
     previous = options["previous"]
-    steering = Steering(previous and PreviousStatement(**previous), options["full_form"])
-    choice = choose(content.decode(errors="surrogatepass"), options["dialect"], steering)
+    choice = choose(
+        content.decode(errors="surrogatepass"),
+        options["dialect"],
+        previous and PreviousStatement(**previous),
+        full_form=options["full_form"],
+    )
     return None if choice is None else asdict(choice)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,7 +29,7 @@ from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome, StatementState
-from queryserver.statements.run_record import LeaseLost, RunRecord, storable
+from queryserver.statements.run_record import LeaseLost, RunRecord, beside, storable
 from queryserver.statements.spool import SEGMENT_AGE_S, Caps, Spool, with_pauses
 
 log = structlog.get_logger(__name__)
@@ -271,7 +271,8 @@ class Execution:
             return await self._recorded(session, handle, status)
         if not status.state.is_terminal:
             await self._record.mark_running(self._progress, self._token)
-        async with beside(self._report_regularly(session, handle)):
+        # When the reports fail, the next write of the main work fails the same way.
+        async with beside(statement_reports=self._report_regularly(session, handle)):
             while not status.state.is_terminal:
                 status = await self._polled(session, handle, wait_s=_POLL_S)
             return await self._recorded(session, handle, status)
@@ -424,14 +425,3 @@ class Execution:
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
     """Where another runner could continue; None for engines whose statements end with their client."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
-
-
-@asynccontextmanager
-async def beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]:
-    """Run it while inside. When it fails, the next write of the main work fails the same way."""
-    task = asyncio.create_task(coroutine)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -37,6 +37,12 @@ class StatementState(StrEnum):
 
 
 ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
+_OUTCOMES = {
+    StatementState.CANCELED: (1, "canceled"),
+    StatementState.TIMED_OUT: (-4, "statement_timeout"),
+    StatementState.EXPIRED: (-3, "expired"),
+    StatementState.CLOSED: (-3, "closed"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +110,11 @@ class StatementStatus:
 
     @property
     def outcome(self) -> tuple[int, str] | None:
-        """`status` and `code` of a statement that has no result to give; None while all is well (Contract 3.2)."""
-        match self.state:
-            case StatementState.FAILED:
-                code = self.error_code or "engine_error"
-                return (401 if code == "credentials_required" else 1), code
-            case StatementState.CANCELED:
-                return 1, "canceled"
-            case StatementState.TIMED_OUT:
-                return -4, "statement_timeout"
-            case StatementState.EXPIRED:
-                return -3, "expired"
-            case StatementState.CLOSED:
-                return -3, "closed"
-            case _:
-                return None
+        """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
+        if self.state is StatementState.FAILED:
+            code = self.error_code or "engine_error"
+            return (401 if code == "credentials_required" else 1), code
+        return _OUTCOMES.get(self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,15 +372,9 @@ class StatementEnd:
     @property
     def outcome(self) -> str:
         """`ok`, or the code of the failure as clients see it."""
-        match self.state:
-            case StatementState.CANCELED:
-                return "canceled"
-            case StatementState.TIMED_OUT:
-                return "statement_timeout"
-            case StatementState.FAILED:
-                return self.error_code or "engine_error"
-            case _:
-                return "ok"
+        if self.state is StatementState.FAILED:
+            return self.error_code or "engine_error"
+        return _OUTCOMES.get(self.state, (0, "ok"))[1]
 
 
 OnEnd: TypeAlias = Callable[[StatementEnd], None]

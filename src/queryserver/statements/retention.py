@@ -17,6 +17,7 @@ from queryserver.platform.database import Database, database_errors
 from queryserver.platform.metrics import UNMEASURED, StatementMetrics
 from queryserver.results.segments import ResultStore
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import SessionRecords
 
 log = structlog.get_logger(__name__)
@@ -186,16 +187,11 @@ class RetentionSweep:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Expire and delete in the background while inside."""
-        keepers = [
-            asyncio.create_task(_every(_DOOMED_EVERY_S, self.expire), name="expiry-sweep"),
-            asyncio.create_task(_every(self._settings.run_every.total_seconds(), self.tidy), name="clean-up"),
-        ]
-        try:
+        clean_up_every_s = self._settings.run_every.total_seconds()
+        async with beside(
+            expiry_sweep=_every(_DOOMED_EVERY_S, self.expire), clean_up=_every(clean_up_every_s, self.tidy)
+        ):
             yield
-        finally:
-            for keeper in keepers:
-                keeper.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
 
     async def expire(self) -> None:
         """Erase expired tokens, expire results, then delete the bytes of all doomed results."""

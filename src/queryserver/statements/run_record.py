@@ -4,10 +4,10 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column, Segment
@@ -254,3 +254,15 @@ class Logbook:
         if before is not None:
             self._pending.append(f"Log lines before number {before} were dropped: the log reached its size limit.")
         return before
+
+
+@asynccontextmanager
+async def beside(**coroutines: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run these in tasks of their names while inside; canceled at the end."""
+    tasks = [asyncio.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -34,6 +34,7 @@ from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, S
 from queryserver.statements.execution import Execution, ExecutionSettings
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome, Reach, StatementState
+from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 
 log = structlog.get_logger(__name__)
@@ -181,19 +182,16 @@ class Runner:
         await self._hold(self._connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
         limits = self._limits
-        keepers = [
-            asyncio.create_task(self._every(self._execution.lease / 3, self._renew), name="lease-heartbeat"),
-            asyncio.create_task(self._every(limits.sweep_every, self._sweep), name="orphan-sweep"),
-            asyncio.create_task(self._every(limits.recheck_every, self._end_disabled), name="disabled-users"),
-            asyncio.create_task(self._follow_connectors(), name="connector-changes"),
-        ]
-        try:
-            yield
-        finally:
-            await self.drain()
-            for keeper in keepers:
-                keeper.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
+        async with beside(
+            lease_heartbeat=self._every(self._execution.lease / 3, self._renew),
+            orphan_sweep=self._every(limits.sweep_every, self._sweep),
+            disabled_users=self._every(limits.recheck_every, self._end_disabled),
+            connector_changes=self._follow_connectors(),
+        ):
+            try:
+                yield
+            finally:
+                await self.drain()
 
     def require_open(self) -> None:
         """Raises Stopping once this process begins no new work."""
@@ -525,12 +523,8 @@ class StatementQueue:
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
         """Act on notices while inside."""
-        worker = asyncio.create_task(self._act(), name="statement-notices")
-        try:
+        async with beside(statement_notices=self._act()):
             yield
-        finally:
-            worker.cancel()
-            await asyncio.gather(worker, return_exceptions=True)
 
     async def _act(self) -> None:
         """One after another: the statements of one session run in the order in which they were announced."""

@@ -28,7 +28,6 @@ from queryserver.sql.splitter import (
     Choice,
     Choosing,
     PreviousStatement,
-    Steering,
     refusal_where_read_only,
     statement_hash,
 )
@@ -160,7 +159,11 @@ class Submissions:
         connector = self._connector(user, asked, inherited)
         self._credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
-        choosing = self._choosing.next(user.id, script, connector.dialect, _steering(asked, inherited))
+        previous, full_form = asked.previous, inherited is None
+        if inherited is not None:
+            done = inherited.handle
+            previous = PreviousStatement(done.statement_index, done.has_more_statements, done.statement_hash)
+        choosing = self._choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
         choice = await (while_wanted(choosing) if while_wanted else choosing)
         if choice is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
@@ -391,14 +394,6 @@ class Submissions:
         if default in {0, most} or (own_limit or 0) > default:
             return most, LimitSource.MAXIMUM
         return default, LimitSource.DEFAULT
-
-
-def _steering(asked: Submission, inherited: StatementRecord | None) -> Steering:
-    if inherited is None:
-        return Steering(asked.previous, full_form=asked.continued is None)
-    handle = inherited.handle
-    previous = PreviousStatement(handle.statement_index, handle.has_more_statements, handle.statement_hash)
-    return Steering(previous, full_form=False)
 
 
 def _idempotency(asked: Submission, connector: Connector, script: str) -> IdempotencyKey | None:

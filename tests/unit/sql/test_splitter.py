@@ -8,16 +8,16 @@ import pytest
 from tests.cases import each
 
 from queryserver.errors.statements import NoMoreStatements
-from queryserver.sql.splitter import PreviousStatement, Script, next_statement, split, statement_hash
+from queryserver.sql.splitter import PreviousStatement, Script, next_statement, statement_hash
 from queryserver.sql.splitter_scan import expects_result_set, first_keyword
 
 
 def texts(script: str, dialect: str) -> list[str]:
-    return [statement.text for statement in split(script, dialect)]
+    return [statement.text for statement in Script(script, dialect)]
 
 
 def places(script: str, dialect: str) -> list[tuple[int, int, int, int]]:
-    return [(s.start.row, s.start.column, s.end.row, s.end.column) for s in split(script, dialect)]
+    return [(s.start.row, s.start.column, s.end.row, s.end.column) for s in Script(script, dialect)]
 
 
 @pytest.mark.item(46)
@@ -46,7 +46,7 @@ def places(script: str, dialect: str) -> list[tuple[int, int, int, int]]:
     ],
 )
 def test_rows_of_the_table_of_positions(dialect: str, script: str, expected: list[tuple[str, int, int, int, int]]):
-    found = [(s.text, s.start.row, s.start.column, s.end.row, s.end.column) for s in split(script, dialect)]
+    found = [(s.text, s.start.row, s.start.column, s.end.row, s.end.column) for s in Script(script, dialect)]
     assert found == expected
 
 
@@ -306,6 +306,6 @@ def test_ten_megabytes_are_split_while_other_threads_run(dialect: str, script: s
 
 @pytest.mark.security("T23")
 def test_positions_of_ten_thousand_statements():
-    statements = split("SELECT 1; SELECT\r\n2;\n" * 5000, "hive")
+    statements = Script("SELECT 1; SELECT\r\n2;\n" * 5000, "hive")
     assert len(statements) == 10_000
     assert (statements[-1].start.row, statements[-1].end.row) == (9998, 9999)
