@@ -30,10 +30,7 @@ T = TypeVar("T")
 
 
 class ResultStore(Protocol):
-    """Segments of Arrow rows by statement and number; the record of the statement names those that are valid.
-
-    Raises StorageError, StorageUnavailable, and PathNotFound for a segment that is gone.
-    """
+    """Segments of rows by statement and number. Raises StorageError, StorageUnavailable, PathNotFound."""
 
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
         """Store one segment, which survives a crash of the machine then. A repeated call replaces it.

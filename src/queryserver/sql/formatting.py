@@ -147,10 +147,7 @@ def _says_the_same(before: str, after: str, dialect: str | None) -> bool:
 
 
 def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
-    """Offsets of words, signs (each alone), quoted pieces and comments, in order.
-
-    A quoted piece or comment without end reaches to the end of the text.
-    """
+    """Offsets of words, signs (each alone), quoted pieces and comments; what is not closed ends with the text."""
     rules = lexis_of(dialect).rules
     pattern, at = _pattern(rules), 0
     while found := pattern.search(text, at):

@@ -54,10 +54,7 @@ class PreviousStatement:
 
 
 class Script(Sequence[ScriptStatement]):
-    """The statements of a script, made on access: only four offsets are kept of each.
-
-    Iterating is linear in the length of the script; so is each access by index.
-    """
+    """The statements of a script: four offsets each, texts on access. Iteration and each index take linear time."""
 
     def __init__(self, text: str, dialect: str) -> None:
         self._text = text
@@ -220,10 +217,7 @@ class Choosing:
         return replace(Choice(**found), start=start, end=end)
 
     async def first_to_explain(self, user_id: int, script: str, dialect: str) -> tuple[str, str] | None:
-        """The first statement, and what of it may stand behind EXPLAIN; None: the script has none.
-
-        Raises InvalidParameter.
-        """
+        """The first statement, and its part for EXPLAIN; None: the script has none. Raises InvalidParameter."""
         if _is_short(script):
             return _first(script, dialect)
         content = script.encode(errors="surrogatepass")

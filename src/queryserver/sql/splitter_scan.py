@@ -187,10 +187,7 @@ _BLANKS_AND_SEMICOLONS = take(rf"[\s;]{{0,{_RUN}}}+")
 
 
 class Span(NamedTuple):
-    """Offsets of one statement: `after` is the end of the terminator before it, `terminated` that of its own one.
-
-    Both are NOWHERE when there is no such terminator.
-    """
+    """Offsets of one statement; `after` and `terminated`: ends of terminators before and after it, or NOWHERE."""
 
     after: int
     first: int
@@ -199,10 +196,7 @@ class Span(NamedTuple):
 
 
 def scan(script: str, lexis: Lexis) -> "array[int]":
-    """The statements' spans, flat, four offsets each: 10 MB may hold five million statements.
-
-    Scripts are shorter than 2 GiB.
-    """
+    """The spans, flat: 10 MB may hold five million statements. Scripts are shorter than 2 GiB."""
     if not lexis.rules.one_statement:
         return _Scanner(script, lexis).run()
     if content_start(script, lexis) == len(script):

@@ -118,10 +118,7 @@ def statement_administration(
 
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
-    """The administration alone, for commands; the servers carry out its cancels.
-
-    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
-    """
+    """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with open_database(dsn, pool_limits(settings)) as database:

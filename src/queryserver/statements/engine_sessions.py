@@ -285,10 +285,7 @@ class SessionOpener:
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
-        """The engine session for one statement, within the limits for its user and its connector.
-
-        Raises SessionLost when the named session is gone: it is never replaced silently.
-        """
+        """The session for one statement, within the limits. Raises SessionLost when its named session is gone."""
         held = self._held.get(assignment.session_id)
         # An open session continues with what it was opened with, also when its connector, as it is now, does not run.
         connector = (self._connectors.known if held else self._connectors.find)(assignment.connector)

@@ -137,10 +137,7 @@ class Execution:
         return True
 
     async def give_up(self) -> None:
-        """Record an end although the engine has not confirmed any: this process is about to end.
-
-        Has no effect once an end is recorded. Raises nothing.
-        """
+        """Record an end that the engine has not confirmed, because this process ends. Raises nothing."""
         message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
         outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
         with suppress(LeaseLost, DatabaseUnavailable):

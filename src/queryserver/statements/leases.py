@@ -200,10 +200,7 @@ class StatementLeases(Protocol):
 
 
 class Leases:
-    """`StatementLeases` in PostgreSQL.
-
-    The marks of engines are sealed as credentials are: their tokens hold what opens an operation at its engine.
-    """
+    """In PostgreSQL. Marks are sealed like credentials: their tokens open operations at the engine."""
 
     def __init__(self, database: Database, sealer: Sealer, on_end: OnEnd = lambda _end: None) -> None:
         self._database = database

@@ -143,10 +143,8 @@ class StatementAdministration:
         self._audit = audit
 
     async def page(self, chosen: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
-        """Statements newest first, and `after` for the next page; None: there is none.
-
-        Active statements are found by a partial index, others by the time of their record.
-        """
+        """Statements newest first, and `after` for the next page; None: there is none."""
+        # Active statements are found by a partial index, others by the time of their record.
         conditions, arguments = _conditions(chosen)
         rows = await self._database.fetch(
             f"""select {_ENTRY} {_FROM} where {conditions}
@@ -165,10 +163,7 @@ class StatementAdministration:
         return found
 
     async def stop(self, statement_id: UUID, *, by: str, wait_s: float) -> OverviewEntry:
-        """Cancel a statement and wait for its end, or for `wait_s`; no effect on one that has ended.
-
-        Raises OperationNotFound.
-        """
+        """Cancel a statement and wait for its end, at most `wait_s`. Raises OperationNotFound."""
         found = (await self._read(statement_id)).entry
         if found.state.is_terminal:
             return found

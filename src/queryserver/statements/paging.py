@@ -43,10 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """One batch of rows as JSON; empty when `status.outcome` says why there is no result.
-
-    `held` is the memory of the rows; the sender releases it.
-    """
+    """Rows as JSON; none if `status.outcome` says why. The sender releases `held`, the memory of the rows."""
 
     status: StatementStatus
     columns: tuple[Column, ...]

@@ -152,10 +152,7 @@ class Closed:
 
 
 class RetentionSweep:
-    """Expires results in every process, because rows are claimed with locks; cleans up in one process at a time.
-
-    Deletes in small batches, so that no call waits behind a large one.
-    """
+    """Expires results in every process; cleans up in one at a time, in batches that delay no other call."""
 
     def __init__(
         self,

@@ -183,10 +183,7 @@ def shortened(text: str) -> str:
 
 
 class Logbook:
-    """Collects lines between two reports, and drops the oldest above `max_bytes`. Line numbers keep counting.
-
-    `stored_lines` are in the record already.
-    """
+    """Collects lines between two reports, and drops the oldest above `max_bytes`; numbers keep counting."""
 
     def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
         self._max_bytes = max_bytes

@@ -175,10 +175,7 @@ class Runner:
 
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
-        """Keep leases alive and take over orphans while inside; drain at the end.
-
-        `take_over_all`: no other process can be alive, so no lease has to run out first.
-        """
+        """Keep leases alive and take over orphans; drain at the end. `take_over_all`: no other process is alive."""
         await self._hold(self._connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
         limits = self._limits
@@ -495,10 +492,7 @@ class StatementQueue:
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
-        """The owner to record with a new statement if it runs in this process, else None.
-
-        Raises Stopping when this process begins no new work.
-        """
+        """The owner of a new statement if it runs in this process, else None. Raises Stopping."""
         self._runner.require_open()
         if session_owner not in (None, self._runner.owner) or not await self._runner.may_run(connector):
             return None

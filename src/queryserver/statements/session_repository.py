@@ -103,10 +103,7 @@ class SessionRecords(Protocol):
         ...
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
-        """Acquire or keep the data of this name (`EngineCapabilities.data_name`).
-
-        `everything` ignores the leases of others.
-        """
+        """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of others."""
         ...
 
     async def release_engines(self, *, owner: str) -> None:
@@ -323,10 +320,7 @@ class CredentialBook:
         settings: Mapping[str, str] = _NO_SETTINGS,
         token: SealedToken | None = None,
     ) -> SessionOptions:
-        """What a session of the caller is opened with; `token` in place of the one that the call came with.
-
-        Raises CredentialsRequired when the token has expired, or cannot be read.
-        """
+        """The options of a session; `token` replaces that of the call. Raises CredentialsRequired."""
         external = None
         if self._wants_token(connector):
             # The token of the statement comes first: it says as whom the statement was sent.

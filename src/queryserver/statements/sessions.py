@@ -124,10 +124,7 @@ class Sessions:
         return open_ones[-1] if open_ones else None
 
     async def end(self, record: SessionRecord) -> bool:
-        """Cancel what runs in a session, and close it; False when it was closed already.
-
-        Its results stay, unless its connector has `close_queries`.
-        """
+        """Cancel what runs in it and close it; False when it was closed. Results stay but for `close_queries`."""
         for statement_id in await self._statements.active_in_session(record.id):
             await self._statements.request_cancel(statement_id, by="close_session")
         closed = await self._runner.close_session(record.id)

@@ -51,10 +51,7 @@ class Access:
         return status
 
     async def end(self, user: User, operation_id: UUID) -> StatementStatus:
-        """The status, for the owner and administrators, who may cancel and close. Raises OperationNotFound.
-
-        Also for owners who have lost their permission for the connector.
-        """
+        """For who may cancel: owners, also without permission, and administrators. Raises OperationNotFound."""
         status = await self._records.status(operation_id)
         if status is None or not (status.user_id == user.id or user.is_admin):
             raise OperationNotFound(str(operation_id))
@@ -218,10 +215,7 @@ class Ending:
         self._cancel_wait_s = cancel_wait.total_seconds()
 
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Stop a statement and wait at most `cancel_wait` for the engine's confirmation; no effect in a terminal state.
-
-        Raises OperationNotFound.
-        """
+        """Stop a statement and wait at most `cancel_wait` for the confirmation. Raises OperationNotFound."""
         status = await self._access.end(user, operation_id)
         if status.state.is_terminal:
             return status
