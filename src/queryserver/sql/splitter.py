@@ -2,9 +2,9 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
@@ -53,7 +53,7 @@ class PreviousStatement:
     statement_hash: str = ""
 
 
-class Script(Sequence[ScriptStatement]):
+class Script:
     """The statements of a script: four offsets each, texts on access. Iteration and each index take linear time."""
 
     def __init__(self, text: str, dialect: str) -> None:
@@ -68,13 +68,7 @@ class Script(Sequence[ScriptStatement]):
         for index in range(len(self)):
             yield self._statement(index, rows)
 
-    @overload
-    def __getitem__(self, index: int) -> ScriptStatement: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[ScriptStatement, ...]: ...
-    def __getitem__(self, index: int | slice) -> ScriptStatement | tuple[ScriptStatement, ...]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
+    def __getitem__(self, index: int) -> ScriptStatement:
         return self._statement(range(len(self))[index], _Rows(self._text))
 
     def span(self, index: int) -> tuple[int, int]:
@@ -125,9 +119,7 @@ def statement_hash(text: str) -> str:
     return hashlib.sha224(text.encode()).hexdigest()
 
 
-def next_statement(
-    statements: Sequence[ScriptStatement], previous: PreviousStatement | None, *, full_form: bool
-) -> int:
+def next_statement(statements: Script, previous: PreviousStatement | None, *, full_form: bool) -> int:
     """Index of the statement that runs now; `statements` holds at least one. Contract editor 5.3.
 
     `previous` is None when no handle came or it has none of the members. A previous text that differs from the one

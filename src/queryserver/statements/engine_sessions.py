@@ -300,6 +300,7 @@ class SessionOpener:
                 engine = await stack.enter_async_context(self._connectors.using(connector))
                 yield await stack.enter_async_context(self._imports(assignment, user, engine, options))
                 return
+            # Never replaced silently: the effects of USE and SET are lost.
             if held is None and assignment.in_named_session:
                 raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
             if held is None and assignment.keeps_session:

@@ -179,7 +179,6 @@ def test_access_by_index_equals_iteration():
     script = Script("SELECT 1;\r\nSELECT 2; SELECT 3;\rSELECT '😀'", "hive")
     assert [script[index] for index in range(len(script))] == list(script)
     assert script[-1] == list(script)[-1]
-    assert script[1:3] == tuple(script)[1:3]
     with pytest.raises(IndexError):
         script[4]
 
