@@ -69,7 +69,7 @@ from queryserver.statements.downloads import Downloads
 from queryserver.statements.execution import ExecutionSettings
 from queryserver.statements.leases import Leases
 from queryserver.statements.model import TextLimits
-from queryserver.statements.paging import Reading
+from queryserver.statements.paging import ResultReader
 from queryserver.statements.runner import Runner, RunnerLimits, StatementQueue, StateSignals
 from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.sessions import Sessions
@@ -289,8 +289,8 @@ def _services(
     )
 
 
-def _reading(base: _Foundation, access: Access) -> Reading:
-    return Reading(
+def _reading(base: _Foundation, access: Access) -> ResultReader:
+    return ResultReader(
         records=base.kept.records,
         results=base.kept.results,
         access=access,

@@ -163,7 +163,7 @@ class Choice:
 
 
 def choose(script: str, dialect: str, previous: PreviousStatement | None, *, full_form: bool) -> Choice | None:
-    """The statement that runs next, as `next_statement` says; None: the script has no statements."""
+    """The statement that runs next, by the rules of `next_statement`; None: the script has no statements."""
     statements = Script(script, dialect)
     if not statements:
         return None

@@ -24,7 +24,7 @@ _FIRST_WORD = re.compile(r'[\s"`]*([^\s<>()\[\],:"`\']*)')
 _RAW_NAME = re.compile(r"\s*([^:<>,()\[\]`\"]*):")
 _STRUCTS = frozenset({"struct", "row", "record"})
 _CLOSING = {"<": ">", "(": ")", "[": "]"}
-# What goes on in the second word is one type, not a name with its type.
+# Two words that are one type, not a name with its type.
 _TWO_WORDS = frozenset({
     ("timestamp", "with"), ("timestamp", "without"), ("time", "with"), ("time", "without"), ("interval", "year"),
     ("interval", "day"), ("double", "precision"), ("character", "varying"), ("bit", "varying"),

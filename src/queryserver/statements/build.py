@@ -22,7 +22,7 @@ from queryserver.results.segments import ResultStore, SegmentStore
 from queryserver.statements.model import OnEnd, StatementEnd
 from queryserver.statements.overview import CancelNotifier, StatementAdministration
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.retention import RetentionSettings, RetentionSweep, alone_in_cleaning
+from queryserver.statements.retention import RetentionSweep, RetentionTimes, alone_in_cleaning
 from queryserver.statements.runner import CANCEL
 from queryserver.statements.session_repository import SessionRepository
 
@@ -60,7 +60,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
             records,
             sessions,
             results,
-            RetentionSettings(
+            RetentionTimes(
                 logs=editor.log_retention,
                 history=editor.history_retention,
                 run_every=settings.retention.run_every,

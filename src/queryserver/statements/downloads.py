@@ -14,7 +14,7 @@ from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AuditTrail
 from queryserver.statements.model import StatementState, StatementStatus
-from queryserver.statements.paging import Reading
+from queryserver.statements.paging import ResultReader
 from queryserver.statements.status import Access
 
 _OPERATION = "result.download"
@@ -26,7 +26,7 @@ class StoredRows:
 
     status: StatementStatus
     columns: tuple[Column, ...]
-    reading: Reading
+    reading: ResultReader
 
     @property
     def rows(self) -> int:
@@ -45,7 +45,7 @@ class StoredRows:
 class Downloads:
     """Opens results for downloading."""
 
-    def __init__(self, access: Access, reading: Reading, *, enabled: bool, audit: AuditTrail) -> None:
+    def __init__(self, access: Access, reading: ResultReader, *, enabled: bool, audit: AuditTrail) -> None:
         self._audit = audit
         self._access = access
         self._reading = reading

@@ -15,7 +15,7 @@ from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
 from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Sealer
-from queryserver.statements.model import Assignment, EngineMark, Lease, OnEnd, Outcome, Reach, Resumption
+from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, OnEnd, Outcome, Resumption
 from queryserver.statements.repository import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)
@@ -135,12 +135,12 @@ select * from changed
 class StatementLeases(Protocol):
     """What runners read and write of statements. Writes return False when the lease was lost: the runner stops then."""
 
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
+    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope) -> Assignment | None:
         """Take a waiting statement within reach that has no live owner, and whose session no other process holds."""
         ...
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: Reach, everything: bool
+        self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
     ) -> Sequence[Assignment]:
         """Take at most 200 statements within reach without a live owner, in the order in which they were recorded.
 
@@ -207,13 +207,13 @@ class Leases:
         self._on_end = on_end
         self._sealer = sealer
 
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
+    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope) -> Assignment | None:
         connectors, sessions = list(within.connectors), list(within.sessions)
         row = await self._database.row(_CLAIM, statement_id, owner, lease, connectors, sessions)
         return self._assignment_of(row) if row else None
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: Reach, everything: bool
+        self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
     ) -> Sequence[Assignment]:
         found = await self._database.fetch(
             _ORPHANS, owner, lease, list(within.connectors), everything, list(within.sessions)

@@ -232,7 +232,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ClaimScope:
     """What a runner can run: statements of these connectors, and those of the sessions that it holds."""
 
     connectors: Sequence[str]

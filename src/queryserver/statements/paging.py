@@ -84,7 +84,7 @@ class PageRequest:
     form: CellForm = field(default=CellForm())
 
 
-class Reading:
+class ResultReader:
     """Pages, metadata and whole results of the caller's own statements. `threads` renders large pages."""
 
     def __init__(

@@ -128,7 +128,7 @@ _OLD_LOGS = """from statement_logs where statement_id in (
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionSettings:
+class RetentionTimes:
     """How long things are kept, and how often they are cleaned up."""
 
     logs: timedelta
@@ -160,7 +160,7 @@ class RetentionSweep:
         statements: StatementRecords,
         sessions: SessionRecords,
         results: ResultStore,
-        settings: RetentionSettings,
+        settings: RetentionTimes,
         *,
         sweep_orphans: Callable[..., Awaitable[int]],
         alone: Callable[[], AbstractAsyncContextManager[bool]],
@@ -204,7 +204,7 @@ class RetentionSweep:
                 return
 
     async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
-        """Delete what is older than the settings say, `history` in place of theirs for entries; kind to number."""
+        """Delete by the ages of the settings, entries by `history` if given; kind to number."""
         settings = self._settings
         if dry_run:
             expired = await self._database.value(f"select count(*) from statements where {_OVER}")

@@ -168,7 +168,7 @@ class RunRecord:
 
 
 def clean(line: str) -> str:
-    """A log line without control characters and without what looks like a secret."""
+    """A log line without control characters, with secrets masked."""
     return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shortened(line)))
 
 

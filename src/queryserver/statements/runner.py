@@ -33,7 +33,7 @@ from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution, ExecutionSettings
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, Outcome, Reach, StatementState
+from queryserver.statements.model import Assignment, ClaimScope, Outcome, StatementState
 from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 
@@ -212,7 +212,7 @@ class Runner:
         """Run a claimed statement; after the grace time of the stop it is left to another server."""
         if self._drained:
             # The call was accepted just before the stop began.
-            release = _tolerantly(self._leases.release(assignment.lease))
+            release = _unless_out_of_reach(self._leases.release(assignment.lease))
             self._keep(asyncio.create_task(release, name="statement-left"))
             return
         statement_id = assignment.lease.statement_id
@@ -244,8 +244,8 @@ class Runner:
         """Take a waiting statement that was announced, if it is for this process."""
         if self._draining:
             return
-        lease, reach = self._execution.lease, self._reach()
-        assignment = await self._leases.claim(statement_id, owner=self.owner, lease=lease, within=reach)
+        lease, scope = self._execution.lease, self._claim_scope()
+        assignment = await self._leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
         if assignment is not None:
             await self._start_claimed(assignment)
 
@@ -361,15 +361,15 @@ class Runner:
                 log.exception("change of connectors not followed")
 
     async def _claim_orphans(self, *, everything: bool = False) -> None:
-        lease, reach = self._execution.lease, self._reach()
+        lease, scope = self._execution.lease, self._claim_scope()
         for assignment in await self._leases.claim_orphans(
-            owner=self.owner, lease=lease, within=reach, everything=everything
+            owner=self.owner, lease=lease, within=scope, everything=everything
         ):
             await self._start_claimed(assignment)
 
-    def _reach(self) -> Reach:
+    def _claim_scope(self) -> ClaimScope:
         """A session that is open here takes its statements, also when its connector as it is now cannot run here."""
-        return Reach(self._connectors.runnable_by(self._data_held), self.held.ids())
+        return ClaimScope(self._connectors.runnable_by(self._data_held), self.held.ids())
 
     async def _hold(self, names: Iterable[str], *, everything: bool = False) -> None:
         for name in names:
@@ -407,7 +407,7 @@ class Runner:
             await _within(self.held.aclose(), SESSIONS_CLOSED_WITHIN_S)
             # The next heartbeat must not take back what other servers may hold from now on.
             self._data_held.clear()
-            release = _tolerantly(self._sessions.release_engines(owner=self.owner))
+            release = _unless_out_of_reach(self._sessions.release_engines(owner=self.owner))
             await _within(release, SESSIONS_CLOSED_WITHIN_S)
 
     async def _stop_all(self, within_s: float) -> None:
@@ -417,7 +417,7 @@ class Runner:
         others = [execution for execution in list(self._runs.values()) if execution not in left]
         await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
         await _ended(self._tasks, end - time.monotonic())
-        hand_overs = (_tolerantly(self._leases.hand_over(one.assignment.lease)) for one in left)
+        hand_overs = (_unless_out_of_reach(self._leases.hand_over(one.assignment.lease)) for one in left)
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
@@ -470,11 +470,11 @@ async def _within(action: Awaitable[object], within_s: float) -> None:
         log.warning("given up at the stop", seconds=within_s)
 
 
-async def _tolerantly(action: Awaitable[object]) -> None:
+async def _unless_out_of_reach(action: Awaitable[object]) -> None:
     try:
         await action
     except DatabaseUnavailable:
-        log.warning("not told to the database at shutdown; leases run out by themselves")
+        log.warning("not recorded at shutdown: the database is out of reach; leases run out by themselves")
 
 
 class StatementQueue:

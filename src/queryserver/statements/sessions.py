@@ -18,7 +18,7 @@ from queryserver.statements.submission import new_session_guid
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRequest:
+class NewSession:
     """What create_session receives: the properties as given, and their contents."""
 
     connector: str | None
@@ -53,7 +53,7 @@ class Sessions:
         self._max_per_user = max_per_user
         self._allowed_settings = allowed_settings
 
-    async def create(self, user: User, asked: SessionRequest) -> SessionRecord:
+    async def create(self, user: User, asked: NewSession) -> SessionRecord:
         """Open an engine session and keep it.
 
         Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError; then no

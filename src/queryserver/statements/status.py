@@ -95,7 +95,7 @@ def parse_operation_id(text: str) -> UUID:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StatementProgress:
     """The status of a statement, with the log lines since the last one."""
 
     status: StatementStatus
@@ -163,7 +163,7 @@ class Following:
 
     async def progress(
         self, status: StatementStatus, place: StreamPlace, *, log_from: int, until_s: float
-    ) -> AsyncGenerator[Progress]:
+    ) -> AsyncGenerator[StatementProgress]:
         """The progress now, at every change of state, and once a second; ends after the terminal state or `until_s`.
 
         Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
@@ -175,7 +175,7 @@ class Following:
                 status = await self._read(status.id)
                 log = await self._records.logs(status.id, start=log_from, size=None)
                 log_from = log.start + len(log.lines)
-                yield Progress(status, log)
+                yield StatementProgress(status, log)
                 is_over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
                 if status.state.is_terminal or is_over:
                     return

@@ -20,7 +20,7 @@ from queryserver.formats.columns import Column, ResultType, Segment
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget
 from queryserver.statements.model import StatementState, StatementStatus, StatementTimes, StoredResult
-from queryserver.statements.paging import PageRequest, Reading, ResultPage
+from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
 from queryserver.statements.runner import StateSignals
 
 OPERATION = uuid4()
@@ -119,7 +119,7 @@ async def page(
     max_bytes: int = 1 << 20,
     budget: ByteBudget | None = None,
 ) -> ResultPage:
-    reading = Reading(
+    reading = ResultReader(
         records=Recorded(looks),
         results=results,
         access=Everybody(),
@@ -237,7 +237,7 @@ async def test_lost_segments_of_a_living_result_are_a_failure_of_the_store(threa
 async def test_downloads_of_huge_rows_wait_for_memory(threads: CountedThreads):
     results, huge = CountedResults(), "x" * (20 << 20)
     look = await stored(results, [["a"], [huge], ["b"]])
-    reading = Reading(
+    reading = ResultReader(
         records=Recorded([look]),
         results=results,
         access=Everybody(),

@@ -29,7 +29,6 @@ from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooMany
 from queryserver.errors.statements import PageRowTooLarge
 from queryserver.identity.callers import StreamPlace
 from queryserver.sql.splitter import PreviousStatement
-from queryserver.statements import sessions
 from queryserver.statements.model import (
     ACTIVE,
     HistoryEntry,
@@ -39,6 +38,7 @@ from queryserver.statements.model import (
     StatementStatus,
 )
 from queryserver.statements.paging import PageRequest, ResultPage
+from queryserver.statements.sessions import NewSession
 from queryserver.statements.status import HistoryQuery, parse_operation_id
 from queryserver.statements.submission import Submission
 
@@ -303,7 +303,7 @@ async def create_session(call: Call) -> Response:
     asked = (await call.read(SessionRequest)).session
     opened = await call.services.sessions.create(
         call.user,
-        sessions.SessionRequest(
+        NewSession(
             connector=asked.type,
             properties=asked.shown_properties,
             settings=asked.settings,
