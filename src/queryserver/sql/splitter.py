@@ -158,7 +158,6 @@ class Choice:
     """The literal row limit that the statement itself ends with."""
 
     def statement(self, script: str) -> ScriptStatement:
-        """The statement with its text."""
         return ScriptStatement(script[self.first : self.stop], self.start, self.end)
 
 
@@ -197,7 +196,6 @@ class Choosing:
     async def next(
         self, user_id: int, script: str, dialect: str, previous: PreviousStatement | None = None, *, full_form: bool
     ) -> Choice | None:
-        """As `choose`."""
         if _is_short(script):
             return choose(script, dialect, previous, full_form=full_form)
         options = {"dialect": dialect, "previous": previous and asdict(previous), "full_form": full_form}

@@ -92,7 +92,6 @@ class _Token(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The word, or what stands between the quotes."""
         if self.kind != "quoted":
             return self.text
         mark = self.text[0]

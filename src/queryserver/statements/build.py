@@ -112,7 +112,6 @@ def statement_ends(settings: Settings) -> OnEnd:
 def statement_administration(
     database: Database, records: StatementRecords, notify_cancel: CancelNotifier
 ) -> StatementAdministration:
-    """The administration on an open database."""
     return StatementAdministration(database, records, notify_cancel, AuditTrail(AUDIT))
 
 

@@ -30,7 +30,6 @@ class StoredRows:
 
     @property
     def rows(self) -> int:
-        """Number of stored rows."""
         return self.status.rows
 
     def tables(self) -> AsyncGenerator[pa.Table]:

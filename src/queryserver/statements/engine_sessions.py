@@ -122,11 +122,9 @@ class HeldSessions:
         self._sessions: dict[int, HeldSession] = {}
 
     def get(self, session_id: int) -> HeldSession | None:
-        """The session, if this process holds it."""
         return self._sessions.get(session_id)
 
     def ids(self) -> Sequence[int]:
-        """The sessions that are open here."""
         return list(self._sessions)
 
     async def open(self, held: HeldSession, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
@@ -189,7 +187,6 @@ class HeldSessions:
         await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
 
     def owners(self) -> set[int]:
-        """The users whose sessions are open here."""
         return {held.user_id for held in self._sessions.values()}
 
     def named(self) -> Counter[tuple[str, int]]:

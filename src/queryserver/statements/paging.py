@@ -54,7 +54,6 @@ class ResultPage:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.rendered.rows
 
     @property

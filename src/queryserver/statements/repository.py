@@ -248,7 +248,6 @@ class StatementRecords:
         return self._queue_positions.get(statement_id)
 
     async def read(self, statement_id: UUID) -> StatementRecord | None:
-        """The whole record."""
         row = await self._database.row(f"select {_RECORD} from statements where id = $1", statement_id)
         return _record_of(row) if row else None
 
@@ -303,7 +302,6 @@ class StatementRecords:
         return status
 
     async def active_in_session(self, session_id: int) -> Sequence[UUID]:
-        """Statements that wait or run in a session."""
         found = await self._database.fetch(
             "select id from statements where session_id = $1 and state in ('waiting', 'running')", session_id
         )

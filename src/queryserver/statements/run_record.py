@@ -178,7 +178,6 @@ def storable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """The first 64 Ki characters."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
@@ -239,7 +238,6 @@ class Logbook:
 
     @property
     def has_news(self) -> bool:
-        """Lines wait to be reported."""
         return bool(self._pending or self._dropped)
 
     def overflow(self) -> int | None:

@@ -76,7 +76,6 @@ class StateSignals:
         """The server stops: calls that wait for a statement of another server get its present state."""
 
     def notify(self, statement_id: UUID) -> None:
-        """The record has changed."""
         for watch in self._watches.get(statement_id, ()):
             watch.event.set()
 
@@ -516,7 +515,6 @@ class StatementQueue:
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
-        """Act on notices while inside."""
         async with beside(statement_notices=self._act()):
             yield
 
