@@ -29,13 +29,13 @@ def computation_of(task: Task) -> Compute:
     """What computes `task`: options and content in, JSON out. Raises domain errors when it is called."""
     match task:
         case Task.FORMAT:
-            from queryserver.statements.choosing import format_text  # noqa: PLC0415
+            from queryserver.sql.formatting import format_text  # noqa: PLC0415
 
             return format_text
         case Task.CHOOSE_STATEMENT | Task.FIRST_TO_EXPLAIN:
-            from queryserver.statements import choosing  # noqa: PLC0415
+            from queryserver.sql import splitter  # noqa: PLC0415
 
-            return choosing.choose_statement if task is Task.CHOOSE_STATEMENT else choosing.first_to_explain
+            return splitter.choose_statement if task is Task.CHOOSE_STATEMENT else splitter.first_to_explain
         case Task.DETECT_FILE | Task.DETECT_ENCODING | Task.PREVIEW | Task.HEADER:
             from queryserver.imports import computed  # noqa: PLC0415
 

@@ -19,10 +19,10 @@ from queryserver.platform.metrics import Metrics, MetricsText
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
-from queryserver.statements.choosing import Formatting
+from queryserver.sql.formatting import Formatting
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.paging import Reading
+from queryserver.statements.paging import ResultReader
 from queryserver.statements.retention import RetentionSweep
 from queryserver.statements.runner import Runner
 from queryserver.statements.sessions import Sessions
@@ -43,7 +43,7 @@ class Services:
     access: Access
     submissions: Submissions
     following: Following
-    reading: Reading
+    reading: ResultReader
     formatting: Formatting
     downloads: Downloads
     ending: Ending

@@ -62,17 +62,17 @@ from queryserver.platform.threads import Threads, open_threads
 from queryserver.search.build import SearchGround, index_feed, search_services
 from queryserver.search.feeding import IndexFeed
 from queryserver.services import Services
+from queryserver.sql.formatting import Formatting
+from queryserver.sql.splitter import Choosing
 from queryserver.statements.build import Kept, open_records, statement_administration, statement_ends
-from queryserver.statements.choosing import Choosing, Formatting
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.execution import ExecutionSettings
 from queryserver.statements.leases import Leases
 from queryserver.statements.model import TextLimits
-from queryserver.statements.paging import Reading
-from queryserver.statements.queue import StateSignals
-from queryserver.statements.runner import InlineQueue, Runner, RunnerLimits
-from queryserver.statements.session_repository import CredentialBook, close_results_of_sessions
-from queryserver.statements.sessions import SessionLimits, Sessions
+from queryserver.statements.paging import ResultReader
+from queryserver.statements.runner import Runner, RunnerLimits, StatementQueue, StateSignals
+from queryserver.statements.session_repository import CredentialBook
+from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import Access, Ending, Following, History
 from queryserver.statements.submission import SubmissionLimits, Submissions
 
@@ -120,7 +120,7 @@ async def open_services(
         base = await _foundation(settings, engines, stores, metrics_of(settings.desktop.metrics, registry), stack)
         runner = _runner(base)
         notices = Notices(base.kept.database)
-        queue = InlineQueue(runner, notices)
+        queue = StatementQueue(runner, notices)
         page = metrics_page(registry, base.metrics, base.kept.database, base.threads.upkeep)
         services = replace(_services(base, runner, queue, notices, registry), metrics_text=page)
         if page is not None:
@@ -242,7 +242,7 @@ def _janitor(base: _Foundation, runner: Runner) -> ImportJanitor:
 
 
 def _services(
-    base: _Foundation, runner: Runner, queue: InlineQueue, notices: Notices, registry: CollectorRegistry
+    base: _Foundation, runner: Runner, queue: StatementQueue, notices: Notices, registry: CollectorRegistry
 ) -> Services:
     settings = base.settings
     access = Access(base.kept.records, base.connectors)
@@ -289,8 +289,8 @@ def _services(
     )
 
 
-def _reading(base: _Foundation, access: Access) -> Reading:
-    return Reading(
+def _reading(base: _Foundation, access: Access) -> ResultReader:
+    return ResultReader(
         records=base.kept.records,
         results=base.kept.results,
         access=access,
@@ -319,7 +319,7 @@ def _configuration(base: _Foundation, readiness: Readiness) -> ConfigurationServ
     )
 
 
-def _ending(base: _Foundation, access: Access, following: Following, queue: InlineQueue) -> Ending:
+def _ending(base: _Foundation, access: Access, following: Following, queue: StatementQueue) -> Ending:
     return Ending(
         records=base.kept.records,
         access=access,
@@ -335,7 +335,7 @@ def _stored_connectors(base: _Foundation) -> StoredConnectorServices:
     return stored_connector_services(base.settings, records, base.context, base.connectors.refresh)
 
 
-def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submissions:
+def _submissions(base: _Foundation, queue: StatementQueue, access: Access) -> Submissions:
     editor = base.settings.editor
     limits = SubmissionLimits(
         default_limit=editor.default_limit,
@@ -365,17 +365,13 @@ def _sessions(base: _Foundation, runner: Runner, notices: Notices) -> Sessions:
     return Sessions(
         records=base.kept.sessions,
         statements=base.kept.records,
-        close_results=partial(close_results_of_sessions, base.kept.database),
         connectors=base.connectors,
         credentials=base.credentials,
         runner=runner,
         notices=notices,
         signals=base.signals,
-        limits=SessionLimits(
-            max_per_user=base.settings.editor.max_sessions_per_user,
-            lease=base.settings.editor.lease_timeout,
-            allowed_settings=_allowed_settings(base.settings),
-        ),
+        max_per_user=base.settings.editor.max_sessions_per_user,
+        allowed_settings=_allowed_settings(base.settings),
     )
 
 
@@ -408,11 +404,11 @@ def _searching(base: _Foundation, feed: IndexFeed | None) -> SearchGround:
     )
 
 
-def _hear(services: Services, queue: InlineQueue, kind: str, subject: str) -> None:
+def _hear(services: Services, queue: StatementQueue, kind: str, subject: str) -> None:
     if kind == CONNECTORS_CHANGED:
         services.connectors.may_have_changed()
     elif not services.metadata.elsewhere.heard(kind, subject):
-        queue.heard(kind, subject)
+        queue.notified(kind, subject)
 
 
 def _request_limits(base: _Foundation) -> RequestLimits:

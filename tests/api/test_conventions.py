@@ -20,7 +20,7 @@ from tests.cases import each
 from queryserver.identity.model import User
 from queryserver.main import create_app
 from queryserver.statements.model import HistoryEntry
-from queryserver.statements.status import History, HistoryQuestion
+from queryserver.statements.status import History, HistoryQuery
 
 # The root is a page for browsers; programs find nothing there by any method.
 CALLS = [one for one in read_operations() if one.status == SERVED and one.path != "/"]
@@ -318,7 +318,7 @@ class BrokenHistory(History):
     def __init__(self) -> None:
         pass
 
-    async def page(self, user: User, asked: HistoryQuestion) -> tuple[int, list[HistoryEntry]]:
+    async def page(self, user: User, asked: HistoryQuery) -> tuple[int, list[HistoryEntry]]:
         message = "SELECT secret FROM /var/lib/queryserver at postgresql://u:planted-secret@10.0.0.1"
         raise RuntimeError(message)
 

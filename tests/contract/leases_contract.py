@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from queryserver.formats.columns import Column, ResultType, Segment
-from queryserver.statements.model import EngineMark, Lease, Outcome, Resumption, StatementState
-from queryserver.statements.rows import Reach, StatementLeases
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, Resumption, StatementState
 
 ME, OTHER = "me", "other"
 HELD = 10**12
@@ -33,7 +33,7 @@ class LeaseDesk(ABC):
     """A keeper with what the tests need beside it."""
 
     leases: StatementLeases
-    within = Reach(["here"], [HELD])
+    within = ClaimScope(["here"], [HELD])
     """Of those who claim."""
 
     @abstractmethod

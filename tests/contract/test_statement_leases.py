@@ -19,11 +19,10 @@ from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
-from queryserver.statements.leases import Leases
+from queryserver.statements.leases import Leases, StatementLeases
 from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle, StatementState
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.rows import StatementLeases
-from queryserver.statements.session_repository import SessionRecords, Sessions
+from queryserver.statements.session_repository import SessionRecords, SessionRepository
 
 _numbers = count(1)
 
@@ -212,7 +211,10 @@ class TestDatabaseLeases(LeasesContract):
 
 PAIRS = [
     (kind, protocol, name)
-    for protocol, kinds in {StatementLeases: (Leases, MemoryLeases), SessionRecords: (Sessions, MemorySessions)}.items()
+    for protocol, kinds in {
+        StatementLeases: (Leases, MemoryLeases),
+        SessionRecords: (SessionRepository, MemorySessions),
+    }.items()
     for kind in kinds
     for name in members(protocol)
 ]

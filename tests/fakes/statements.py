@@ -12,8 +12,7 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column, Segment
 from queryserver.identity.model import User
-from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
-from queryserver.statements.rows import Reach
+from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, Outcome, Resumption, StatementState
 from queryserver.statements.session_repository import SessionRecord
 
 OWNER = "this-process"
@@ -102,7 +101,7 @@ class MemoryLeases:
         if not entry.sent and not entry.state.is_terminal:
             entry.state, entry.fence = StatementState.CANCELED, entry.fence + 1
 
-    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: Reach) -> Assignment | None:
+    async def claim(self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope) -> Assignment | None:
         await self._reached("claim")
         entry = self.entries[statement_id]
         if entry.state is not StatementState.WAITING or not _is_free(entry):
@@ -110,7 +109,7 @@ class MemoryLeases:
         return _taken(entry, owner, lease) if _is_within(entry, within) else None
 
     async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: Reach, everything: bool
+        self, *, owner: str, lease: timedelta, within: ClaimScope, everything: bool
     ) -> Sequence[Assignment]:
         await self._reached("claim_orphans")
         found = [
@@ -334,7 +333,7 @@ class PlainSealer:
         return sealed
 
 
-def _is_within(entry: Entry, within: Reach) -> bool:
+def _is_within(entry: Entry, within: ClaimScope) -> bool:
     one = entry.assignment
     return one.connector in within.connectors or one.session_id in within.sessions
 

@@ -27,11 +27,10 @@ from queryserver.platform import computing as processes
 from queryserver.platform.computing import ComputationLimits, ProcessComputing
 from queryserver.platform.computing_protocol import Task
 from queryserver.platform.threads import open_threads
-from queryserver.sql import tokens as sql
-from queryserver.sql.splitter import Steering, changes_data, changes_objects
+from queryserver.sql import formatting as sql
+from queryserver.sql.formatting import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, Formatting, formatted
+from queryserver.sql.splitter import Choosing, changes_data, changes_objects
 from queryserver.sql.splitter_scan import HEAD_CHARACTERS, expects_result_set
-from queryserver.sql.tokens import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, formatted
-from queryserver.statements.choosing import Choosing, Formatting
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 # Three statements as long as the formatter takes them: some three seconds of processor time.
@@ -351,7 +350,7 @@ class TestEventLoop:
         texts = [(unit * 25_000)[:length] for length in range(1_000, 50_001, 1_000)]
         for text in texts:
             handed_over.done.clear()
-            asyncio.run(choosing.next(1, text, "mysql", Steering()))
+            asyncio.run(choosing.next(1, text, "mysql", full_form=True))
             at_most = 20_000 / (len(unit) + 10) * len(unit) if ";" in unit else 20_000
             assert bool(handed_over.done) == (len(text) > at_most)
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queryserver.sql.splitter import split
-from queryserver.sql.tokens import STATEMENT_CHARACTERS, formatted
+from queryserver.sql.formatting import STATEMENT_CHARACTERS, formatted
+from queryserver.sql.splitter import Script
 
 KEPT = (
     "'from  a'", "'it''s  '", '"select  x"', "/* from  \n b */", "-- where   d\n", "Größe", "order_by", "t.from",
@@ -35,7 +35,7 @@ def _letters(text: str) -> str:
 def test_nothing_but_blanks_and_case_changes(script: str, dialect: str | None) -> None:
     done = formatted(script, dialect)
     assert _letters(done) == _letters(script)
-    assert len(split(done, dialect or "")) == len(split(script, dialect or ""))
+    assert len(Script(done, dialect or "")) == len(Script(script, dialect or ""))
     assert done.count("'") == script.count("'")
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queryserver.sql.splitter import ScriptStatement, split
+from queryserver.sql.splitter import Script, ScriptStatement
 
 sys.path.insert(0, str(Path(__file__).parent))
 from splitter_reference import Reference
@@ -77,7 +77,7 @@ def placed(statement: ScriptStatement) -> tuple[str, tuple[int, int], tuple[int,
 @example(script="E'a'--\n'\\';';b", dialect="postgresql")
 @example(script="5--3;--\n;1", dialect="mysql")
 def test_equals_the_reference(script: str, dialect: str):
-    assert [placed(statement) for statement in split(script, dialect)] == Reference(script, dialect).statements()
+    assert [placed(statement) for statement in Script(script, dialect)] == Reference(script, dialect).statements()
 
 
 @pytest.mark.item(47)
@@ -89,7 +89,7 @@ def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: st
     """Pieces of the scanner's patterns end somewhere inside of these."""
     script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"
     spans = Reference(script, dialect).spans()
-    assert [statement.text for statement in split(script, dialect)] == [
+    assert [statement.text for statement in Script(script, dialect)] == [
         script[first:stop] for _, first, stop, _ in spans
     ]
 
@@ -100,7 +100,7 @@ def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(scrip
     # By its position: the same text may stand in a comment before it.
     rows = [0, *(line_end.end() for line_end in re.finditer(r"\r\n|\r|\n", script))]
     offset, lost = 0, []
-    for statement in split(script, dialect):
+    for statement in Script(script, dialect):
         begin = rows[statement.start.row] + statement.start.column
         assert begin >= offset
         found = script.index(statement.text, begin)
@@ -109,14 +109,14 @@ def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(scrip
     lost.append(script[offset:])
     if "elimiter" not in script.lower():
         for piece in lost:
-            assert split(piece, dialect) == ()
+            assert not Script(piece, dialect)
 
 
 @settings(max_examples=500, deadline=None)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_positions_point_at_the_text(script: str, dialect: str):
     rows = script.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    for statement in split(script, dialect):
+    for statement in Script(script, dialect):
         first_line = statement.text.replace("\r", "\n").split("\n")[0]
         assert first_line in rows[statement.start.row][statement.start.column :]
         assert 0 <= statement.end.column <= len(rows[statement.end.row])
@@ -144,7 +144,7 @@ def test_quoting_never_splits(inside: str, quoting: tuple[str, str, str]):
     for mark in (closing[-1], "\\", "/", "$", "!"):
         inside = inside.replace(mark, "")
     script = f"SELECT {opening};{inside};{closing} ; SELECT 2"
-    assert [statement.text for statement in split(script, dialect)] == [
+    assert [statement.text for statement in Script(script, dialect)] == [
         f"SELECT {opening};{inside};{closing}",
         "SELECT 2",
     ]
@@ -156,5 +156,5 @@ def test_a_statement_split_again_stays_whole(script: str, dialect: str):
     """What is sent as one statement is one statement; a terminator of one's own is known to the script only."""
     if "elimiter" in script.lower():
         return
-    for statement in split(script, dialect):
-        assert [again.text for again in split(statement.text, dialect)] == [statement.text]
+    for statement in Script(script, dialect):
+        assert [again.text for again in Script(statement.text, dialect)] == [statement.text]

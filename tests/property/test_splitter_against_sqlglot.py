@@ -9,7 +9,7 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 from sqlglot.tokens import TokenType
 
-from queryserver.sql.splitter import split
+from queryserver.sql.splitter import Script
 from queryserver.sql.splitter_scan import lexis_of, scan
 
 SQLGLOT = {
@@ -115,13 +115,13 @@ def test_both_cut_at_the_same_semicolons(made: tuple[str, str]) -> None:
     ],
 )
 def test_bodies_are_cut_by_sqlglot_and_kept_by_us(dialect: str, script: str) -> None:
-    assert len(split(script, dialect)) == 1
+    assert len(Script(script, dialect)) == 1
     assert len(groups(script, dialect)[0]) > 1
 
 
 @pytest.mark.parametrize("dialect", SQLGLOT)
 def test_an_unclosed_quote_ends_sqlglot_and_is_the_last_statement_for_us(dialect: str) -> None:
     script = "SELECT 1; SELECT 'open; SELECT 2"
-    assert [statement.text for statement in split(script, dialect)] == ["SELECT 1", "SELECT 'open; SELECT 2"]
+    assert [statement.text for statement in Script(script, dialect)] == ["SELECT 1", "SELECT 'open; SELECT 2"]
     with pytest.raises(TokenError):
         groups(script, dialect)

@@ -14,7 +14,7 @@ from queryserver.engines.protocol import DatabaseDescription, FunctionDescriptio
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import function_not_found
 from queryserver.identity.model import User
-from queryserver.statements.rows import Recorded
+from queryserver.statements.model import Recorded
 from queryserver.statements.submission import Submission, Submissions
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from queryserver.platform.database import Database, Notices
 from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.statements.choosing import Choosing
+from queryserver.sql.splitter import Choosing
 from queryserver.statements.runner import Runner
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.submission import Submissions

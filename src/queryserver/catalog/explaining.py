@@ -19,7 +19,7 @@ from queryserver.formats.cells import cell_values
 from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.sql.positions import Position, behind, position_of, without_prefix
-from queryserver.statements.choosing import Choosing
+from queryserver.sql.splitter import Choosing
 from queryserver.statements.engine_sessions import HeldSessions
 from queryserver.statements.session_repository import SessionRecords
 

@@ -22,7 +22,7 @@ from queryserver.formats.cells import RenderedRows, memory_of, render_page
 from queryserver.formats.columns import CellForm, Column, ResultType
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget
-from queryserver.statements.rows import Recorded
+from queryserver.statements.model import Recorded
 from queryserver.statements.submission import Submission, Submissions
 
 HELLO = "SELECT 'Hello World!'"

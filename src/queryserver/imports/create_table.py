@@ -41,7 +41,7 @@ from queryserver.imports.plans import AskedColumn, FileReading, ImportPlan, hist
 from queryserver.imports.preview import Previews, first_bytes, of_a_file
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.platform.computing_protocol import Computing, Task
-from queryserver.statements.rows import Recorded
+from queryserver.statements.model import Recorded
 from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.submission import NewImport, Submissions
 

@@ -1,7 +1,6 @@
-"""Where in a statement an engine found an error: as engines say it, and as clients see it (Contract editor 3.4).
+"""Line and column of an error in a statement (Contract editor 3.4).
 
-Engines count characters, bytes, UTF-16 units or columns of a screen, and show a part of the text. `position_of` makes a
-line and a column of all of them.
+Engines count characters, bytes, UTF-16 units or columns of a screen, or show a part of the text.
 """
 
 import re
@@ -14,7 +13,6 @@ from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, L
 
 _DOTS = "..."
 _FEW = 1000
-_FIRST_JOINED = 0xAD
 # Vowels of Thai and Lao, parts of Hangul syllables, letters of flags, colours of skin.
 _JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
 
@@ -28,14 +26,18 @@ class Position:
 
 
 def position_of(place: ErrorPlace | None, statement: str) -> Position | None:
-    """Line and column in `statement`; None for a place that is not known, or outside of it."""
+    """Line and column in `statement`; None for a place that is unknown, or outside of it."""
     match place:
         case None:
             return None
         case Character(offset):
             return _position(statement, offset)
         case Octet(offset):
-            return _position(statement, _characters(statement, offset))
+            if statement.isascii():
+                return _position(statement, offset)
+            octets = statement.encode()
+            is_inside = 0 <= offset <= len(octets)
+            return _position(statement, len(octets[:offset].decode(errors="ignore")) if is_inside else -1)
         case LineColumn(line, column, unit):
             return _in_line(statement, line, lambda text: None if column is None else _steps(text, column - 1, unit))
         case ErrorExcerpt(line, shown, mark, unit):
@@ -92,13 +94,6 @@ def _position(statement: str, offset: int) -> Position | None:
     return Position(ends + 1, offset - start + 1)
 
 
-def _characters(statement: str, octets: int) -> int:
-    """How many characters the first `octets` bytes are; -1 when there are not so many."""
-    if octets < 0 or (not statement.isascii() and octets > len(statement.encode())):
-        return -1
-    return octets if statement.isascii() else len(statement.encode()[:octets].decode(errors="ignore"))
-
-
 def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
     """Where a line, as engines count them, begins and ends."""
     if line < 1 or line - 1 > statement.count("\n"):
@@ -145,7 +140,7 @@ def _in_line(statement: str, line: int, place: Callable[[str], int | None]) -> P
 
 
 def _steps(text: str, column: int, unit: Unit) -> int | None:
-    """How many characters come before the column `column`, from 0; None when that is uncertain, or the text shorter."""
+    """The number of characters before column `column`, from 0; None when that is uncertain, or the text is shorter."""
     if column < 0:
         return None
     if unit is Unit.CHARACTER:
@@ -157,22 +152,18 @@ def _steps(text: str, column: int, unit: Unit) -> int | None:
     for number, character in enumerate(text):
         if so_far < column and _is_joined(character):
             return None
-        width = _width(character)
+        width = 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
+        if unicodedata.combining(character) or unicodedata.category(character) in {"Cc", "Cf"}:
+            width = 0
         if so_far >= column and width:
             return number
         so_far += width
     return len(text) if so_far >= column else None
 
 
-def _width(character: str) -> int:
-    if unicodedata.combining(character) or unicodedata.category(character) in {"Cc", "Cf"}:
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
-
-
 def _is_joined(character: str) -> bool:
-    """Whether the room of a character on a screen depends on its neighbours: joined emoji, flags, vowel signs."""
-    if ord(character) < _FIRST_JOINED:
+    """Whether the width of a character on a screen depends on its neighbours: joined emoji, flags, vowel signs."""
+    if character < "\xad":  # the first one
         return False
     if unicodedata.category(character) in {"Mn", "Mc", "Me", "Cf"}:
         return not unicodedata.combining(character)
@@ -180,7 +171,7 @@ def _is_joined(character: str) -> bool:
 
 
 def _marked(text: str, shown: str, mark: int, unit: Unit) -> int | None:
-    """The place in `text` of what the mark stands below; None when it cannot be said for certain."""
+    """The place in `text` of the character above the mark; None when it is uncertain."""
     before = len(_DOTS) if shown.startswith(_DOTS) and not text.startswith(shown) else 0
     body = shown[before:]
     if body.endswith(_DOTS) and body not in text:
@@ -193,7 +184,7 @@ def _marked(text: str, shown: str, mark: int, unit: Unit) -> int | None:
 
 
 def _start_of_rest(statement: str, line: int, rest: str) -> int | None:
-    """Where the text begins that is the only one like `rest`, or the only one in that line."""
+    """Where `rest` begins, if the statement ends with it, or has it only once, or only once in that line."""
     if statement.endswith(rest):
         return len(statement) - len(rest)
     first = statement.find(rest)

@@ -1,13 +1,15 @@
-"""A script cut into its statements, and which of them runs next (Contract editor 5)."""
+"""A script cut into its statements, which of them runs next, and what a statement does (Contract editor 5)."""
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
+from queryserver.platform.computing_protocol import Computing, Task
+from queryserver.sql.formatting import tokens
 from queryserver.sql.splitter_scan import (
     NOWHERE,
     UNKNOWN,
@@ -18,7 +20,241 @@ from queryserver.sql.splitter_scan import (
     lexis_of,
     scan,
 )
-from queryserver.sql.tokens import tokens
+
+INLINE_CHARACTERS = 20_000
+"""Shorter scripts take 10 ms at most, which is less than passing them to a worker process usually takes."""
+# A statement takes as long as so many characters, however short it is.
+_CHARACTERS_OF_A_STATEMENT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptPosition:
+    """A place in the script as sent: 0-based, columns in Unicode code points."""
+
+    row: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStatement:
+    """One statement: its text as the engine gets it, and its place in the script (Contract editor 5.2)."""
+
+    text: str
+    start: ScriptPosition
+    end: ScriptPosition
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousStatement:
+    """The members of a handle about the statement that ran before; the defaults stand for absent members."""
+
+    statement_id: int = 0
+    has_more_statements: bool = False
+    statement_hash: str = ""
+
+
+class Script:
+    """The statements of a script: four offsets each, texts on access. Iteration and each index take linear time."""
+
+    def __init__(self, text: str, dialect: str) -> None:
+        self._text = text
+        self._spans = scan(text, lexis_of(dialect))
+
+    def __len__(self) -> int:
+        return len(self._spans) // 4
+
+    def __iter__(self) -> Iterator[ScriptStatement]:
+        rows = _Rows(self._text)
+        for index in range(len(self)):
+            yield self._statement(index, rows)
+
+    def __getitem__(self, index: int) -> ScriptStatement:
+        return self._statement(range(len(self))[index], _Rows(self._text))
+
+    def span(self, index: int) -> tuple[int, int]:
+        """Where the text of a statement begins and ends in the script."""
+        span = Span(*self._spans[4 * index : 4 * index + 4])
+        return span.first, span.stop
+
+    def _statement(self, index: int, rows: "_Rows") -> ScriptStatement:
+        span = Span(*self._spans[4 * index : 4 * index + 4])
+        before = rows.position(span.after) if span.after != NOWHERE else None
+        first = rows.position(span.first)
+        same_row = before is not None and before.row == first.row
+        start = ScriptPosition(first.row, before.column if before is not None and same_row else 0)
+        if index < len(self) - 1:
+            end = rows.position(span.terminated)
+        else:
+            end = rows.position(span.stop)
+            if len(self) == 1:
+                end = ScriptPosition(end.row, end.column - 1)
+        return ScriptStatement(self._text[span.first : span.stop], start, end)
+
+
+class _Rows:
+    """Rows and columns of rising offsets: every character is read once."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._has_returns = "\r" in text
+        self._offset = self._row = self._row_start = 0
+
+    def position(self, offset: int) -> ScriptPosition:
+        text, start = self._text, self._offset
+        breaks = text.count("\n", start, offset)
+        if self._has_returns:
+            # No offset of a statement lies between \r and \n, so counting by parts is exact.
+            breaks += text.count("\r", start, offset) - text.count("\r\n", start, offset)
+        if breaks:
+            self._row += breaks
+            self._row_start = 1 + text.rfind("\n", start, offset)
+            if self._has_returns:
+                self._row_start = max(self._row_start, 1 + text.rfind("\r", start, offset))
+        self._offset = offset
+        return ScriptPosition(self._row, offset - self._row_start)
+
+
+def statement_hash(text: str) -> str:
+    """SHA-224 of the UTF-8 bytes, lower-case hex (`previous_statement_hash`)."""
+    return hashlib.sha224(text.encode()).hexdigest()
+
+
+def next_statement(statements: Script, previous: PreviousStatement | None, *, full_form: bool) -> int:
+    """Index of the statement that runs now; `statements` holds at least one. Contract editor 5.3.
+
+    `previous` is None when no handle came or it has none of the members. A previous text that differs from the one
+    at its place was edited, and its place runs again. Raises NoMoreStatements at the end, in the short form only.
+    """
+    if previous is None:
+        return 0
+    last = len(statements) - 1
+    index = min(max(previous.statement_id, 0), last)
+    edited = previous.statement_hash not in ("", statement_hash(statements[index].text))
+    if edited:
+        return index
+    if previous.has_more_statements:
+        return min(index + 1, last)
+    if full_form:
+        return 0
+    raise NoMoreStatements
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The statement `index` of `count`: characters [first, stop) of the script."""
+
+    index: int
+    count: int
+    first: int
+    stop: int
+    start: ScriptPosition
+    end: ScriptPosition
+    hash: str
+    """As `statement_hash` gives it."""
+    has_result_set: bool
+    is_over: bool
+    """The statement before was the last one: no statement is left to run."""
+    own_limit: int | None = None
+    """The literal row limit that the statement itself ends with."""
+
+    def statement(self, script: str) -> ScriptStatement:
+        return ScriptStatement(script[self.first : self.stop], self.start, self.end)
+
+
+def choose(script: str, dialect: str, previous: PreviousStatement | None, *, full_form: bool) -> Choice | None:
+    """The statement that runs next, by the rules of `next_statement`; None: the script has no statements."""
+    statements = Script(script, dialect)
+    if not statements:
+        return None
+    index, is_over = len(statements) - 1, False
+    try:
+        index = next_statement(statements, previous, full_form=full_form)
+    except NoMoreStatements:
+        is_over = True
+    chosen = statements[index]
+    first, stop = statements.span(index)
+    return Choice(
+        index=index,
+        count=len(statements),
+        first=first,
+        stop=stop,
+        start=chosen.start,
+        end=chosen.end,
+        hash=statement_hash(chosen.text),
+        has_result_set=expects_result_set(chosen.text, dialect),
+        is_over=is_over,
+        own_limit=own_limit(chosen.text, dialect),
+    )
+
+
+class Choosing:
+    """Finds statements in scripts, in a worker process if a script is large. Raises TooComplex, TooManyRequests."""
+
+    def __init__(self, computing: Computing) -> None:
+        self._computing = computing
+
+    async def next(
+        self, user_id: int, script: str, dialect: str, previous: PreviousStatement | None = None, *, full_form: bool
+    ) -> Choice | None:
+        if _is_short(script):
+            return choose(script, dialect, previous, full_form=full_form)
+        options = {"dialect": dialect, "previous": previous and asdict(previous), "full_form": full_form}
+        content = script.encode(errors="surrogatepass")
+        found = await self._computing.run(user_id, Task.CHOOSE_STATEMENT, options, content)
+        if found is None:
+            return None
+        start, end = ScriptPosition(**found["start"]), ScriptPosition(**found["end"])
+        return replace(Choice(**found), start=start, end=end)
+
+    async def first_to_explain(self, user_id: int, script: str, dialect: str) -> tuple[str, str] | None:
+        """The first statement, and its part for EXPLAIN; None: the script has none. Raises InvalidParameter."""
+        if _is_short(script):
+            return _first(script, dialect)
+        content = script.encode(errors="surrogatepass")
+        found = await self._computing.run(user_id, Task.FIRST_TO_EXPLAIN, {"dialect": dialect}, content)
+        if found is None:
+            return None
+        first, stop, start = found
+        return script[first:stop], script[start:stop]
+
+
+def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
+    """`Task.CHOOSE_STATEMENT`: a Choice as JSON, or None."""
+    previous = options["previous"]
+    choice = choose(
+        content.decode(errors="surrogatepass"),
+        options["dialect"],
+        previous and PreviousStatement(**previous),
+        full_form=options["full_form"],
+    )
+    return None if choice is None else asdict(choice)
+
+
+def first_to_explain(options: Mapping[str, Any], content: bytes) -> object:
+    """`Task.FIRST_TO_EXPLAIN`: where the first statement begins and ends, and where its part for EXPLAIN begins."""
+    script = content.decode(errors="surrogatepass")
+    found = _first(script, options["dialect"])
+    if found is None:
+        return None
+    first, stop = Script(script, options["dialect"]).span(0)
+    return first, stop, stop - len(found[1])
+
+
+def _first(script: str, dialect: str) -> tuple[str, str] | None:
+    statements = Script(script, dialect)
+    if not statements:
+        return None
+    text = statements[0].text
+    return text, explainable(text, dialect)
+
+
+def _is_short(script: str) -> bool:
+    if len(script) > INLINE_CHARACTERS:
+        return False
+    return len(script) + _CHARACTERS_OF_A_STATEMENT * script.count(";") <= INLINE_CHARACTERS
+
+
+# What a statement does.
 
 _READING = frozenset(
     {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
@@ -31,7 +267,7 @@ _CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
 def changes_data(text: str, dialect: str) -> bool:
     """Whether the statement may change data: then it is read to its end even when its result is cut.
 
-    In doubt yes: a WITH or EXPLAIN that mentions a changing word anywhere counts as changing, and so does a long one.
+    In doubt yes: a WITH or EXPLAIN that contains a changing word anywhere counts as changing, and so does a long one.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _READING:
@@ -63,7 +299,7 @@ _MAKING_WORDS = {
 def changes_objects(text: str, dialect: str) -> bool:
     """Whether the statement may change databases, tables, functions or their statistics, so that metadata are stale.
 
-    In doubt yes: it only costs another look. The end of a transaction counts, for what was done in it shows then.
+    In doubt yes: that only costs another reading of metadata. The end of a transaction counts: its changes show then.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _KEEPING:
@@ -81,7 +317,7 @@ _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 _EDGE_CHARACTERS = 400
 """Texts without one of the words so near to their end, or to their start, need not be cut into tokens."""
 _LONGEST_TEXT = 100_000
-"""Longer texts have no limit that is seen: their tokens would take more than 50 ms."""
+"""In longer texts no limit is seen: their tokens would take more than 50 ms."""
 _TAIL_TOKENS = 12
 
 _NUMBER = r"([0-9]+(?:_[0-9]+)*)"
@@ -104,11 +340,12 @@ def own_limit(text: str, dialect: str) -> int | None:
     Only a literal number of the outermost query is seen: what stands in brackets ends before their end. None: there is
     no such limit, or none that can be read with certainty.
     """
-    if len(text) > _LONGEST_TEXT or not _may_have_limit(text):
+    end = text[-_EDGE_CHARACTERS:].lower()
+    may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
+    if len(text) > _LONGEST_TEXT or not may_have_limit or first_keyword(text, dialect) not in _QUERIES:
         return None
-    if first_keyword(text, dialect) not in _QUERIES:
-        return None
-    found = [token for token in tokens(text, dialect) if token and not _is_comment(token)]
+    is_comment = re.compile(r"--|/\*|#.").match
+    found = [token for token in tokens(text, dialect) if token and not is_comment(token)]
     while found and found[-1] == ";":
         found.pop()
     tail = " ".join(found[-_TAIL_TOKENS:]).upper()
@@ -117,15 +354,6 @@ def own_limit(text: str, dialect: str) -> int | None:
             return _number(seen["limit"])
     seen = _TOP.search(" ".join(found[:_TAIL_TOKENS]).upper() + " ")
     return _number(seen["limit"]) if seen else None
-
-
-def _may_have_limit(text: str) -> bool:
-    end = text[-_EDGE_CHARACTERS:].lower()
-    return "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
-
-
-def _is_comment(token: str) -> bool:
-    return token.startswith(("--", "/*")) or (token.startswith("#") and len(token) > 1)
 
 
 def _number(digits: str) -> int:
@@ -163,194 +391,3 @@ def explainable(statement: str, dialect: str) -> str:
     if not (is_wrapped or (is_plain and is_known)):
         raise InvalidParameter("statement: queries and changes of data can be explained, nothing else.")
     return text
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in the script as sent: 0-based, columns in Unicode code points."""
-
-    row: int
-    column: int
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptStatement:
-    """One statement: its text as the engine gets it, and its place in the script (Contract editor 5.2)."""
-
-    text: str
-    start: Position
-    end: Position
-
-
-@dataclass(frozen=True, slots=True)
-class PreviousStatement:
-    """What a handle says about the statement that ran before; the defaults stand for absent members."""
-
-    statement_id: int = 0
-    has_more_statements: bool = False
-    statement_hash: str = ""
-
-
-class Script(Sequence[ScriptStatement]):
-    """The statements of a script, made when asked for: only four offsets are kept of each.
-
-    Going through all of them is linear in the script's length; so is each access by index.
-    """
-
-    def __init__(self, text: str, dialect: str) -> None:
-        self._text = text
-        self._spans = scan(text, lexis_of(dialect))
-
-    def __len__(self) -> int:
-        return len(self._spans) // 4
-
-    def __iter__(self) -> Iterator[ScriptStatement]:
-        rows = _Rows(self._text)
-        for index in range(len(self)):
-            yield self._statement(index, rows)
-
-    @overload
-    def __getitem__(self, index: int) -> ScriptStatement: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[ScriptStatement, ...]: ...
-    def __getitem__(self, index: int | slice) -> ScriptStatement | tuple[ScriptStatement, ...]:
-        if isinstance(index, slice):
-            return tuple(self)[index]
-        return self._statement(range(len(self))[index], _Rows(self._text))
-
-    def span(self, index: int) -> tuple[int, int]:
-        """Where the text of a statement begins and ends in the script."""
-        span = Span(*self._spans[4 * index : 4 * index + 4])
-        return span.first, span.stop
-
-    def _statement(self, index: int, rows: "_Rows") -> ScriptStatement:
-        span = Span(*self._spans[4 * index : 4 * index + 4])
-        before = rows.position(span.after) if span.after != NOWHERE else None
-        first = rows.position(span.first)
-        same_row = before is not None and before.row == first.row
-        start = Position(first.row, before.column if before is not None and same_row else 0)
-        return ScriptStatement(self._text[span.first : span.stop], start, self._end(index, span, rows))
-
-    def _end(self, index: int, span: Span, rows: "_Rows") -> Position:
-        if index < len(self) - 1:
-            return rows.position(span.terminated)
-        end = rows.position(span.stop)
-        return Position(end.row, end.column - 1) if len(self) == 1 else end
-
-
-class _Rows:
-    """Rows and columns of offsets that are asked for in rising order: every character is looked at once."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._has_returns = "\r" in text
-        self._offset = self._row = self._row_start = 0
-
-    def position(self, offset: int) -> Position:
-        if breaks := self._line_ends(self._offset, offset):
-            self._row += breaks
-            self._row_start = 1 + self._text.rfind("\n", self._offset, offset)
-            if self._has_returns:
-                self._row_start = max(self._row_start, 1 + self._text.rfind("\r", self._offset, offset))
-        self._offset = offset
-        return Position(self._row, offset - self._row_start)
-
-    def _line_ends(self, start: int, end: int) -> int:
-        # No offset of a statement lies between \r and \n, so counting by parts is exact.
-        feeds = self._text.count("\n", start, end)
-        if not self._has_returns:
-            return feeds
-        return feeds + self._text.count("\r", start, end) - self._text.count("\r\n", start, end)
-
-
-def split(script: str, dialect: str) -> tuple[ScriptStatement, ...]:
-    """All statements of the script; empty when it holds nothing but blanks and comments.
-
-    Linear in the script's length, at most about a second per 10 MB of ordinary SQL: run it in a thread above 50 kB.
-    `Script` gives the same without holding all texts.
-    """
-    return tuple(Script(script, dialect))
-
-
-def statement_hash(text: str) -> str:
-    """SHA-224 of the UTF-8 bytes, lower-case hex (`previous_statement_hash`)."""
-    return hashlib.sha224(text.encode()).hexdigest()
-
-
-def next_statement(
-    statements: Sequence[ScriptStatement], previous: PreviousStatement | None, *, full_form: bool
-) -> int:
-    """Index of the statement that runs now; `statements` holds at least one. Contract editor 5.3.
-
-    `previous` is None when no handle came or it has none of the members. A previous text that differs from the one
-    at its place was edited, and its place runs again. Raises NoMoreStatements at the end, in the short form only.
-    """
-    if previous is None:
-        return 0
-    last = len(statements) - 1
-    index = min(max(previous.statement_id, 0), last)
-    edited = previous.statement_hash not in ("", statement_hash(statements[index].text))
-    if edited:
-        return index
-    if previous.has_more_statements:
-        return min(index + 1, last)
-    if full_form:
-        return 0
-    raise NoMoreStatements
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The statement `index` of `count`: characters [first, stop) of the script."""
-
-    index: int
-    count: int
-    first: int
-    stop: int
-    start: Position
-    end: Position
-    hash: str
-    """As `statement_hash` gives it."""
-    has_result_set: bool
-    is_over: bool
-    """The statement before was the last one: no statement is left to run."""
-    own_limit: int | None = None
-    """The literal row limit that the statement itself ends with."""
-
-    def statement(self, script: str) -> ScriptStatement:
-        """The statement with its text."""
-        return ScriptStatement(script[self.first : self.stop], self.start, self.end)
-
-
-@dataclass(frozen=True, slots=True)
-class Steering:
-    """What decides about the choice: the statement before, and whether a full handle came."""
-
-    previous: PreviousStatement | None = None
-    full_form: bool = True
-
-
-def choose(script: str, dialect: str, steering: Steering) -> Choice | None:
-    """The statement that runs next; None: the script has no statements."""
-    statements = Script(script, dialect)
-    if not statements:
-        return None
-    index, is_over = len(statements) - 1, False
-    try:
-        index = next_statement(statements, steering.previous, full_form=steering.full_form)
-    except NoMoreStatements:
-        is_over = True
-    chosen = statements[index]
-    first, stop = statements.span(index)
-    return Choice(
-        index=index,
-        count=len(statements),
-        first=first,
-        stop=stop,
-        start=chosen.start,
-        end=chosen.end,
-        hash=statement_hash(chosen.text),
-        has_result_set=expects_result_set(chosen.text, dialect),
-        is_over=is_over,
-        own_limit=own_limit(chosen.text, dialect),
-    )

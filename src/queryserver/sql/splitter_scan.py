@@ -15,10 +15,10 @@ _WORD_REST = r"[^\x00-#%-/:-@\[-^`{-\x7f]"  # the same, digits and `$`
 _TAG_REST = r"[^\x00-/:-@\[-^`{-\x7f]"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 
-WORD = re.compile(_WORD_START + _WORD_REST + "*+")
-DOLLAR_TAG = re.compile(rf"\$(?:{_WORD_START}{_TAG_REST}*+)?\$")
-LINE_END = re.compile(r"[\r\n]")
-COMMENT_EDGE = re.compile(r"/\*|\*/")
+_WORD = re.compile(_WORD_START + _WORD_REST + "*+")
+_DOLLAR_TAG = re.compile(rf"\$(?:{_WORD_START}{_TAG_REST}*+)?\$")
+_LINE_END = re.compile(r"[\r\n]")
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,13 @@ def _pieces(alternatives: list[str]) -> Take:
 
 def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     """Alternatives for one token of statement text. `words` are keywords to stop at."""
-    special = stops + "'\"-/" + _own_specials(rules)
-    tokens = _short_literals(rules) + _comments(rules) + _lone_specials(rules)
+    special = stops + "'\"-/"
+    special += "`" * rules.back_ticks + "[" * rules.brackets + "$" * rules.dollar_quotes + "#" * rules.hash_comments
+    tokens = _short_literals(rules) + _comments(rules)
+    # Characters that open a token only together with the next ones.
+    tokens += [rf"-(?!{_line_comment_start(rules)[1:]})", rf"/(?!{_block_comment_start(rules)[1:]})"]
+    if rules.dollar_quotes:
+        tokens.append(rf"(?!{_DOLLAR_TAG.pattern})\$")
     if not (words or rules.dollar_quotes):
         return [rf"[^{re.escape(special)}]{{1,4096}}+", *tokens]
     # `a$b$` is a name and opens no dollar quote, so names have to be taken whole.
@@ -130,16 +135,6 @@ def _text(rules: Rules, *, stops: str, words: str = "") -> list[str]:
     return [rf"[{re.escape(plain)}]{{1,4096}}+", *tokens, word]
 
 
-def _own_specials(rules: Rules) -> str:
-    marks = (
-        (rules.back_ticks, "`"),
-        (rules.brackets, "["),
-        (rules.dollar_quotes, "$"),
-        (rules.hash_comments, "#"),
-    )
-    return "".join(mark for wanted, mark in marks if wanted)
-
-
 def _short_literals(rules: Rules) -> list[str]:
     if rules.backslash:
         literals = [rf"{quote}(?:[^{quote}\\]{{1,1024}}+|\\.){{0,64}}+{quote}" for quote in "'\""]
@@ -150,17 +145,9 @@ def _short_literals(rules: Rules) -> list[str]:
     if rules.brackets:
         literals.append(r"\[[^\]]{0,4096}+\]")
     if rules.e_strings:
-        # A literal may go on in the next line (see _NEXT_PART in splitter_scan), which is not decided here.
+        # A literal may continue in the next line (see _NEXT_PART), which is not decided here.
         literals.append(r"[eE]'(?:[^'\\]{1,1024}+|\\.|''){0,64}+'(?!\s*+['-])")
     return literals
-
-
-def _lone_specials(rules: Rules) -> list[str]:
-    """Characters that open a token only together with the next ones."""
-    tokens = [rf"-(?!{_line_comment_start(rules)[1:]})", rf"/(?!{_block_comment_start(rules)[1:]})"]
-    if rules.dollar_quotes:
-        tokens.append(rf"(?!{DOLLAR_TAG.pattern})\$")
-    return tokens
 
 
 def _line_comment_start(rules: Rules) -> str:
@@ -191,6 +178,7 @@ _DELIMITER_LINE = re.compile(r"(?i:DELIMITER)[ \t]+(\S{1,15})(?!\S)[^\r\n]*")
 _TRIGGER = re.compile(r"(?:EXPLAIN (?:QUERY PLAN )?)?CREATE (?:TEMP |TEMPORARY )?TRIGGER(?: |$)")
 _ROUTINE = re.compile(r"CREATE (?:OR REPLACE )?(?:FUNCTION|PROCEDURE)(?: |$)")
 _LONGEST_HEAD = 6
+_WORD_CHARACTERS = 16
 # PostgreSQL: two literals with a line end between them are one literal, escapes included.
 _NEXT_PART = re.compile(r"(?:[ \t\f\v]++|--[^\r\n]*+){0,1024}+[\r\n](?:\s++|--[^\r\n]*+[\r\n]){0,1024}+'")
 _RUN = 65536
@@ -199,10 +187,7 @@ _BLANKS_AND_SEMICOLONS = take(rf"[\s;]{{0,{_RUN}}}+")
 
 
 class Span(NamedTuple):
-    """Offsets of one statement: `after` is the end of the terminator before it, `terminated` that of its own one.
-
-    Both are NOWHERE when there is no such terminator.
-    """
+    """Offsets of one statement; `after` and `terminated`: ends of terminators before and after it, or NOWHERE."""
 
     after: int
     first: int
@@ -211,13 +196,12 @@ class Span(NamedTuple):
 
 
 def scan(script: str, lexis: Lexis) -> "array[int]":
-    """The statements' spans, flat, four offsets each: 10 MB may hold five million statements.
-
-    Scripts are shorter than 2 GiB.
-    """
-    if lexis.rules.one_statement:
-        return _whole(script, lexis)
-    return _Scanner(script, lexis).run()
+    """The spans, flat: 10 MB may hold five million statements. Scripts are shorter than 2 GiB."""
+    if not lexis.rules.one_statement:
+        return _Scanner(script, lexis).run()
+    if content_start(script, lexis) == len(script):
+        return array("i")
+    return array("i", (NOWHERE, len(script) - len(script.lstrip()), len(script.rstrip()), NOWHERE))
 
 
 def content_start(script: str, lexis: Lexis, start: int = 0) -> int:
@@ -225,11 +209,14 @@ def content_start(script: str, lexis: Lexis, start: int = 0) -> int:
     return _Scanner(script, lexis).skip_gap(start)
 
 
-def _whole(script: str, lexis: Lexis) -> "array[int]":
-    spans = array("i")
-    if content_start(script, lexis) < len(script):
-        spans.extend((NOWHERE, len(script) - len(script.lstrip()), len(script.rstrip()), NOWHERE))
-    return spans
+def nested_comment_end(text: str, start: int) -> int:
+    """The end of the comment that begins at `start` and may hold others, or of the text."""
+    depth = 0
+    for edge in _COMMENT_EDGE.finditer(text, start):
+        depth += 1 if edge[0] == "/*" else -1
+        if depth == 0:
+            return edge.end()
+    return len(text)
 
 
 class _Scanner:
@@ -320,25 +307,22 @@ class _Scanner:
         return position
 
     def _block_end(self, position: int) -> int:
-        if self._script[position] not in "cCeE":
-            return self._plain_end(position)
-        head = self._head(position)
-        if self._rules.triggers and _TRIGGER.match(head):
-            return self._trigger_end(position)
-        if self._rules.atomic_bodies and _ROUTINE.match(head):
-            return self._routine_end(position)
+        script = self._script
+        if script[position] in "cCeE":
+            words, at = list[str](), position
+            while len(words) < _LONGEST_HEAD and (word := _WORD.match(script, at)):
+                words.append(script[at : min(word.end(), at + _WORD_CHARACTERS)].upper())
+                at = self.skip_gap(word.end())
+            head = " ".join(words)
+            if self._rules.triggers and _TRIGGER.match(head):
+                return self._trigger_end(position)
+            if self._rules.atomic_bodies and _ROUTINE.match(head):
+                return self._routine_end(position)
         return self._plain_end(position)
 
-    def _head(self, position: int) -> str:
-        words: list[str] = []
-        while len(words) < _LONGEST_HEAD and (word := WORD.match(self._script, position)):
-            words.append(self._script[position : min(word.end(), position + 16)].upper())
-            position = self.skip_gap(word.end())
-        return " ".join(words)
-
     def _word_at(self, position: int) -> str:
-        word = WORD.match(self._script, position)
-        return self._script[position : min(word.end(), position + 16)].upper() if word else ""
+        word = _WORD.match(self._script, position)
+        return self._script[position : min(word.end(), position + _WORD_CHARACTERS)].upper() if word else ""
 
     def _trigger_end(self, position: int) -> int:
         """A trigger's body is over at an END that follows a `;` and precedes one, as sqlite3_complete() has it."""
@@ -346,19 +330,14 @@ class _Scanner:
         if position >= self._size or self._script[position] == ";":
             return position
         while (position := self._plain_end(position)) < self._size:
-            position = self._next_in_body(position + 1)
+            position += 1
+            while (end := self.skip_gap(self._skip_empty(position, NOWHERE)[0])) > position:
+                position = end
             if self._word_at(position) == "END":
                 position = self.skip_gap(position + len("END"))
                 if position >= self._size or self._script[position] == ";":
                     return position
         return position
-
-    def _next_in_body(self, position: int) -> int:
-        while True:
-            end = self.skip_gap(self._skip_empty(position, NOWHERE)[0])
-            if end == position:
-                return end
-            position = end
 
     def _routine_end(self, position: int) -> int:
         """The first `;` outside BEGIN ATOMIC … END, within which CASE … END nests."""
@@ -367,16 +346,13 @@ class _Scanner:
             if position >= self._size or self._script[position] == ";":
                 return position
             position = self.skip_gap(position + len("BEGIN"))
-            if self._word_at(position) == "ATOMIC":
-                position = self._body_end(position + len("ATOMIC"))
-
-    def _body_end(self, position: int) -> int:
-        depth = 1
-        while depth and (position := self._advance(position, self._lexis.block_body, self._size, "")) < self._size:
-            word = self._word_at(position)
-            depth += 1 if word == "CASE" else -1
-            position += len(word)
-        return position
+            if self._word_at(position) != "ATOMIC":
+                continue
+            position, depth = position + len("ATOMIC"), 1
+            while depth and (position := self._advance(position, self._lexis.block_body, self._size, "")) < self._size:
+                word = self._word_at(position)
+                depth += 1 if word == "CASE" else -1
+                position += len(word)
 
     def _comment_end(self, position: int) -> int:
         """The end of the comment that begins at `position`, NOWHERE if none does."""
@@ -386,20 +362,13 @@ class _Scanner:
         if mark == "-" and self._lexis.line_comment.match(self._script, position):
             return self._line_end(position)
         if mark == "/" and self._lexis.block_comment.match(self._script, position):
-            return self._nested_end(position) if self._rules.nested_comments else self._find("*/", position + 2)
+            nested = self._rules.nested_comments
+            return nested_comment_end(self._script, position) if nested else self._find("*/", position + 2)
         return NOWHERE
 
     def _line_end(self, position: int) -> int:
-        found = LINE_END.search(self._script, position)
+        found = _LINE_END.search(self._script, position)
         return found.start() if found else self._size
-
-    def _nested_end(self, position: int) -> int:
-        depth = 0
-        for edge in COMMENT_EDGE.finditer(self._script, position):
-            depth += 1 if edge[0] == "/*" else -1
-            if depth == 0:
-                return edge.end()
-        return self._size
 
     def _token_end(self, position: int) -> int:
         """The end of the quote or comment that begins at `position`, NOWHERE if none does."""
@@ -412,7 +381,7 @@ class _Scanner:
             return self._find("`", position + 1)
         if mark == "[" and self._rules.brackets:
             return self._find("]", position + 1)
-        if mark == "$" and self._rules.dollar_quotes and (tag := DOLLAR_TAG.match(self._script, position)):
+        if mark == "$" and self._rules.dollar_quotes and (tag := _DOLLAR_TAG.match(self._script, position)):
             return self._find(tag[0], tag.end())
         if mark in "eE" and self._rules.e_strings and self._script.startswith("'", position + 1):
             return self._escape_string_end(position + 2)
@@ -447,7 +416,7 @@ _EXECUTABLE_COMMENT = re.compile(r"/\*!\d{0,6}")
 _OPENING = re.compile(r"[(\s]++")
 
 HEAD_CHARACTERS = 65_536
-"""A first word behind more comments and parentheses than that is not looked for: callers are on the event loop."""
+"""A first word behind more comments and parentheses is not searched for: callers are on the event loop."""
 UNKNOWN = "?"
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
@@ -489,6 +458,6 @@ def _word_start(text: str, lexis: Lexis) -> int:
 
 
 def expects_result_set(text: str, dialect: str) -> bool:
-    """`has_result_set` of a handle, until the engine tells the truth (Contract editor 2.1)."""
+    """`has_result_set` of a handle, until the engine has answered (Contract editor 2.1)."""
     keyword = first_keyword(text, dialect)
     return keyword in _QUERIES or keyword in _MORE_QUERIES.get(dialect.lower(), ())

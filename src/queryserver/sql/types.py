@@ -1,4 +1,4 @@
-"""The type texts of all engines as trees (Contract editor 10.1: column types and nested segments).
+"""Type texts of all engines as trees (Contract editor 10.1).
 
 array<struct<k:string,v:array<int>>>        hive, impala, sparksql
 array(row(k varchar, "odd name" bigint))    trino
@@ -24,7 +24,7 @@ _FIRST_WORD = re.compile(r'[\s"`]*([^\s<>()\[\],:"`\']*)')
 _RAW_NAME = re.compile(r"\s*([^:<>,()\[\]`\"]*):")
 _STRUCTS = frozenset({"struct", "row", "record"})
 _CLOSING = {"<": ">", "(": ")", "[": "]"}
-# What goes on in the second word is one type, not a name with its type.
+# Two words that are one type, not a name with its type.
 _TWO_WORDS = frozenset({
     ("timestamp", "with"), ("timestamp", "without"), ("time", "with"), ("time", "without"), ("interval", "year"),
     ("interval", "day"), ("double", "precision"), ("character", "varying"), ("bit", "varying"),
@@ -35,7 +35,7 @@ _TWO_WORDS = frozenset({
 class SqlType:
     """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`; `text` is the engine's.
 
-    An array has an `item`, a map `key` and `value`, a struct or row `fields`; scalars have none of them.
+    An array has an `item`, a map `key` and `value`, a struct or row `fields`; a scalar has none of them.
     """
 
     base: str
@@ -74,13 +74,10 @@ class SqlField:
 def parse_type(text: str) -> SqlType:
     """The tree of a type text. What cannot be understood is a scalar of its first word."""
     try:
-        parser = _Parser(text)
-        parsed = parser.type(0)
-        parser.expect_end()
+        return _Parser(text).whole()
     except _Unreadable:
         first = _FIRST_WORD.match(text)
         return SqlType(first[1].lower() if first else "", text.strip())
-    return parsed
 
 
 class _Unreadable(Exception):
@@ -95,7 +92,6 @@ class _Token(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The word, or what stands between the quotes."""
         if self.kind != "quoted":
             return self.text
         mark = self.text[0]
@@ -113,44 +109,48 @@ class _Parser:
         self._tokens = _tokens(text)
         self._place = 0
 
-    def type(self, depth: int) -> SqlType:
-        """The type that begins at the present place."""
-        if depth > MAX_DEPTH:
+    def whole(self) -> SqlType:
+        """The type of the whole text. Raises _Unreadable."""
+        parsed = self._type(0)
+        if self._now.kind != "end":
             raise _Unreadable
+        return parsed
+
+    def _type(self, depth: int) -> SqlType:
         start = self._now
-        if start.kind not in ("word", "quoted"):
+        if depth > MAX_DEPTH or start.kind not in ("word", "quoted"):
             raise _Unreadable
         self._place += 1
         found = self._with_parts(start, depth) or self._scalar(start)
-        return self._arrays(found, start, depth)
-
-    def expect_end(self) -> None:
-        """Raises _Unreadable when something is left."""
-        if self._now.kind != "end":
-            raise _Unreadable
+        # Wrapped by each `[]`, `[3]` or `ARRAY` that follows.
+        while self._now.text == "[" or self._now.text.upper() == "ARRAY":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _Unreadable
+            if self._now.text != "[":
+                self._place += 1
+            if self._now.text == "[":
+                self._skip_brackets()
+            found = SqlType("array", self._since(start), item=found)
+        return found
 
     def _with_parts(self, start: _Token, depth: int) -> SqlType | None:
         """An array, a map or a struct whose parts follow in brackets; None for anything else."""
         word, opening = start.text.lower(), self._now.text
-        if start.kind != "word" or opening not in ("<", "("):
+        if start.kind != "word" or opening not in ("<", "(") or word not in {"array", "map", *_STRUCTS}:
             return None
-        if word == "array":
-            self._place += 1
-            item = self.type(depth + 1)
-            self._close(opening)
-            return SqlType(word, self._since(start), item=item)
-        if word == "map":
-            self._place += 1
-            key = self.type(depth + 1)
-            self._take(",")
-            value = self.type(depth + 1)
-            self._close(opening)
-            return SqlType(word, self._since(start), key=key, value=value)
+        self._place += 1
         if word in _STRUCTS:
-            self._place += 1
             fields = self._fields(opening, depth)
             return SqlType(word, self._since(start), fields=fields)
-        return None
+        first, second = self._type(depth + 1), None
+        if word == "map":
+            self._take(",")
+            second = self._type(depth + 1)
+        self._take(_CLOSING[opening])
+        if second is None:
+            return SqlType(word, self._since(start), item=first)
+        return SqlType(word, self._since(start), key=first, value=second)
 
     def _fields(self, opening: str, depth: int) -> tuple[SqlField, ...]:
         fields = list[SqlField]()
@@ -160,9 +160,10 @@ class _Parser:
             name = self._raw_name() if opening == "<" else None
             if name is None:
                 name = self._field_name()
-            fields.append(SqlField(name or f"field{len(fields)}", self.type(depth + 1)))
-            self._skip_comment()
-        self._close(opening)
+            fields.append(SqlField(name or f"field{len(fields)}", self._type(depth + 1)))
+            if self._now.text.upper() == "COMMENT" and self._behind(1).kind == "text":
+                self._place += 2
+        self._take(_CLOSING[opening])
         return tuple(fields)
 
     def _raw_name(self) -> str | None:
@@ -176,7 +177,7 @@ class _Parser:
 
     def _field_name(self) -> str | None:
         """The name of a field that is followed by its type, with or without a colon; None when it has no name."""
-        now, following = self._now, self._peek
+        now, following = self._now, self._behind(1)
         if now.kind not in ("word", "quoted"):
             raise _Unreadable
         if following.text == ":":
@@ -199,23 +200,17 @@ class _Parser:
             else:
                 words.append(self._now)
                 self._place += 1
-        return SqlType(_base(words), self._since(start))
-
-    def _arrays(self, found: SqlType, start: _Token, depth: int) -> SqlType:
-        """Wrap what is followed by `[]`, `[3]` or `ARRAY`."""
-        while self._now.text == "[" or self._now.text.upper() == "ARRAY":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise _Unreadable
-            if self._now.text != "[":
-                self._place += 1
-            if self._now.text == "[":
-                self._skip_brackets()
-            found = SqlType("array", self._since(start), item=found)
-        return found
+        if [word.text.lower() for word in words[:2]] == ["character", "varying"]:
+            base = "varchar"  # of which it is the long form
+        else:
+            # Of a name with its schema the last part.
+            base = start.name if start.kind == "quoted" else start.text.rpartition(".")[2]
+            if len(words) > 1 and (start.text.endswith(".") or words[1].text.startswith(".")):
+                base = words[1].name.lstrip(".")
+        return SqlType(base.lower(), self._since(start))
 
     def _skip_brackets(self) -> None:
-        """Leave a pair of brackets and all that is between them behind."""
+        """Past a pair of brackets and all that is between them."""
         open_brackets = list[str]()
         while True:
             token = self._now
@@ -229,18 +224,10 @@ class _Parser:
             if not open_brackets:
                 return
 
-    def _skip_comment(self) -> None:
-        """`COMMENT 'text'` behind a field."""
-        if self._now.text.upper() == "COMMENT" and self._peek.kind == "text":
-            self._place += 2
-
     def _take(self, mark: str) -> None:
         if self._now.text != mark:
             raise _Unreadable
         self._place += 1
-
-    def _close(self, opening: str) -> None:
-        self._take(_CLOSING[opening])
 
     def _since(self, start: _Token) -> str:
         return self._text[start.start : self._tokens[self._place - 1].end]
@@ -251,10 +238,6 @@ class _Parser:
     @property
     def _now(self) -> _Token:
         return self._tokens[self._place]
-
-    @property
-    def _peek(self) -> _Token:
-        return self._behind(1)
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -268,14 +251,3 @@ def _tokens(text: str) -> list[_Token]:
         position = match.end()
     found.append(_END)
     return found
-
-
-def _base(words: Sequence[_Token]) -> str:
-    """The first word; of a name with its schema the last part. `character varying` is the long form of `varchar`."""
-    first = words[0]
-    if [word.text.lower() for word in words[:2]] == ["character", "varying"]:
-        return "varchar"
-    base = first.name if first.kind == "quoted" else first.text.rpartition(".")[2]
-    if len(words) > 1 and (first.text.endswith(".") or words[1].text.startswith(".")):
-        base = words[1].name.lstrip(".")
-    return base.lower()

@@ -1,4 +1,4 @@
-"""What this service keeps: its database, and results on disk. Commands of the operator need nothing more."""
+"""The service database and the result store: all that administrative commands need."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from uuid import UUID
+
+import structlog
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.stores.local.storage import PrivateStorage
@@ -17,13 +19,14 @@ from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.segments import ResultStore, SegmentStore
-from queryserver.statements.leases import StatementEnds
-from queryserver.statements.model import OnEnd
-from queryserver.statements.overview import AskToStop, StatementAdministration, StatementOverview
-from queryserver.statements.queue import CANCEL
+from queryserver.statements.model import OnEnd, StatementEnd
+from queryserver.statements.overview import CancelNotifier, StatementAdministration
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.retention import RetentionSettings, RetentionSweep, StatementRetention, alone_in_cleaning
-from queryserver.statements.session_repository import Sessions
+from queryserver.statements.retention import RetentionSweep, RetentionTimes, alone_in_cleaning
+from queryserver.statements.runner import CANCEL
+from queryserver.statements.session_repository import SessionRepository
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Kept:
     dsn: str = field(repr=False)
     database: Database
     records: StatementRecords
-    sessions: Sessions
+    sessions: SessionRepository
     results: ResultStore
     retention: RetentionSweep
 
@@ -50,14 +53,21 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
         storage = await stack.enter_async_context(files)
         results = await stack.enter_async_context(SegmentStore(storage))
-        sessions = Sessions(database)
+        sessions = SessionRepository(database)
+        editor = settings.editor
         sweep = RetentionSweep(
-            StatementRetention(database),
+            database,
             records,
             sessions,
             results,
-            _retention(settings),
-            sweep_leftovers=storage.sweep_everywhere,
+            RetentionTimes(
+                logs=editor.log_retention,
+                history=editor.history_retention,
+                run_every=settings.retention.run_every,
+                texts=editor.statement_text_retention,
+                kept_text_bytes=editor.statement_text_kept_bytes,
+            ),
+            sweep_orphans=storage.sweep_everywhere,
             alone=partial(alone_in_cleaning, dsn),
             metrics=metrics,
         )
@@ -65,7 +75,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
 
 
 def results_location(settings: Settings) -> Path:
-    """The directory of results. Raises ConfigurationError when they are to be kept elsewhere."""
+    """The directory of results. Raises ConfigurationError when another store is configured."""
     chosen = settings.desktop.task_server.result_file_storage
     if chosen is None:
         return settings.results_dir
@@ -76,46 +86,48 @@ def results_location(settings: Settings) -> Path:
 
 
 def statement_ends(settings: Settings) -> OnEnd:
-    """Writes the ends of statements down."""
-    has_file = settings.desktop.logging.audit_file is not None
-    return StatementEnds(AuditTrail(AUDIT), with_log_line=has_file).record
+    """Writes an audit event for each end, and a log line where the audit has a file of its own."""
+    audit, has_file = AuditTrail(AUDIT), settings.desktop.logging.audit_file is not None
 
+    def record(end: StatementEnd) -> None:
+        facts: dict[str, str | int] = {
+            "operation_id": str(end.id),
+            "engine": end.dialect,
+            "state": end.state.value,
+            "rows": end.rows,
+            "bytes": end.size_bytes,  # of the stored rows
+            "queued_ms": end.queued_ms,
+            "elapsed_ms": end.elapsed_ms,
+        }
+        if end.canceled_by:
+            facts["canceled_by"] = end.canceled_by
+        operation = "import.end" if end.is_import else "statement.end"
+        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
+        if has_file:
+            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
 
-def _retention(settings: Settings) -> RetentionSettings:
-    editor = settings.editor
-    return RetentionSettings(
-        logs=editor.log_retention,
-        history=editor.history_retention,
-        run_every=settings.retention.run_every,
-        texts=editor.statement_text_retention,
-        kept_text_bytes=editor.statement_text_kept_bytes,
-    )
+    return record
 
 
 def statement_administration(
-    database: Database, records: StatementRecords, ask_to_stop: AskToStop
+    database: Database, records: StatementRecords, notify_cancel: CancelNotifier
 ) -> StatementAdministration:
-    """The administration on an open database."""
-    return StatementAdministration(StatementOverview(database), records, ask_to_stop, AuditTrail(AUDIT))
+    return StatementAdministration(database, records, notify_cancel, AuditTrail(AUDIT))
 
 
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
-    """The administration alone, for commands; the servers do what it requests.
-
-    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
-    """
+    """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with open_database(dsn, pool_limits(settings)) as database:
         records = StatementRecords(database, statement_ends(settings))
+        notices = Notices(database)
+
+        async def notify_cancel(statement_id: UUID, _owner: str | None) -> None:
+            await notices.publish(CANCEL, str(statement_id))  # every server receives it
+
         try:
-            notices = Notices(database)
-            yield statement_administration(database, records, partial(_announce_cancel, notices))
+            yield statement_administration(database, records, notify_cancel)
         finally:
             await records.aclose()
-
-
-async def _announce_cancel(notices: Notices, statement_id: UUID, owner: str | None) -> None:
-    del owner  # every server receives it
-    await notices.publish(CANCEL, str(statement_id))

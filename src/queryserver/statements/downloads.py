@@ -1,4 +1,4 @@
-"""Whole results as files, again and again, from the spool (Contract editor 8.2)."""
+"""Whole results for downloads, read from the result store as often as requested (Contract editor 8.2)."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,11 +14,10 @@ from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AuditTrail
 from queryserver.statements.model import StatementState, StatementStatus
-from queryserver.statements.paging import Reading
+from queryserver.statements.paging import ResultReader
 from queryserver.statements.status import Access
 
-_DOWNLOAD = "result.download"
-_SIZES = 4096
+_OPERATION = "result.download"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +26,10 @@ class StoredRows:
 
     status: StatementStatus
     columns: tuple[Column, ...]
-    reading: Reading
+    reading: ResultReader
 
     @property
     def rows(self) -> int:
-        """How many rows are stored."""
         return self.status.rows
 
     def tables(self) -> AsyncGenerator[pa.Table]:
@@ -46,13 +44,13 @@ class StoredRows:
 class Downloads:
     """Opens results for downloading."""
 
-    def __init__(self, access: Access, reading: Reading, *, enabled: bool, audit: AuditTrail) -> None:
+    def __init__(self, access: Access, reading: ResultReader, *, enabled: bool, audit: AuditTrail) -> None:
         self._audit = audit
         self._access = access
         self._reading = reading
         self._enabled = enabled
-        self.sizes = LruCache[str, int](_SIZES)
-        """Bytes of files that were made from results to their end, by entity tag."""
+        self.sizes = LruCache[str, int](4096)
+        """Bytes of files that were made completely, by entity tag."""
 
     async def open(self, user: User, operation_id: UUID, *, allow_truncated: bool = False) -> StoredRows:
         """The stored rows of an own operation.
@@ -60,70 +58,54 @@ class Downloads:
         Raises download_disabled, OperationNotFound, PermissionDenied, and DownloadRefused while there is no result, and
         unless `allow_truncated` for a result that was cut by anything but the caller's own limit.
         """
-        with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
-            rows = await self._opened(user, operation_id)
-            if not allow_truncated:
-                _require_whole(rows.status)
-            return rows
+        with self._audit.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
+            self._require_right(user)
+            record = await self._access.own(user, operation_id)
+            status = record.status
+            if status.outcome is not None:
+                number, code = status.outcome
+                gone = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
+                raise DownloadRefused(code, status.message, status=number, gone=gone)
+            if not status.state.is_terminal:
+                raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
+            if status.state is StatementState.SUCCESS:
+                raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)
+            if status.truncation and not status.truncation.is_asked_for and not allow_truncated:
+                message = status.message or f"Only the first {status.rows} rows were kept."
+                raise DownloadRefused(
+                    "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
+                )
+            return StoredRows(status, record.columns or (), self._reading)
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """The pieces of the file. An audit event is written when the first is made, another if a later one fails."""
+        """The pieces of the file. An audit event is written with the first one, another if a later one fails."""
         facts = {"operation_id": str(operation_id)}
         async with aclosing(pieces):
-            with self._audit.failures(user.username, _DOWNLOAD, facts=facts):
+            with self._audit.failures(user.username, _OPERATION, facts=facts):
                 first = await anext(pieces, b"")
-            self._audit.record(user.username, _DOWNLOAD, facts=facts)
+            self._audit.record(user.username, _OPERATION, facts=facts)
             yield first
-            with self._audit.failures(user.username, _DOWNLOAD, facts=facts):
+            with self._audit.failures(user.username, _OPERATION, facts=facts):
                 async for piece in pieces:
                     yield piece
 
     async def size_of(self, user: User, operation_id: UUID, tag: str, pieces: AsyncGenerator[bytes]) -> int:
-        """Bytes of the file of this tag; where that is not known, the pieces are made for it, and dropped.
-
-        An audit event is written if that fails.
-        """
+        """Bytes of the file of this tag; if unknown, the pieces are made and dropped. A failure is an audit event."""
         async with aclosing(pieces):
             size = self.sizes.get(tag)
             if size is None:
                 size = 0
-                with self._audit.failures(user.username, _DOWNLOAD, facts={"operation_id": str(operation_id)}):
+                with self._audit.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
                     async for piece in pieces:
                         size += len(piece)
                 self.sizes.put(tag, size)
             return size
 
     def require(self, user: User, status: StatementStatus) -> None:
-        """Raises download_disabled, OperationNotFound, PermissionDenied when the user may not go on with a download."""
+        """Raises download_disabled, OperationNotFound, PermissionDenied when the user may not continue a download."""
         self._require_right(user)
         self._access.require_owner(user, status)
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
             raise download_disabled("Downloads are switched off for you.")
-
-    async def _opened(self, user: User, operation_id: UUID) -> StoredRows:
-        self._require_right(user)
-        record = await self._access.own(user, operation_id)
-        _require_result(record.status)
-        return StoredRows(record.status, record.columns or (), self._reading)
-
-
-def _require_result(status: StatementStatus) -> None:
-    if status.outcome is not None:
-        number, code = status.outcome
-        gone = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
-        raise DownloadRefused(code, status.message, status=number, gone=gone)
-    if not status.state.is_terminal:
-        raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
-    if status.state is StatementState.SUCCESS:
-        raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)
-
-
-def _require_whole(status: StatementStatus) -> None:
-    cut = status.truncation
-    if cut is not None and not cut.is_asked_for:
-        message = status.message or f"Only the first {status.rows} rows were kept."
-        raise DownloadRefused(
-            "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
-        )

@@ -1,12 +1,11 @@
-"""Which engine session a statement runs in (Contract editor 9.3)."""
+"""The engine sessions of this process, and which of them a statement runs in (Contract editor 9.3)."""
 
 import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -32,31 +31,28 @@ from queryserver.statements.session_repository import CredentialBook, SessionRec
 
 log = structlog.get_logger(__name__)
 
+ImportOpener: TypeAlias = Callable[
+    [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
+]
+"""Opens what makes a table of a file, in place of a session with the engine."""
 
-@dataclass(frozen=True, slots=True)
-class HeldPlace:
-    """Which session, whose, and how long it is kept without use."""
-
-    id: int
-    connector: str
-    user: User
-    named: bool
-    idle: timedelta
+_NO_SERVER = "Results have expired: no server can go on with this statement."
 
 
 class HeldSession:
-    """One open engine session with its keeper. Statements take turns in the order in which they come."""
+    """One open engine session with the task that keeps it open. Statements take turns in the order of their calls."""
 
-    def __init__(self, place: HeldPlace) -> None:
-        self.id = place.id
-        self.connector = place.connector
-        self.user_id = place.user.id
-        self.named = place.named
-        self._user = place.user
+    def __init__(self, session_id: int, connector: str, user: User, *, named: bool, idle: timedelta) -> None:
+        """`idle`: how long it is kept without use."""
+        self.id = session_id
+        self.connector = connector
+        self.user_id = user.id
+        self.named = named
+        self._user = user
         self._token_expires_at: int | None = None
         self.is_recorded = False
         self.turn = asyncio.Lock()
-        self._idle_s = place.idle.total_seconds()
+        self._idle_s = idle.total_seconds()
         self._last_used = time.monotonic()
         self._opened: asyncio.Future[EngineSession] = asyncio.get_running_loop().create_future()
         self._released = asyncio.Event()
@@ -74,33 +70,32 @@ class HeldSession:
             raise
 
     async def close(self) -> None:
-        """Close it; work that the engine still does in it ends."""
+        """Close it; work of the engine in it ends."""
         self._released.set()
         if self._keeper is not None:
             await asyncio.gather(self._keeper, return_exceptions=True)
 
     @property
     def engine_session(self) -> EngineSession:
-        """The open session."""
         return self._opened.result()
 
     def touch(self) -> None:
-        """The user did something in it."""
+        """Note a use by its user."""
         self._last_used = time.monotonic()
 
     @property
     def unused_s(self) -> float:
-        """How long nobody used it; 0 while a statement runs in it."""
+        """Time since its last use; 0 while a statement runs in it."""
         return 0 if self.turn.locked() else time.monotonic() - self._last_used
 
     @property
     def is_idle(self) -> bool:
-        """Nothing runs in it, and its time without use is over or its login has expired."""
+        """Nothing runs in it, and its idle time is over or its login has expired."""
         return not self.turn.locked() and (self.unused_s >= self._idle_s or self.is_expired)
 
     @property
     def is_expired(self) -> bool:
-        """Whether the token that it was opened with is past its time."""
+        """The token that it was opened with has expired."""
         return self._token_expires_at is not None and self._token_expires_at <= time.time()
 
     async def _keep(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
@@ -113,39 +108,33 @@ class HeldSession:
                 self._opened.set_exception(error)
             else:
                 log.warning("engine session did not close cleanly", session=self.id, code=error.code)
-        except BaseException as error:  # a cancel too: whoever waits for the opening must hear of it
+        except BaseException as error:  # a cancel too: the task that waits for the opening must end
             if not self._opened.done():
                 self._opened.set_exception(error if isinstance(error, Exception) else SessionLost("Closed."))
             raise
 
 
 class HeldSessions:
-    """The sessions of this process by id. `forget` tells the record when one is gone."""
+    """The sessions of this process by id. `forget` closes the record of one that is gone."""
 
     def __init__(self, forget: Callable[[int], Awaitable[object]]) -> None:
         self._forget = forget
         self._sessions: dict[int, HeldSession] = {}
 
     def get(self, session_id: int) -> HeldSession | None:
-        """The session, if this process holds it."""
         return self._sessions.get(session_id)
 
     def ids(self) -> Sequence[int]:
-        """The sessions that are open here."""
         return list(self._sessions)
 
-    async def open(
-        self, place: HeldPlace, use: AbstractAsyncContextManager[Engine], options: SessionOptions
-    ) -> HeldSession:
-        """Open and hold one. Raises what the engine raises; then nothing is held."""
-        held = HeldSession(place)
+    async def open(self, held: HeldSession, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
+        """Open and hold it. Raises what the engine raises; then nothing is held."""
         await held.open(use, options)
-        self._sessions[place.id] = held
-        return held
+        self._sessions[held.id] = held
 
     @asynccontextmanager
     async def turn(self, held: HeldSession) -> AsyncGenerator[EngineSession]:
-        """Wait for this session's turn. Raises SessionLost when it died; a dead one is dropped."""
+        """Wait for the turn in this session. Raises SessionLost when it is dead or expired; it is dropped then."""
         async with held.turn:
             if self._sessions.get(held.id) is not held or held.is_expired or not await held.engine_session.is_alive():
                 if self._sessions.get(held.id) is held:
@@ -169,44 +158,45 @@ class HeldSessions:
             log.warning("record of a closed session stays open until the next heartbeat", session=session_id)
         return True
 
-    async def drop_of(self, gone: Callable[[str], bool]) -> None:
-        """Close those whose connectors are gone; a statement that runs in one ends."""
-        for held in list(self._sessions.values()):
-            if gone(held.connector) and self._sessions.get(held.id) is held:
+    async def _drop_all(self, sessions: Iterable[HeldSession], is_due: Callable[[HeldSession], bool]) -> None:
+        """One by one: while one closes, a statement may come for the next, or another task may drop it."""
+        for held in list(sessions):
+            if is_due(held) and self._sessions.get(held.id) is held:
                 await self.drop(held.id)
 
-    def named(self) -> Counter[tuple[str, int]]:
-        """Named sessions that are open here and have their records, by connector and user."""
-        return Counter(
-            (held.connector, held.user_id) for held in self._sessions.values() if held.named and held.is_recorded
-        )
-
-    def owners(self) -> set[int]:
-        """The users whose sessions are open here."""
-        return {held.user_id for held in self._sessions.values()}
+    async def drop_of(self, gone: Callable[[str], bool]) -> None:
+        """Close those whose connectors are gone; statements that run in them end."""
+        await self._drop_all(self._sessions.values(), lambda held: gone(held.connector))
 
     async def drop_owned_by(self, users: Collection[int]) -> None:
-        """Close the sessions of these users, all at once; a statement that runs in one ends."""
+        """Close the sessions of these users, all at once; statements that run in them end."""
         theirs = [held.id for held in self._sessions.values() if held.user_id in users]
         await asyncio.gather(*(self.drop(session_id) for session_id in theirs))
 
     async def drop_idle(self) -> None:
-        """Close what nobody used for its idle time."""
-        for held in list(self._sessions.values()):
-            # Looked at one by one: while one closes, a statement may come for the next.
-            if held.is_idle and self._sessions.get(held.id) is held:
-                await self.drop(held.id)
+        await self._drop_all(self._sessions.values(), lambda held: held.is_idle)
 
     async def make_room(self, user_id: int, *, keep: int) -> None:
-        """Close those sessions between statements of scripts that the user left longest, until `keep` are open."""
+        """Close those sessions between statements of scripts that are unused longest, until `keep` are open."""
         kept = [one for one in self._sessions.values() if one.user_id == user_id and not one.named]
         unused = sorted((one for one in kept if one.unused_s > 0), key=lambda one: one.unused_s)
-        for held in unused[max(keep - (len(kept) - len(unused)), 0) :]:
-            if not held.turn.locked() and self._sessions.get(held.id) is held:
-                await self.drop(held.id)
+        oldest = unused[max(keep - (len(kept) - len(unused)), 0) :]
+        await self._drop_all(oldest, lambda held: not held.turn.locked())
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
+
+    def owners(self) -> set[int]:
+        return {held.user_id for held in self._sessions.values()}
+
+    def named(self) -> Counter[tuple[str, int]]:
+        """The number of open and recorded named sessions by connector and user."""
+        return Counter(
+            (held.connector, held.user_id) for held in self._sessions.values() if held.named and held.is_recorded
+        )
 
     def recorded(self) -> Sequence[int]:
-        """The sessions that have a record as ours."""
+        """The sessions whose records name this process."""
         return [held.id for held in self._sessions.values() if held.is_recorded]
 
     async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
@@ -216,15 +206,11 @@ class HeldSessions:
         for session_id in set(renewed) - set(self._sessions):
             await self._forget(session_id)
 
-    async def aclose(self) -> None:
-        """Close all."""
-        await asyncio.gather(*(self.drop(session_id) for session_id in list(self._sessions)))
-
 
 class SessionShares:
     """`per_connector` named sessions of one process, at most half of them of one user.
 
-    Of the last quarter a user gets no more than an equal share: what each would have if one more user came.
+    Of the last quarter a user gets no more than the share that each would have if one more user came.
     """
 
     def __init__(self, held: HeldSessions, *, per_connector: int) -> None:
@@ -236,9 +222,22 @@ class SessionShares:
     def opening(self, connector: str, user_id: int, *, max_open: int) -> Generator[None]:
         """Around the opening of one more session of a user, who may have `max_open` in all.
 
-        Sessions that are being opened count: a connection exists before its record does. Raises too_many_sessions.
+        Sessions that are being opened count: a connection exists before its record. Raises too_many_sessions.
         """
-        self._require_share(connector, user_id, max_open=max_open)
+        open_here = self._opening + self._held.named()
+        own = sum(count for (_, owner), count in open_here.items() if owner == user_id)
+        if own >= max_open:
+            raise too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
+        by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
+        taken, most = sum(by_user.values()), self._per_connector
+        if taken >= most:
+            raise too_many_sessions(f"All {most} sessions of this connector are in use.")
+        share = most // 2 if taken < most - most // 4 else most // (len(by_user.keys() | {user_id}) + 1)
+        if by_user.get(user_id, 0) >= max(share, 1):
+            raise too_many_sessions(
+                f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."
+                " Close some of them."
+            )
         key = (connector, user_id)
         self._opening[key] += 1
         try:
@@ -247,32 +246,6 @@ class SessionShares:
             self._opening[key] -= 1
             if not self._opening[key]:
                 del self._opening[key]
-
-    def _require_share(self, connector: str, user_id: int, *, max_open: int) -> None:
-        open_here = self._opening + self._held.named()
-        own = sum(count for (_, owner), count in open_here.items() if owner == user_id)
-        if own >= max_open:
-            raise too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
-        by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
-        taken = sum(by_user.values())
-        if taken >= self._per_connector:
-            raise too_many_sessions(f"All {self._per_connector} sessions of this connector are in use.")
-        share = self._per_connector // 2
-        if taken >= self._per_connector - self._per_connector // 4:
-            share = self._per_connector // (len(by_user.keys() | {user_id}) + 1)
-        if by_user.get(user_id, 0) >= max(share, 1):
-            raise too_many_sessions(
-                f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."
-                " Close some of them."
-            )
-
-
-ImportOpener: TypeAlias = Callable[
-    [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
-]
-"""Opens what makes a table of a file, in place of a session with the engine."""
-
-_NOBODY = "Results have expired: no server can go on with this statement."
 
 
 class SessionOpener:
@@ -301,71 +274,45 @@ class SessionOpener:
         self._lease = lease
         self._max_kept = max_kept
         self._shares = SessionShares(held, per_connector=max_named)
+        # Statements that open a session to be kept: it is a connection to the data source, also while they wait to run.
         self._first_statements = Slots(per_connector=sys.maxsize, per_user=max_kept)
-        """Those that open a session to be kept: it is a connection to the data source, also while they wait to run."""
         self._imports = imports
-        # A lock lives as long as somebody holds it or waits for it.
+        # A lock exists as long as a task holds it or waits for it.
         self._openings: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
-        """The engine session for one statement, within the limits for its user and its connector.
-
-        Raises SessionLost when the named session is gone: it is never replaced silently.
-        """
+        """The session for one statement, within the limits. Raises SessionLost when its named session is gone."""
         held = self._held.get(assignment.session_id)
-        # An open session goes on with what it was opened with, also where its connector, as it is now, does not run.
+        # An open session continues with what it was opened with, also when its connector, as it is now, does not run.
         connector = (self._connectors.known if held else self._connectors.find)(assignment.connector)
         if connector is None:
             raise SessionLost(f"The connector {assignment.connector} is no longer configured.")
-        if assignment.import_plan is not None:
-            async with self._import(assignment, connector, user) as importing:
-                yield importing
-            return
-        if held is None and assignment.in_named_session:
-            raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
-        if held is None and assignment.keeps_session:
-            async with (
-                self._kept(assignment, connector, user) as kept,
-                self._session_in(kept, assignment, connector, user) as session,
-            ):
-                yield session
-        else:
-            async with self._session_in(held, assignment, connector, user) as session:
-                yield session
-
-    @asynccontextmanager
-    async def _session_in(
-        self, held: HeldSession | None, assignment: Assignment, connector: Connector, user: User
-    ) -> AsyncGenerator[EngineSession]:
-        """The session that is held, or one for this statement alone."""
-        if held is None:
-            options = await self._options(assignment, connector, user)
-            async with (
-                self._slots.slot(connector.key, user.id),
-                self._connectors.using(connector) as engine,
-                engine.session(user, options) as own,
-            ):
-                yield own
-            return
-        try:
-            async with self._held.turn(held) as session, self._slots.slot(connector.key, user.id):
-                yield session
-        finally:
+        async with AsyncExitStack() as stack:
+            if assignment.import_plan is not None:
+                if self._imports is None:
+                    raise rejected_by_rule("This server imports no files.")
+                options = await self._credentials.options(user, connector, token=assignment.token)
+                await stack.enter_async_context(self._slots.slot(connector.key, user.id))
+                engine = await stack.enter_async_context(self._connectors.using(connector))
+                yield await stack.enter_async_context(self._imports(assignment, user, engine, options))
+                return
+            # Never replaced silently: the effects of USE and SET are lost.
+            if held is None and assignment.in_named_session:
+                raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
+            if held is None and assignment.keeps_session:
+                held = await self._kept(assignment, connector, user, stack)
+            if held is None:
+                options = await self._options(assignment, connector, user)
+                await stack.enter_async_context(self._slots.slot(connector.key, user.id))
+                engine = await stack.enter_async_context(self._connectors.using(connector))
+                yield await stack.enter_async_context(engine.session(user, options))
+                return
             if not (held.named or assignment.keeps_session):
-                await self._held.drop(held.id)
-
-    @asynccontextmanager
-    async def _import(self, assignment: Assignment, connector: Connector, user: User) -> AsyncGenerator[EngineSession]:
-        if self._imports is None:
-            raise rejected_by_rule("This server imports no files.")
-        options = await self._credentials.options(user, connector, token=assignment.token)
-        async with (
-            self._slots.slot(connector.key, user.id),
-            self._connectors.using(connector) as engine,
-            self._imports(assignment, user, engine, options) as importing,
-        ):
-            yield importing
+                stack.push_async_callback(self._held.drop, held.id)
+            session = await stack.enter_async_context(self._held.turn(held))
+            await stack.enter_async_context(self._slots.slot(connector.key, user.id))
+            yield session
 
     @asynccontextmanager
     async def reattached(self, assignment: Assignment, user: User) -> AsyncGenerator[Attached]:
@@ -376,26 +323,20 @@ class SessionOpener:
         connector = self._connectors.find(assignment.connector)
         left = assignment.resumption
         if connector is None or left is None:
-            raise OutcomeUnknown(_NOBODY)
+            raise OutcomeUnknown(_NO_SERVER)
         try:
             options = await self._options(assignment, connector, user)
         except CredentialsRequired as error:
-            # The engine may have done it all: nothing here may sound like "send it again".
+            # The engine may have done it all: the message must not suggest to send it again.
             raise OutcomeUnknown(f"Results have expired: {error.message}") from error
         async with self._slots.slot(connector.key, user.id), self._connectors.using(connector) as engine:
             if not isinstance(engine, ResumableEngine):
-                raise OutcomeUnknown(_NOBODY)
+                raise OutcomeUnknown(_NO_SERVER)
             async with engine.reattach(user, options, left.mark.token, rows_read=left.rows) as attached:
                 yield attached
 
     async def open_named(
-        self,
-        record: SessionRecord,
-        connector: Connector,
-        user: User,
-        options: SessionOptions,
-        *,
-        max_open: int,
+        self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
     ) -> bool:
         """Open and record the session of create_session; False when the user has `max_open` already.
 
@@ -405,47 +346,42 @@ class SessionOpener:
         with self._shares.opening(connector.key, user.id, max_open=max_open):
             return await self._open(record, connector, user, options, max_open=max_open)
 
-    @asynccontextmanager
     async def _kept(
-        self, assignment: Assignment, connector: Connector, user: User
-    ) -> AsyncGenerator[HeldSession | None]:
-        """A session for the statements of one script: recorded, so that the next one finds its way here.
+        self, assignment: Assignment, connector: Connector, user: User, stack: AsyncExitStack
+    ) -> HeldSession | None:
+        """A session for the statements of one script: recorded, so that the next one is sent to this process.
 
         Of several statements that continue one script at once, the first opens it and the others find it.
         """
-        async with AsyncExitStack() as place:
-            async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
-                held = self._held.get(assignment.session_id)
-                if held is None:
-                    await place.enter_async_context(self._first_statements.slot(connector.key, user.id))
-                    held = await self._keep_new(assignment, connector, user)
-            yield held
-
-    async def _keep_new(self, assignment: Assignment, connector: Connector, user: User) -> HeldSession | None:
-        await self._held.make_room(user.id, keep=self._max_kept - 1)
-        record = SessionRecord(
-            id=assignment.session_id,
-            guid="",
-            user_id=user.id,
-            connector=connector.key,
-            dialect=connector.dialect,
-            named=False,
-            properties=(),
-            settings=assignment.settings,
-            sealed_credentials=None,
-            owner=self._owner,
-            is_live=True,
-            idle=connector.limits.session_idle,
-            last_used_at=datetime.now(UTC),
-        )
-        await self._open(record, connector, user, await self._options(assignment, connector, user), max_open=0)
-        return self._held.get(record.id)
+        async with self._openings.setdefault(assignment.session_id, asyncio.Lock()):
+            held = self._held.get(assignment.session_id)
+            if held is not None:
+                return held
+            await stack.enter_async_context(self._first_statements.slot(connector.key, user.id))
+            await self._held.make_room(user.id, keep=self._max_kept - 1)
+            record = SessionRecord(
+                id=assignment.session_id,
+                guid="",
+                user_id=user.id,
+                connector=connector.key,
+                dialect=connector.dialect,
+                named=False,
+                properties=(),
+                settings=assignment.settings,
+                sealed_credentials=None,
+                owner=self._owner,
+                is_live=True,
+                idle=connector.limits.session_idle,
+                last_used_at=datetime.now(UTC),
+            )
+            await self._open(record, connector, user, await self._options(assignment, connector, user), max_open=0)
+            return self._held.get(record.id)
 
     async def _open(
         self, record: SessionRecord, connector: Connector, user: User, options: SessionOptions, *, max_open: int
     ) -> bool:
-        place = HeldPlace(record.id, connector.key, user, named=record.named, idle=record.idle)
-        held = await self._held.open(place, self._connectors.using(connector), options)
+        held = HeldSession(record.id, connector.key, user, named=record.named, idle=record.idle)
+        await self._held.open(held, self._connectors.using(connector), options)
         try:
             held.is_recorded = await self._records.open(record, lease=self._lease, max_open=max_open)
         finally:

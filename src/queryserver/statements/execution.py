@@ -2,14 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeGuard, assert_never
 from uuid import uuid4
 
-import pyarrow as pa
 import structlog
 
 from queryserver.engines.protocol import (
@@ -23,28 +22,27 @@ from queryserver.engines.sessions import submitted
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
-from queryserver.formats.columns import Column, Segment, Truncation, TruncationReason, bounded
+from queryserver.formats.columns import Segment, Truncation, bounded
 from queryserver.platform.metrics import UNMEASURED, StatementMetrics
 from queryserver.results.segments import ResultStore
-from queryserver.sql.positions import Position, position_of
+from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
-from queryserver.statements.leases import LeaseLost, RecordSettings, RunRecord, storable
+from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome, StatementState
-from queryserver.statements.rows import StatementLeases
+from queryserver.statements.run_record import LeaseLost, RunRecord, beside, storable
 from queryserver.statements.spool import SEGMENT_AGE_S, Caps, Spool, with_pauses
 
 log = structlog.get_logger(__name__)
 
+# A statement that ends within this time is never shown as running.
 _QUICK_S = 0.05
 _POLL_S = 1.0
 _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
 _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-
-# A statement that has run this long is worth storing each page before the next is asked for, so that another runner
-# could go on exactly there; below it small results stay in the record and pages share a segment.
+# Of a statement that has run this long, each page is stored before the next is fetched, so that another runner could
+# continue exactly there; below it small results stay in the record and pages share a segment.
 _EXACT_AFTER_S = 2.0
-
 
 Attached = tuple[EngineSession, OperationHandle]
 """A statement that another runner has left at the engine, and the session to follow it in."""
@@ -92,10 +90,12 @@ class Execution:
         self._record = RunRecord(
             assignment,
             leases,
-            RecordSettings(settings.log_max_bytes, settings.retention, settings.lease),
-            notify,
-            before_end,
-            metrics,
+            log_max_bytes=settings.log_max_bytes,
+            retention=settings.retention,
+            lease=settings.lease,
+            notify=notify,
+            before_end=before_end,
+            metrics=metrics,
         )
         self._log = self._record.log
         self._begun = time.monotonic()
@@ -105,10 +105,11 @@ class Execution:
         self._session: EngineSession | None = None
         self._handle: OperationHandle | None = None
         self._polling = asyncio.Lock()
-        # Where another runner could go on, after everything that is stored.
+        # Where another runner could continue, after everything that is stored.
         self._token: str | None = None
         self._is_reading = False
-        self._sent = assignment.sent
+        self.was_sent = assignment.sent
+        """The engine has the statement, or may have it."""
         self._accepted = assignment.resumption is not None
         self._detached = False
         self._progress = 50
@@ -116,7 +117,7 @@ class Execution:
             self.stop("Canceled.")
 
     def stop(self, message: str) -> None:
-        """Ask for the end of the statement; it ends as `canceled` once the engine has confirmed."""
+        """Request the end of the statement; it becomes `canceled` once the engine has confirmed."""
         self._stop_message = self._stop_message or message
         self._stopping = self._stopping or StatementState.CANCELED
         self._stop.set()
@@ -127,7 +128,7 @@ class Execution:
         self.stop("")
 
     def detach(self) -> bool:
-        """End the work on a statement that the engine goes on with for another runner; False when it cannot."""
+        """Leave a statement running at the engine for another runner; False when that is not possible."""
         if not (isinstance(self._session, ResumableSession) and self._record.is_running) or self._stopping is not None:
             return False
         self._session.detach()
@@ -136,32 +137,24 @@ class Execution:
         return True
 
     async def give_up(self) -> None:
-        """Record an end although the engine has not confirmed any: this process is about to end.
-
-        Has no effect once an end is recorded. Raises nothing.
-        """
+        """Record an end that the engine has not confirmed, because this process ends. Raises nothing."""
         message = "The server was stopped before the engine confirmed the end: it may or may not have taken effect."
         outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
         with suppress(LeaseLost, DatabaseUnavailable):
             await self._record.finish(outcome, engine_is_done=False)
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether the engine has seen it, or may have."""
-        return self._sent
 
     async def run(self) -> None:
         """Returns when the terminal state is recorded, or the lease is lost."""
         try:
             await self._finish_somehow(await self._supervised())
         except (LeaseLost, DatabaseUnavailable) as error:
-            # Another runner has it, it was canceled before it was sent, or the sweep will find it.
+            # Another runner has it, it was canceled before it was sent, or the sweep will take it.
             if isinstance(error, LeaseLost) and self._stopping is None:
                 self._metrics.lease_lost()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _supervised(self) -> Outcome:
-        """The outcome of the work, which is stopped when asked for or when its time is over."""
+        """The outcome of the work, which is stopped on request or when its time is over."""
         if self._seconds_left() == 0:
             self._stopping = self._stopping or StatementState.TIMED_OUT
         if self._stopping is not None and not self._accepted:
@@ -186,23 +179,33 @@ class Execution:
             await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
-        """Tell the engine to stop until it confirms; in the end take its session away."""
+        """Cancel at the engine until it confirms; after that, cancel the task, which closes the session."""
         wait_s = self._settings.cancel_wait.total_seconds()
-        for _ in range(_STOP_TRIES if self._sent and not self._detached else 0):
+        for _ in range(_STOP_TRIES if self.was_sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
                 with suppress(EngineError):
                     await self._session.cancel(self._handle)
             if (await asyncio.wait({work}, timeout=wait_s))[0]:
                 return
             if self._stopping is StatementState.TIMED_OUT:
-                # The client is told in time; the engine is still pressed to stop (Contract editor 3.3).
+                # The client sees the end in time; the cancels at the engine continue (Contract editor 3.3).
                 await self._record.finish(self._stopped(), engine_is_done=False)
         work.cancel()
         await asyncio.wait({work}, timeout=wait_s)
 
     async def _work(self) -> Outcome:
         try:
-            return await (self._resumed() if self.assignment.resumption else self._work_with_retries())
+            if self.assignment.resumption:
+                return await self._resumed()
+            try:
+                return await self._attempt()
+            except (EngineUnavailable, SessionLost):
+                # Sent again only when the engine refused it before starting: once, in a new session.
+                if self.assignment.in_named_session or self._accepted or self._stopping is not None:
+                    raise
+            self._log.add("The engine could not take the statement, trying once more.")
+            await asyncio.sleep(0.2)
+            return await self._attempt()
         except EngineError as error:
             return self._failed(error)
         except (LeaseLost, DatabaseUnavailable):
@@ -211,29 +214,18 @@ class Execution:
             return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
         except QueryServerError as error:
             return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
-        except Exception:  # the outer wall of a task: whatever happens, the statement ends with a reason
+        except Exception:  # the outer wall of a task: in any case the statement ends with a reason
             error_id = uuid4().hex
             log.exception("statement failed inside the service", error_id=error_id)
             return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
 
-    async def _work_with_retries(self) -> Outcome:
-        """A statement is sent again only when the engine refused it before starting: once, in a new session."""
-        try:
-            return await self._attempt()
-        except (EngineUnavailable, SessionLost):
-            if self.assignment.in_named_session or self._accepted or self._stopping is not None:
-                raise
-            self._log.add("The engine could not take the statement, trying once more.")
-            await asyncio.sleep(0.2)
-            return await self._attempt()
-
     async def _attempt(self) -> Outcome:
         async with self._open_session(self.assignment) as session:
             if not await self._record.mark_sent():
-                # A cancel is asked for, or the statement is no longer ours: then nothing takes this outcome.
+                # A cancel is requested, or the statement is no longer ours: then this outcome is not recorded.
                 self.stop("")
                 return self._stopped()
-            self._sent = True
+            self.was_sent = True
             if self._stopping is not None:
                 return self._stopped()
             handle = await session.submit(self.assignment.statement)
@@ -242,14 +234,11 @@ class Execution:
                 return await self._follow(session, handle)
 
     async def _resumed(self) -> Outcome:
-        """Follow what another runner has left at the engine. An engine out of reach is tried again for a while."""
+        """Follow what another runner has left at the engine; an engine out of reach is retried for half a minute."""
         self._log.add("Another server goes on with this statement.")
         for wait_s in (*_REATTACH_WAITS_S, None):
             try:
-                async with (
-                    self._reattach(self.assignment) as (session, handle),
-                    self._operation(session, handle),
-                ):
+                async with self._reattach(self.assignment) as (session, handle), self._operation(session, handle):
                     return await self._follow(session, handle)
             except EngineUnavailable as error:
                 if wait_s is None:
@@ -259,7 +248,7 @@ class Execution:
 
     @asynccontextmanager
     async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
-        """A statement at the engine; whoever leaves early leaves nothing running, unless another runner goes on."""
+        """A statement at the engine; it is canceled when this is left early, unless another runner continues it."""
         self._session, self._handle = session, handle
         async with submitted(session, handle, is_left=lambda: self._detached):
             try:
@@ -270,27 +259,23 @@ class Execution:
                 self._session = self._handle = None
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
-        status = await self._quick_look(session, handle)
+        until = time.monotonic() + _QUICK_S
+        status = await self._polled(session, handle, wait_s=_QUICK_S)
+        while not status.state.is_terminal and (left_s := until - time.monotonic()) > 0:
+            status = await self._polled(session, handle, wait_s=left_s)
         self._note(status)
         if status.state.is_terminal and not status.has_result_set:
             return await self._recorded(session, handle, status)
         if not status.state.is_terminal:
             await self._record.mark_running(self._progress, self._token)
-        async with beside(self._report_regularly(session, handle)):
+        # When the reports fail, the next write of the main work fails the same way.
+        async with beside(statement_reports=self._report_regularly(session, handle)):
             while not status.state.is_terminal:
                 status = await self._polled(session, handle, wait_s=_POLL_S)
             return await self._recorded(session, handle, status)
 
-    async def _quick_look(self, session: EngineSession, handle: OperationHandle) -> OperationStatus:
-        """The status after a moment: what ends within it need not be shown as running."""
-        until = time.monotonic() + _QUICK_S
-        while True:
-            status = await self._polled(session, handle, wait_s=max(until - time.monotonic(), 0))
-            if status.state.is_terminal or time.monotonic() >= until:
-                return status
-
     async def _polled(self, session: EngineSession, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """The status. Where to go on after it is stored before anybody asks the engine for more."""
+        """The status. The mark after it is stored before the next request to the engine."""
         async with self._polling:
             status = await session.poll(handle, wait_s=wait_s)
             if not self._is_reading:
@@ -299,19 +284,16 @@ class Execution:
         return status
 
     async def _recorded(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
-        """The outcome, in the record before the engine forgets the statement: whoever takes over needs one of both."""
-        outcome = await self._ended(session, handle, status)
-        await self._finish_somehow(outcome)
-        return outcome
-
-    async def _ended(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
+        """The outcome, recorded before the engine forgets the statement: another runner needs one of both."""
         match status.state:
             case OperationState.FINISHED if status.has_result_set:
                 outcome = await self._read(session, handle)
             case OperationState.FINISHED:
                 outcome = Outcome(StatementState.SUCCESS, modified_row_count=status.modified_rows)
+            case OperationState.CANCELED if self._stopping:
+                outcome = self._stopped()
             case OperationState.CANCELED:
-                outcome = self._stopped() if self._stopping else _canceled_elsewhere()
+                outcome = Outcome(StatementState.FAILED, "engine_error", "The statement was canceled at the engine.")
             case OperationState.FAILED if self._never_started(status.error):
                 self._accepted = False
                 raise status.error
@@ -323,32 +305,27 @@ class Execution:
                 assert_never(status.state)
         with suppress(EngineError):
             self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
-        self._conclude(outcome)
-        return outcome
-
-    def _conclude(self, outcome: Outcome) -> None:
-        """The last lines of a statement that has ended well, after all that its engine had to say."""
         if outcome.truncated_reason:
             self._log.add(outcome.message)
-        if outcome.state is StatementState.AVAILABLE:
-            self._log.add(f"Finished: {outcome.rows} rows stored.")
-        elif outcome.state is StatementState.SUCCESS:
-            self._log.add("Finished.")
+        if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
+            self._log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
+        await self._finish_somehow(outcome)
+        return outcome
 
     async def _read(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         self._is_reading = True
-        told = await session.columns(handle)
-        columns = bounded(told)
-        settings = self._settings
-        caps = Caps(self.assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
-        to_the_end = changes_data(self.assignment.statement, self.assignment.dialect)
-        spool = Spool(
-            self._results,
-            self.assignment.lease,
-            caps,
-            self._segment_sink(columns),
-            stored=self.assignment.resumption,
-        )
+        engine_columns = await session.columns(handle)
+        columns = bounded(engine_columns)
+        settings, assignment = self._settings, self.assignment
+        to_the_end = changes_data(assignment.statement, assignment.dialect)
+
+        async def make_visible(segment: Segment, token: str | None) -> None:
+            await self._record.mark_running(self._progress, self._token)
+            await self._record.add_segment(segment, columns, token)
+            self._token = token
+
+        caps = Caps(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
+        spool = Spool(self._results, assignment.lease, caps, make_visible, stored=assignment.resumption)
         token = self._token
         try:
             async with aclosing(with_pauses(session.batches(handle), pause_s=SEGMENT_AGE_S)) as batches:
@@ -357,7 +334,10 @@ class Execution:
                         await spool.flush_if_old()
                         continue
                     token, before = _token(session, handle), token
-                    await spool.add(batch if columns == told else _named(batch, columns), token)
+                    if columns != engine_columns and batch.num_columns == len(columns):
+                        # The names of the record, which were cut: every stored segment repeats them.
+                        batch = batch.rename_columns([column.name for column in columns])  # noqa: PLW2901
+                    await spool.add(batch, token)
                     if token != before and time.monotonic() - self._begun > _EXACT_AFTER_S:
                         await spool.store()
                         await self._record.moved(self._progress, token)
@@ -366,37 +346,22 @@ class Execution:
             spooled = await spool.finish()
         finally:
             await spool.aclose()
-        status = await session.poll(handle)
+        message, rows = "", spooled.rows
+        if spooled.truncated_reason is not None:
+            message = Truncation(spooled.truncated_reason, assignment.limit_source).message(
+                rows=rows, max_rows=settings.result_max_rows, max_bytes=caps.size_bytes, may_change=to_the_end
+            )
         return Outcome(
             StatementState.AVAILABLE,
-            message=self._truncation_message(spooled.truncated_reason, spooled.rows, may_change=to_the_end),
+            message=message,
             has_result_set=True,
             columns=columns,
-            rows=spooled.rows,
+            rows=rows,
             size_bytes=spooled.size_bytes,
             truncated_reason=spooled.truncated_reason,
-            modified_row_count=status.modified_rows,
+            modified_row_count=(await session.poll(handle)).modified_rows,
             inline_result=spooled.inline,
         )
-
-    def _truncation_message(self, reason: TruncationReason | None, rows: int, *, may_change: bool) -> str:
-        if reason is None:
-            return ""
-        settings = self._settings
-        return Truncation(reason, self.assignment.limit_source).message(
-            rows=rows,
-            max_rows=settings.result_max_rows,
-            max_bytes=settings.result_max_bytes,
-            may_change=may_change,
-        )
-
-    def _segment_sink(self, columns: tuple[Column, ...]) -> Callable[[Segment, str | None], Awaitable[None]]:
-        async def make_visible(segment: Segment, token: str | None) -> None:
-            await self._record.mark_running(self._progress, self._token)
-            await self._record.add_segment(segment, columns, token)
-            self._token = token
-
-        return make_visible
 
     async def _report_regularly(self, session: EngineSession, handle: OperationHandle) -> None:
         shown = None
@@ -411,11 +376,11 @@ class Execution:
                 await self._record.report(self._progress, None)
 
     def _note(self, status: OperationStatus) -> None:
-        """Engines that tell no progress are half way until they are done (Contract editor 7.1)."""
+        """The progress of engines that report none is 50 until they are done (Contract editor 7.1)."""
         self._progress = 50 if status.progress is None else min(status.progress, 99)
 
     async def _finish_somehow(self, outcome: Outcome) -> None:
-        """Record the outcome, or at least the end: whatever an engine answers, a statement does not stay running."""
+        """Record the outcome, or at least the end: with any answer of an engine, no statement stays running."""
         try:
             await self._record.finish(outcome)
         except (LeaseLost, DatabaseUnavailable):
@@ -428,26 +393,22 @@ class Execution:
             await self._record.finish(Outcome(StatementState.FAILED, error_code="result_store_failed", message=message))
 
     def _never_started(self, error: EngineError | None) -> TypeGuard[EngineError]:
-        """Whether the engine says that the statement did not reach it, and nobody was told otherwise."""
+        """Whether the statement did not reach the engine, and no client has seen it running."""
         return isinstance(error, EngineUnavailable | SessionLost) and not self._record.is_running
 
     def _failed(self, error: EngineError) -> Outcome:
         if self._stopping is not None:
             return self._stopped()
-        self._metrics.engine_failed(self.assignment.dialect, error.code)
+        assignment = self.assignment
+        self._metrics.engine_failed(assignment.dialect, error.code)
         message = storable(error.message)
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
-        return Outcome(
-            StatementState.FAILED, error_code=error.code, message=message, error_position=self._position(error)
-        )
-
-    def _position(self, error: EngineError) -> Position | None:
-        """Within the statement of the client: to open a session, and for an import, the engine is sent others."""
-        assignment = self.assignment
-        if not self._sent or assignment.import_plan is not None:
-            return None
-        return position_of(error.place, assignment.statement)
+        position = None
+        # To open a session, and for an import, the engine is sent other statements than the client's.
+        if self.was_sent and assignment.import_plan is None:
+            position = position_of(error.place, assignment.statement)
+        return Outcome(StatementState.FAILED, error_code=error.code, message=message, error_position=position)
 
     def _stopped(self) -> Outcome:
         if self._stopping is StatementState.TIMED_OUT:
@@ -458,28 +419,6 @@ class Execution:
         return max((self.assignment.deadline_at - datetime.now(UTC)).total_seconds(), 0)
 
 
-def _named(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
-    """With the names of the record, which were cut: every stored segment repeats them."""
-    if batch.num_columns != len(columns):
-        return batch
-    return batch.rename_columns([column.name for column in columns])
-
-
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
-    """Where another runner could go on; None for engines whose statements end with their client."""
+    """Where another runner could continue; None for engines whose statements end with their client."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
-
-
-def _canceled_elsewhere() -> Outcome:
-    return Outcome(StatementState.FAILED, "engine_error", "The statement was canceled at the engine.")
-
-
-@asynccontextmanager
-async def beside(coroutine: Coroutine[None, None, None]) -> AsyncGenerator[None]:
-    """Something that runs while inside. When it fails, the next write of the main work fails the same way."""
-    task = asyncio.create_task(coroutine)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

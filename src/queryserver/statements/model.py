@@ -1,4 +1,4 @@
-"""A statement: its record, its states and what they look like on the wire (Contract editor 2, 3)."""
+"""Values of statements: states, record, lease, outcome, end (Contract editor 2, 3)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,11 +33,16 @@ class StatementState(StrEnum):
     @property
     def wire_status(self) -> str:
         """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
-        return _WIRE_STATUS.get(self, self.value)
+        return {"success": "available", "timed_out": "failed"}.get(self.value, self.value)
 
 
 ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
-_WIRE_STATUS = {StatementState.SUCCESS: "available", StatementState.TIMED_OUT: "failed"}
+_OUTCOMES = {
+    StatementState.CANCELED: (1, "canceled"),
+    StatementState.TIMED_OUT: (-4, "statement_timeout"),
+    StatementState.EXPIRED: (-3, "expired"),
+    StatementState.CLOSED: (-3, "closed"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class StatementTimes:
 
 @dataclass(frozen=True, slots=True)
 class StatementStatus:
-    """What check_status tells; the part of the record that is read most."""
+    """The part of the record that check_status answers, and that is read most."""
 
     id: UUID
     history_id: int
@@ -86,45 +91,35 @@ class StatementStatus:
     times: StatementTimes
     limit_source: LimitSource | None = None
     queue_position: int | None = None
-    """1: it is the next one. Only where it was asked for, and only while `is_queued`."""
+    """1: it is the next one. Only where it was requested, and only while `is_queued`."""
 
     @property
     def is_queued(self) -> bool:
-        """Whether it waits for a place of its connector."""
+        """Whether it waits for a free slot of its connector."""
         return self.state is StatementState.WAITING and self.times.started is None
 
     @property
     def has_ended_well(self) -> bool:
-        """Whether it succeeded and what it gave is still there; for `success` that is an empty table."""
+        """Whether it succeeded and its result still exists; for `success` that is an empty table."""
         return self.state in {StatementState.AVAILABLE, StatementState.SUCCESS}
 
     @property
     def truncation(self) -> Truncation | None:
-        """What cut the stored result, if anything did."""
+        """Why the stored result is incomplete; None: it is complete."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
     @property
     def outcome(self) -> tuple[int, str] | None:
-        """`status` and `code` of a statement that has no result to give; None while all is well (Contract 3.2)."""
-        match self.state:
-            case StatementState.FAILED:
-                code = self.error_code or "engine_error"
-                return (401 if code == "credentials_required" else 1), code
-            case StatementState.CANCELED:
-                return 1, "canceled"
-            case StatementState.TIMED_OUT:
-                return -4, "statement_timeout"
-            case StatementState.EXPIRED:
-                return -3, "expired"
-            case StatementState.CLOSED:
-                return -3, "closed"
-            case _:
-                return None
+        """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
+        if self.state is StatementState.FAILED:
+            code = self.error_code or "engine_error"
+            return (401 if code == "credentials_required" else 1), code
+        return _OUTCOMES.get(self.state)
 
 
 @dataclass(frozen=True, slots=True)
 class StatementHandle:
-    """What the client gets to hold: position in the script, opaque names, session (Contract editor 2.1)."""
+    """The handle that the client receives: position in the script, opaque names, session (Contract editor 2.1)."""
 
     statement: str
     statement_index: int
@@ -138,7 +133,7 @@ class StatementHandle:
 
     @property
     def has_more_statements(self) -> bool:
-        """Whether the script goes on after this statement."""
+        """Whether the script has statements after this one."""
         return self.statement_index < self.statements_count - 1
 
 
@@ -168,6 +163,14 @@ class StatementRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """The record that execute made, or found under the same idempotency key."""
+
+    record: StatementRecord
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class IdempotencyKey:
     """The caller's key and the digest of what it was used for (Contract editor 4.4)."""
 
@@ -182,7 +185,7 @@ class TextLimits:
     max_bytes_per_user: int = 256 * 1024 * 1024
     """Of all texts that are longer than `kept_bytes`, until they are cut."""
     kept_bytes: int = 16 * 1024
-    """Shorter texts are never cut, and count nothing."""
+    """Shorter texts are never cut and do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +197,25 @@ class NewStatement:
     connector: str
     dialect: str
     handle: StatementHandle
-    script: str | None
-    script_id: int | None
-    database: str | None
-    settings: Mapping[str, str]
     row_limit: int
     timeout: timedelta
     has_result_set: bool
-    in_history: bool
-    in_named_session: bool
-    keeps_session: bool
-    """The session stays open for further statements."""
-    parent_uuid: str
     owner: str | None
     lease: timedelta
     idempotency: IdempotencyKey | None
     max_active: int
     max_spool_bytes: int
+    script: str | None = None
+    script_id: int | None = None
+    database: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    in_history: bool = True
+    in_named_session: bool = False
+    keeps_session: bool = False
+    """The session stays open for further statements."""
+    parent_uuid: str = ""
     import_plan: Mapping[str, Any] | None = None
-    """Set: the statement is for people; the runner makes a table from a file (Contract importer 13)."""
+    """Set: the runner makes a table from a file, and `statement` only describes it (Contract importer 13)."""
     token: SealedToken | None = None
     """Set: the engine takes the caller's own token (Contract platform 3.9)."""
     texts: TextLimits = TextLimits()
@@ -229,11 +232,19 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimScope:
+    """What a runner can run: statements of these connectors, and those of the sessions that it holds."""
+
+    connectors: Sequence[str]
+    sessions: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineMark:
-    """Where to go on at the engine; stored in one transaction with the rows and log lines that came before it."""
+    """Where to continue at the engine; stored in one transaction with the rows and log lines that came before it."""
 
     token: str
-    """What `ResumableEngine.reattach` reads."""
+    """Argument of `ResumableEngine.reattach`."""
     log_lines: int = 0
     """How many of the engine's log lines are stored."""
 
@@ -251,7 +262,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A claimed statement with all that a runner needs."""
+    """A claimed statement with everything that a runner needs."""
 
     lease: Lease
     user_id: int
@@ -265,15 +276,13 @@ class Assignment:
     keeps_session: bool
     row_limit: int
     deadline_at: datetime
-    sent: bool
-    cancel_requested: bool
+    sent: bool = False
+    cancel_requested: bool = False
     history_id: int = 0
     resumption: Resumption | None = None
-    """Set when the engine has the statement and another runner may go on following it."""
+    """Set when the engine has the statement and another runner may follow it."""
     import_plan: Mapping[str, Any] | None = None
-    """Set: a table is made from a file, and the engine never sees `statement`."""
     token: SealedToken | None = None
-    """See NewStatement."""
     limit_source: LimitSource | None = None
     log_lines: int = 0
     """How many lines the log has: the first one is written with the record."""
@@ -281,7 +290,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a statement ended, with everything that is stored about it in one transaction."""
+    """How a statement ended; stored in one transaction."""
 
     state: StatementState
     error_code: str | None = None
@@ -315,7 +324,7 @@ class LogPage:
     start: int
     lines: Sequence[str]
     progress: int
-    jobs: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    jobs: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +346,7 @@ class HistoryEntry:
 
     @property
     def is_queued(self) -> bool:
-        """As of StatementStatus."""
+        """Whether it waits for a free slot of its connector."""
         return self.state is StatementState.WAITING and self.times.started is None
 
 
@@ -363,21 +372,10 @@ class StatementEnd:
     @property
     def outcome(self) -> str:
         """`ok`, or the code of the failure as clients see it."""
-        match self.state:
-            case StatementState.CANCELED:
-                return "canceled"
-            case StatementState.TIMED_OUT:
-                return "statement_timeout"
-            case StatementState.FAILED:
-                return self.error_code or "engine_error"
-            case _:
-                return "ok"
+        if self.state is StatementState.FAILED:
+            return self.error_code or "engine_error"
+        return _OUTCOMES.get(self.state, (0, "ok"))[1]
 
 
 OnEnd: TypeAlias = Callable[[StatementEnd], None]
 """Called once for each statement, when its end is committed, by the process that committed it."""
-
-
-def unobserved(end: StatementEnd) -> None:
-    """For processes in which nobody takes part in ends."""
-    del end

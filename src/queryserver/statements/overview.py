@@ -1,4 +1,4 @@
-"""Statements of all users, as administrators see them."""
+"""Statements of all users for administrators: list, show, stop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,15 +12,54 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Row
 from queryserver.platform.logs import AuditTrail
 from queryserver.statements.model import ACTIVE, StatementState, StatementTimes
-from queryserver.statements.repository import StatementRecords
-from queryserver.statements.rows import times_of
+from queryserver.statements.repository import StatementRecords, times_of
 
 LONGEST_AGE_S = 10 * 365 * 86400
 """Of `OverviewFilter.older_than`."""
+_POLL_EVERY_S = 0.25
+
+# Columns that have the name and the type of a field.
+_FIELDS = (
+    "id", "history_id", "connector", "dialect", "rows", "size_bytes", "progress", "session_id", "error_code",
+    "canceled_by",
+)  # fmt: skip
+_DETAIL_FIELDS = ("statement", "text_is_cut", "database", "message", "row_limit", "timeout_s")
+_ENTRY = f"""statements.{", ".join(_FIELDS)}, username, state, recorded_at, sent_at, ended_at, now() as read_at, owner,
+    cancel_requested_at is not null as cancel_requested, import_plan is not null as is_import"""
+
+_FROM = "from statements join users on users.id = user_id"
+
+_USER = """user_id = (
+    select id from users where username_key in ({name}, lower({name})) order by username_key = {name} desc limit 1
+)"""
+
+# The record with that number may have been deleted since the page before.
+_OLDER = """(recorded_at, history_id) < (
+    (select recorded_at from statements where history_id <= {name} order by history_id desc limit 1), {name}
+)"""
+
+# From one dialect to the next by the index: PostgreSQL's own `distinct` would read every entry of the user.
+_DIALECTS = """
+    with recursive found (dialect) as (
+        (
+            select dialect from statements where user_id = $1 and in_history order by dialect limit 1
+        )
+        union all
+        select (
+            select dialect from statements
+            where user_id = $1 and in_history and dialect > found.dialect order by dialect limit 1
+        )
+        from found where found.dialect is not null
+    )
+    select dialect from found where dialect is not null
+"""
+
+CancelNotifier: TypeAlias = Callable[[UUID, str | None], Awaitable[None]]
+"""Passes a recorded cancel on to the process that has the statement, which is the second argument."""
 
 
 class StatementStates(StrEnum):
-    """Words for the states that are listed."""
+    """The values of the parameter `state` of the list."""
 
     ACTIVE = "active"
     ALL = "all"
@@ -44,13 +83,13 @@ class StatementStates(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OverviewFilter:
-    """Which statements are listed; what is None does not matter."""
+    """Which statements are listed; None: any."""
 
     states: tuple[StatementState, ...] | None = None
     user: str | None = None
     connector: str | None = None
     older_than: timedelta | None = None
-    """Recorded that long ago or longer."""
+    """Recorded at least that long ago."""
     after: int | None = None
     """Only those recorded before the one with this `history_id`: the next page."""
 
@@ -70,7 +109,7 @@ class OverviewEntry:
     size_bytes: int
     progress: int
     server: str | None
-    """The process that runs it, or ran it last; None while no process has it."""
+    """The process that runs it or ran it last; None while no process has it."""
     session_id: int
     error_code: str | None
     cancel_requested: bool
@@ -80,7 +119,7 @@ class OverviewEntry:
 
 @dataclass(frozen=True, slots=True)
 class OverviewDetails:
-    """One statement with everything that is recorded about it, but for its result."""
+    """One statement with everything that is recorded about it, except its result."""
 
     entry: OverviewEntry
     statement: str
@@ -92,67 +131,65 @@ class OverviewDetails:
     deadline: datetime
 
 
-_ENTRY = """statements.id, history_id, username, connector, dialect, state, recorded_at, sent_at, ended_at,
-    now() as read_at, rows, size_bytes, progress, owner, session_id, error_code,
-    cancel_requested_at is not null as cancel_requested, canceled_by, import_plan is not null as is_import"""
+class StatementAdministration:
+    """Reads and stops the statements of all users. The caller checks that the user is an administrator."""
 
-_FROM = "from statements join users on users.id = user_id"
-
-# The words of the partial indexes on active statements.
-_ONLY_ACTIVE = "state in ('waiting', 'running')"
-
-_USER = """user_id = (
-    select id from users where username_key in ({name}, lower({name})) order by username_key = {name} desc limit 1
-)"""
-
-
-_NEWEST_FIRST = "order by recorded_at desc, history_id desc"
-
-# The record with that number may have been deleted since the page before.
-_OLDER = """(recorded_at, history_id) < (
-    (select recorded_at from statements where history_id <= {name} order by history_id desc limit 1), {name}
-)"""
-
-
-class StatementOverview:
-    """Reads records. Both raise DatabaseUnavailable."""
-
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, records: StatementRecords, notify_cancel: CancelNotifier, audit: AuditTrail
+    ) -> None:
         self._database = database
+        self._records = records
+        self._notify_cancel = notify_cancel
+        self._audit = audit
 
-    async def page(self, chosen: OverviewFilter, *, limit: int) -> Sequence[OverviewEntry]:
-        """At most `limit` of the statements that fit, newest first.
-
-        Active statements are found by a partial index, others by the time of their record.
-        """
+    async def page(self, chosen: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
+        """Statements newest first, and `after` for the next page; None: there is none."""
+        # Active statements are found by a partial index, others by the time of their record.
         conditions, arguments = _conditions(chosen)
-        arguments.append(limit)
-        sql = f"select {_ENTRY} {_FROM} where {conditions} {_NEWEST_FIRST} limit ${len(arguments)}"
-        return [_entry(row) for row in await self._database.fetch(sql, *arguments)]
+        rows = await self._database.fetch(
+            f"""select {_ENTRY} {_FROM} where {conditions}
+            order by recorded_at desc, history_id desc limit ${len(arguments) + 1}""",
+            *arguments,
+            limit + 1,
+        )
+        page = [_entry(row) for row in rows[:limit]]
+        return page, page[-1].history_id if len(rows) > limit else None
 
-    async def details(self, statement_id: UUID) -> OverviewDetails | None:
-        """One statement with its text."""
-        row = await self._database.row(
-            f"""select {_ENTRY}, statement, text_is_cut, database, message, row_limit, timeout_s, deadline_at
-            {_FROM} where statements.id = $1""",
-            statement_id,
-        )
+    async def details(self, statement_id: UUID, *, by: str) -> OverviewDetails:
+        """One statement with its text; that it was shown is an audit event. Raises OperationNotFound."""
+        found = await self._read(statement_id)
+        facts = {"operation_id": str(statement_id), "owner": found.entry.user}
+        self._audit.record(by, "statement.show", found.entry.connector, facts=facts)
+        return found
+
+    async def stop(self, statement_id: UUID, *, by: str, wait_s: float) -> OverviewEntry:
+        """Cancel a statement and wait for its end, at most `wait_s`. Raises OperationNotFound."""
+        found = (await self._read(statement_id)).entry
+        if found.state.is_terminal:
+            return found
+        facts = {"operation_id": str(statement_id), "owner": found.user}
+        self._audit.record(by, "statement.cancel", found.connector, facts=facts)
+        status = await self._records.request_cancel(statement_id, by=by)
+        if status is not None and not status.state.is_terminal:
+            await self._notify_cancel(statement_id, status.owner)
+        give_up = asyncio.get_running_loop().time() + wait_s
+        while True:
+            found = (await self._read(statement_id)).entry
+            if found.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
+                return found
+            await asyncio.sleep(_POLL_EVERY_S)
+
+    async def _read(self, statement_id: UUID) -> OverviewDetails:
+        columns = f"{_ENTRY}, {', '.join(_DETAIL_FIELDS)}, deadline_at"
+        row = await self._database.row(f"select {columns} {_FROM} where statements.id = $1", statement_id)
         if row is None:
-            return None
-        return OverviewDetails(
-            entry=_entry(row),
-            statement=row["statement"],
-            text_is_cut=row["text_is_cut"],
-            database=row["database"],
-            message=row["message"],
-            row_limit=row["row_limit"],
-            timeout_s=row["timeout_s"],
-            deadline=row["deadline_at"],
-        )
+            raise OperationNotFound(str(statement_id))
+        details = {name: row[name] for name in _DETAIL_FIELDS}
+        return OverviewDetails(**details, entry=_entry(row), deadline=row["deadline_at"])
 
 
 def _conditions(chosen: OverviewFilter) -> tuple[str, list[Any]]:
-    """Only those that were asked for: a plan made for all of them would use no index."""
+    """Only those of the filter: a plan made for all of them would use no index."""
     conditions, arguments = ["true"], list[Any]()
 
     def add(condition: str, argument: object) -> None:
@@ -161,7 +198,7 @@ def _conditions(chosen: OverviewFilter) -> tuple[str, list[Any]]:
 
     if chosen.states is not None:
         if ACTIVE.issuperset(chosen.states):
-            conditions.append(_ONLY_ACTIVE)
+            conditions.append("state in ('waiting', 'running')")  # as in the partial indexes
         add("state = any({name}::text[])", [state.value for state in chosen.states])
     if chosen.user is not None:
         add(_USER.replace("{name}", "{name}::text"), chosen.user)
@@ -176,105 +213,22 @@ def _conditions(chosen: OverviewFilter) -> tuple[str, list[Any]]:
 
 def _entry(row: Row) -> OverviewEntry:
     return OverviewEntry(
-        id=row["id"],
-        history_id=row["history_id"],
+        **{name: row[name] for name in _FIELDS},
         user=row["username"],
-        connector=row["connector"],
-        dialect=row["dialect"],
         state=StatementState(row["state"]),
         times=times_of(row),
-        rows=row["rows"],
-        size_bytes=row["size_bytes"],
-        progress=row["progress"],
         server=row["owner"],
-        session_id=row["session_id"],
-        error_code=row["error_code"],
         cancel_requested=row["cancel_requested"],
-        canceled_by=row["canceled_by"],
         is_import=row["is_import"],
     )
 
 
-# From one dialect to the next by the index: PostgreSQL's own `distinct` would read every entry of the user.
-_DIALECTS = """
-    with recursive found (dialect) as (
-        (
-            select dialect from statements where user_id = $1 and in_history order by dialect limit 1
-        )
-        union all
-        select (
-            select dialect from statements
-            where user_id = $1 and in_history and dialect > found.dialect order by dialect limit 1
-        )
-        from found where found.dialect is not null
-    )
-    select dialect from found where dialect is not null
-"""
-
-
 class HistoryFacts:
-    """Cheap whatever the length of the history. All raise DatabaseUnavailable."""
+    """Facts about histories whose cost does not depend on their length."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def dialects(self, user_id: int) -> Sequence[str]:
-        """The dialects in the history of a user, sorted."""
+        """The dialects in the history of a user, sorted. Raises DatabaseUnavailable."""
         return sorted(row["dialect"] for row in await self._database.fetch(_DIALECTS, user_id))
-
-
-_LOOK_EVERY_S = 0.25
-
-AskToStop: TypeAlias = Callable[[UUID, str | None], Awaitable[None]]
-"""Passes a recorded cancel on to the process that has the statement, which is the second argument."""
-
-
-class StatementAdministration:
-    """Who may call this is decided by the caller."""
-
-    def __init__(
-        self, overview: StatementOverview, records: StatementRecords, ask_to_stop: AskToStop, audit: AuditTrail
-    ) -> None:
-        self._overview = overview
-        self._records = records
-        self._ask_to_stop = ask_to_stop
-        self._audit = audit
-
-    async def page(self, chosen: OverviewFilter, *, limit: int) -> tuple[Sequence[OverviewEntry], int | None]:
-        """Statements newest first, and `after` for the next page; None: there is none."""
-        found = await self._overview.page(chosen, limit=limit + 1)
-        page = found[:limit]
-        return page, page[-1].history_id if len(found) > limit else None
-
-    async def details(self, statement_id: UUID, *, by: str) -> OverviewDetails:
-        """One statement with its text; that it was shown is an audit event. Raises OperationNotFound."""
-        found = await self._read(statement_id)
-        facts = {"operation_id": str(statement_id), "owner": found.entry.user}
-        self._audit.record(by, "statement.show", found.entry.connector, facts=facts)
-        return found
-
-    async def stop(self, statement_id: UUID, *, by: str, wait_s: float) -> OverviewEntry:
-        """Cancel a statement and wait for its end, or for `wait_s`; no effect on one that has ended.
-
-        Raises OperationNotFound.
-        """
-        found = (await self._read(statement_id)).entry
-        if found.state.is_terminal:
-            return found
-        facts = {"operation_id": str(statement_id), "owner": found.user}
-        self._audit.record(by, "statement.cancel", found.connector, facts=facts)
-        status = await self._records.request_cancel(statement_id, by=by)
-        if status is not None and not status.state.is_terminal:
-            await self._ask_to_stop(statement_id, status.owner)
-        give_up = asyncio.get_running_loop().time() + wait_s
-        while True:
-            found = (await self._read(statement_id)).entry
-            if found.state.is_terminal or asyncio.get_running_loop().time() >= give_up:
-                return found
-            await asyncio.sleep(_LOOK_EVERY_S)
-
-    async def _read(self, statement_id: UUID) -> OverviewDetails:
-        found = await self._overview.details(statement_id)
-        if found is None:
-            raise OperationNotFound(str(statement_id))
-        return found

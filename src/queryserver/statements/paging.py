@@ -1,11 +1,12 @@
-"""Rows of a statement from its record and the result store; no engine is ever called (Contract editor 6, 8.2)."""
+"""Pages and whole results from the record and the result store; no engine is called (Contract editor 6, 8.2)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import Executor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 from uuid import UUID
 
 import pyarrow as pa
@@ -13,39 +14,36 @@ import pyarrow as pa
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
-from queryserver.formats import columns as arrow_stream
 from queryserver.formats.cells import RenderedRows, joined_rows, memory_of, render_page
-from queryserver.formats.columns import CellForm, Column, Segment
+from queryserver.formats.columns import CellForm, Column, Segment, decode
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget, Held
 from queryserver.results.segments import ResultStore
 from queryserver.statements.model import ACTIVE, StatementState, StatementStatus, StoredResult
-from queryserver.statements.queue import StateSignals
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.runner import StateSignals
 from queryserver.statements.status import Access
 
 _HOLD_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
 _THREAD_ABOVE_BYTES = 256 * 1024
-# A segment has some 4 MiB, or one row. What is larger is copied when it is encoded, and a client may be slow.
+# Arrow takes some 6 µs for the size of each column, and as much for each further chunk of it.
+_MANY_COLUMNS = 200
+# What a page holds before its first rows are read: a segment of usual size, and the bytes that it was unpacked from.
+_LOAD_BYTES = 12 * 1024 * 1024
+# A segment has some 4 MiB, or one row. A larger one is copied when it is encoded, and a client may be slow.
 _USUAL_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _WIDE_BYTES = 192 * 1024 * 1024
 _WIDE_WAIT_S = 300.0
-_MANY_COLUMNS = 200
-"""Arrow takes some 6 µs for the size of each column, and as much for each further chunk of it."""
-_NOTHING = RenderedRows((), 0)
+_NO_ROWS = RenderedRows((), 0)
 
-_LOAD_BYTES = 12 * 1024 * 1024
-"""A page holds so much before its first rows are read: a segment of usual size, and what it was unpacked from."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """One batch of rows as JSON. `status.outcome` is set when there is no result to give; then it is empty.
-
-    `held` is the memory of the rows; who sends them releases it.
-    """
+    """Rows as JSON; none if `status.outcome` says why. The sender releases `held`, the memory of the rows."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -56,12 +54,11 @@ class ResultPage:
 
     @property
     def rows(self) -> int:
-        """How many there are."""
         return self.rendered.rows
 
     @property
     def message(self) -> str:
-        """What cut the stored result, and that the next row was too large for this batch; empty if neither."""
+        """Why the stored result is incomplete, and that the next row is too large for this batch; empty if neither."""
         parts = [self.status.message] if self.status.truncation else []
         if self.rendered.is_cut:
             before = self.start_row + self.rows
@@ -86,7 +83,7 @@ class PageRequest:
     form: CellForm = field(default=CellForm())
 
 
-class Reading:
+class ResultReader:
     """Pages, metadata and whole results of the caller's own statements. `threads` renders large pages."""
 
     def __init__(
@@ -111,13 +108,13 @@ class Reading:
 
     @property
     def memory_used_bytes(self) -> int:
-        """What pages that are made or sent hold just now."""
+        """Memory of the pages that are being made or sent."""
         return self._budget.used_bytes
 
     async def page(self, user: User, operation_id: UUID, asked: PageRequest) -> ResultPage:
         """Rows from the cursor, which moves on by what was delivered, or from `start_row`, which is repeatable.
 
-        While the statement runs and has nothing to give, holds up to 1 s for rows.
+        While the statement runs and has no rows yet, waits up to 1 s for them.
         Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
         """
         first = 0 if asked.start_over and asked.start_row is None else asked.start_row
@@ -130,18 +127,17 @@ class Reading:
 
     async def overview(self, user: User, operation_id: UUID) -> tuple[StatementStatus, tuple[Column, ...], int]:
         """Status, columns and stored bytes. Raises OperationNotFound, PermissionDenied."""
-        stored = await self._stored(user, operation_id, start_row=0, rows=0)
+        stored = await self._stored(operation_id, start_row=0, rows=0, user=user)
         return stored.status, stored.columns, stored.size_bytes
 
     async def tables(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[pa.Table]:
         """All stored rows in order, one segment at a time. The caller has checked whose they are.
 
-        A segment with a huge row is given out when there is memory for it, and holds that until the next one is taken.
-        Raises TooManyRequests.
+        A segment with a huge row waits for memory, and holds it until the next one is taken. Raises TooManyRequests.
         """
-        stored = await self._whole(operation_id, rows)
+        stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
-            yield arrow_stream.decode(stored.inline)
+            yield decode(stored.inline)
         for segment in stored.segments:
             table = await self._read(operation_id, segment)
             if table.nbytes <= _USUAL_BYTES:
@@ -157,29 +153,38 @@ class Reading:
 
     async def schemas(self, operation_id: UUID, rows: int) -> AsyncGenerator[pa.Schema]:
         """The Arrow schemas of `tables`, without reading rows of segments."""
-        stored = await self._whole(operation_id, rows)
+        stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
-            yield arrow_stream.decode(stored.inline).schema
+            yield decode(stored.inline).schema
         for segment in stored.segments:
-            with _gone_is_unavailable(), _store_errors():
+            with _store_errors(StorageError, PathNotFound):
                 yield await self._results.schema(operation_id, fence=segment.fence, number=segment.number)
 
-    async def _whole(self, operation_id: UUID, rows: int) -> StoredResult:
-        stored = await self._records.stored_result(operation_id, start_row=0, rows=rows)
+    async def _stored(
+        self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None
+    ) -> StoredResult:
+        """Where the rows are; with `user`, for their owner only."""
+        stored = await self._records.stored_result(operation_id, start_row=start_row, rows=rows)
         if stored is None:
             raise OperationNotFound(str(operation_id))
+        if user is not None:
+            self._access.require_owner(user, stored.status)
         return stored
 
     async def _page(self, user: User, operation_id: UUID, asked: PageRequest, first: int | None) -> ResultPage:
         while True:
-            stored = await self._stored(user, operation_id, start_row=first, rows=asked.rows)
+            stored = await self._stored(operation_id, start_row=first, rows=asked.rows, user=user)
             start_row = stored.cursor_row if first is None else first
-            rendered, held = _NOTHING, None
+            rendered, held = _NO_ROWS, None
             if stored.status.outcome is None and start_row < stored.status.rows:
                 try:
                     rendered, held = await self._render(user, stored, start_row, asked)
                 except PathNotFound as error:
-                    return await self._without_rows(user, operation_id, start_row, error)
+                    # The result was closed or has expired since its record was read; else its rows are lost.
+                    stored = await self._stored(operation_id, start_row=start_row, rows=0, user=user)
+                    if stored.status.outcome is None:
+                        raise ServiceUnavailable("The result store cannot be reached.") from error
+                    return ResultPage(stored.status, stored.columns, _NO_ROWS, start_row, self._batch_max_bytes)
             page = ResultPage(stored.status, stored.columns, rendered, start_row, self._batch_max_bytes, held)
             if asked.start_row is not None or (page.rows == 0 and not asked.start_over):
                 return page
@@ -189,27 +194,10 @@ class Reading:
             if held is not None:
                 held.release()
 
-    async def _stored(self, user: User, operation_id: UUID, *, start_row: int | None, rows: int) -> StoredResult:
-        stored = await self._records.stored_result(operation_id, start_row=start_row, rows=rows)
-        if stored is None:
-            raise OperationNotFound(str(operation_id))
-        self._access.require_owner(user, stored.status)
-        return stored
-
-    async def _without_rows(self, user: User, operation_id: UUID, start_row: int, error: PathNotFound) -> ResultPage:
-        """The answer when rows went between the look at the record and theirs: the result was closed or expired."""
-        stored = await self._stored(user, operation_id, start_row=start_row, rows=0)
-        if stored.status.outcome is None:
-            raise ServiceUnavailable("The result store cannot be reached.") from error
-        return ResultPage(stored.status, stored.columns, _NOTHING, start_row, self._batch_max_bytes)
-
     async def _render(
         self, user: User, stored: StoredResult, start_row: int, asked: PageRequest
     ) -> tuple[RenderedRows, Held | None]:
-        """The rows, and the memory that they take as long as they are sent.
-
-        Raises PathNotFound when the rows that the record tells of are gone.
-        """
+        """The rows, and the memory that they hold until they are sent. Raises PathNotFound when the rows are gone."""
         if stored.inline is not None:
             return await self._rendered(stored, start_row, asked, None), None
         size_bytes = _LOAD_BYTES
@@ -218,7 +206,7 @@ class Reading:
             try:
                 rendered = await self._rendered(stored, start_row, asked, held)
             except _NeedsMore as needs:
-                # To wait with bytes in hand could be for ever: all are given back first.
+                # Waiting while holding bytes could last for ever: all are given back first.
                 held.release()
                 size_bytes = needs.size_bytes
             except BaseException:  # a cancel too: the bytes must not stay held
@@ -236,12 +224,24 @@ class Reading:
         left = self._batch_max_bytes
         async with aclosing(self._slices(stored, start_row, asked.rows)) as slices:
             async for table in slices:
-                needed = self._batch_max_bytes - left + await self._memory_of(table, left)
+                measure = partial(memory_of, table, left)
+                memory = await self._in_thread(measure) if table.num_columns > _MANY_COLUMNS else measure()
+                needed = self._batch_max_bytes - left + memory
                 if held is not None and not held.grow(needed):
                     if pages:
                         break
                     raise _NeedsMore(needed)
-                page = await self._render_slice(table, stored.columns, form=asked.form, max_bytes=left)
+                render = partial(
+                    render_page,
+                    [table],
+                    columns=stored.columns,
+                    escape=asked.form.is_escaped,
+                    max_bytes=left,
+                    big_numbers_as_text=asked.form.big_numbers_as_text,
+                )
+                cells = table.num_rows * max(len(stored.columns), 1)
+                is_small = cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES
+                page = render() if is_small else await self._in_thread(render)
                 pages.append(page)
                 left -= page.size_bytes - 1  # joining puts a comma in the place of two brackets
                 if page.is_cut or left <= 0:
@@ -253,39 +253,21 @@ class Reading:
             raise PageRowTooLarge(row=start_row, limit_bytes=self._batch_max_bytes)
         return rendered
 
-    async def _memory_of(self, table: pa.Table, max_bytes: int) -> int:
-        if table.num_columns <= _MANY_COLUMNS:
-            return memory_of(table, max_bytes)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, memory_of, table, max_bytes)
-
-    async def _render_slice(
-        self, table: pa.Table, columns: Sequence[Column], *, form: CellForm, max_bytes: int
-    ) -> RenderedRows:
-        render = partial(
-            render_page,
-            [table],
-            columns=columns,
-            escape=form.is_escaped,
-            max_bytes=max_bytes,
-            big_numbers_as_text=form.big_numbers_as_text,
-        )
-        cells = table.num_rows * max(len(columns), 1)
-        if cells <= _THREAD_ABOVE_CELLS and table.nbytes <= _THREAD_ABOVE_BYTES:
-            return render()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, render)
-
     async def _slices(self, stored: StoredResult, start_row: int, rows: int) -> AsyncGenerator[pa.Table]:
         if stored.inline is not None:
-            yield arrow_stream.decode(stored.inline).slice(start_row, rows)
+            yield decode(stored.inline).slice(start_row, rows)
         for segment in stored.segments:
-            with _store_errors():
+            with _store_errors(StorageError):
                 table = await self._results.read(stored.status.id, fence=segment.fence, number=segment.number)
             begin = max(start_row - segment.start_row, 0)
             yield table.slice(begin, start_row + rows - segment.start_row - begin)
 
     async def _read(self, operation_id: UUID, segment: Segment) -> pa.Table:
-        with _gone_is_unavailable(), _store_errors():
+        with _store_errors(StorageError, PathNotFound):
             return await self._results.read(operation_id, fence=segment.fence, number=segment.number)
+
+    def _in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
 
 class _NeedsMore(Exception):
@@ -297,16 +279,8 @@ class _NeedsMore(Exception):
 
 
 @contextmanager
-def _store_errors() -> Generator[None]:
+def _store_errors(*errors: type[Exception]) -> Generator[None]:
     try:
         yield
-    except StorageError as error:
-        raise ServiceUnavailable("The result store cannot be reached.") from error
-
-
-@contextmanager
-def _gone_is_unavailable() -> Generator[None]:
-    try:
-        yield
-    except PathNotFound as error:
+    except errors as error:
         raise ServiceUnavailable("The result store cannot be reached.") from error

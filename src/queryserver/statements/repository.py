@@ -1,47 +1,75 @@
-"""What callers do with records."""
+"""The statements of all users in the service database: recorded, read, canceled, closed.
+
+Who may see which statement is decided by the services.
+"""
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 from queryserver.errors.base import TooManyRequests, quota_exceeded, too_many_statements
 from queryserver.errors.statements import idempotency_conflict, statement_text_expired
-from queryserver.formats.columns import Segment
+from queryserver.formats.columns import Column, LimitSource, ResultType, Segment, TruncationReason
 from queryserver.platform.database import CoalescingReader, Connection, Database, Row
-from queryserver.statements import rows
+from queryserver.sql.positions import Position
 from queryserver.statements.model import (
     HistoryEntry,
     IdempotencyKey,
     LogPage,
     NewStatement,
     OnEnd,
+    Recorded,
+    StatementEnd,
+    StatementHandle,
     StatementRecord,
     StatementState,
     StatementStatus,
     StatementTimes,
     StoredResult,
-    unobserved,
 )
-from queryserver.statements.rows import HistoryFilter, Recorded
+
+_TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
+# Columns that have the name and the type of a field.
+_STATUS_FIELDS = (
+    "id", "history_id", "user_id", "connector", "dialect", "has_result_set", "rows", "modified_row_count",
+    "error_code", "message", "progress", "expires_at", "owner",
+)  # fmt: skip
+_HANDLE_FIELDS = (
+    "statement_index", "statements_count", "statement_hash", "guid", "secret", "session_id", "session_guid"
+)  # fmt: skip
+_RECORD_FIELDS = (
+    "script_id", "database", "settings", "row_limit", "timeout_s", "in_named_session", "in_history", "parent_uuid",
+    "deadline_at", "size_bytes", "canceled_by", "text_is_cut",
+)  # fmt: skip
+_HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows")
+_END_FIELDS = ("id", "connector", "dialect", "error_code", "rows", "size_bytes", "canceled_by")
+
+_STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {_TIMES}"
+_WITHOUT_TEXT = f"""{_STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, position, columns,
+    cancel_requested_at, error_line, error_column"""
+_RECORD = f"{_WITHOUT_TEXT}, statement"
+END_COLUMNS = f"""{", ".join(_END_FIELDS)}, state, import_plan is not null as is_import,
+    (select username from users where users.id = user_id) as username,
+    extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
+    coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
 
 # What a text of $32 bytes counts: short ones nothing, so that usual statements never fill the quota.
 _COUNTED = "(case when octet_length({text}) > $32::integer then octet_length({text}) else 0 end)"
 _STATEMENT_BYTES = _COUNTED.format(text="$7::text")
 _SCRIPT_BYTES = _COUNTED.format(text="$4::text")
-
-_LOG_TIME = 'YYYY-MM-DD"T"HH24:MI:SS"Z"'
-
 _TEXT_BYTES = """(
     (select coalesce(sum(text_bytes), 0) from statements where user_id = {user} and text_bytes > 0)
     + (select coalesce(sum(text_bytes), 0) from scripts where user_id = {user} and text_bytes > 0)
 )"""
 
-# Counting and inserting in one statement: a call above a limit leaves nothing behind, and needs one round trip.
-# A script that its user sends again is stored once. The first line of the log is there as soon as the record is.
-_RECORD = f"""
+# Counts and inserts in one statement: a call above a limit stores nothing, and one round trip is enough.
+# A script that its user sends again is stored once. The first log line is stored together with the record.
+_INSERT = f"""
 with room as (
     select 1
     where (select count(*) from statements where user_id = $2 and state in ('waiting', 'running')) < $27
@@ -73,16 +101,14 @@ with room as (
         case when $25::text is null then null else now() + $26::interval end,
         $29, $30, to_timestamp($31), {_STATEMENT_BYTES}, $35
     from room
-    returning history_id, recorded_at, deadline_at, script_id
+    returning {_WITHOUT_TEXT}, '' as statement
 ), logged as (
     insert into statement_logs (statement_id, start_line, lines)
-    select $1, 0, array[to_char(recorded_at at time zone 'UTC', '{_LOG_TIME}') || $36::text] from recorded
+    select $1, 0, array[to_char(recorded_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || $36::text]
+    from recorded
 )
-select history_id, recorded_at, deadline_at, script_id from recorded
+select * from recorded
 """
-
-# The clean-up's usual rhythm (`retention.run_every_s`).
-_TEXTS_ARE_CUT_EVERY = timedelta(hours=1)
 
 _KEY = """
 insert into idempotency_keys as known (user_id, key, fingerprint, statement_id) values ($1, $2, $3, $4)
@@ -97,15 +123,18 @@ select fingerprint, statement_id from idempotency_keys
 where user_id = $1 and key = $2 and created_at >= now() - interval '24 hours'
 """
 
-_STORED = """
-select {status}, columns, size_bytes, cursor_row, inline_result,
-    last_used_at < now() - interval '1 minute' as unused
+# The result with the segments that hold rows [$2, $2 + $3); no $2: from the cursor.
+_STORED = f"""
+select {_STATUS}, columns, size_bytes, cursor_row, inline_result,
+    last_used_at < now() - interval '1 minute' as unused,
+    array(
+        select array[number, start_row, rows, size_bytes, fence]::bigint[] from result_segments as segment
+        where statement_id = $1 and inline_result is null
+            and segment.start_row < coalesce($2::bigint, cursor_row) + $3::bigint
+            and segment.start_row + segment.rows > coalesce($2::bigint, cursor_row)
+        order by number
+    ) as segments
 from statements where id = $1
-"""
-
-_SEGMENTS = """
-select number, start_row, rows, size_bytes, fence from result_segments
-where statement_id = $1 and start_row < $3 and start_row + rows > $2 order by number
 """
 
 # Users take turns: the first statements of all of them come before the second ones.
@@ -121,7 +150,7 @@ with queued as (
 select id, position from placed where id = any($1::uuid[])
 """
 
-_CANCEL = """
+_CANCEL = f"""
 update statements set
     cancel_requested_at = coalesce(cancel_requested_at, now()),
     canceled_by = coalesce(canceled_by, $2),
@@ -132,24 +161,37 @@ update statements set
     token_expires_at = case when sent_at is null then null else token_expires_at end,
     fence = fence + case when sent_at is null then 1 else 0 end
 where id = $1 and state in ('waiting', 'running')
-returning {status}, {end}
+returning {_STATUS}, {END_COLUMNS}
 """
 
 _CLOSE = """
 with closed as (
     update statements set state = 'closed', message = 'The result was closed.', inline_result = null
-    where id = $1 and state = 'available' returning id
+    where state = 'available' and {which} returning id
 ), doomed as (
     insert into doomed_results (statement_id) select id from closed on conflict do nothing
 )
-select count(*) from closed
+select id from closed
+"""
+_CLOSE_ONE = _CLOSE.format(which="id = $1")
+_CLOSE_SESSIONS = _CLOSE.format(
+    which="""user_id = $1 and session_id in (
+        select id from sessions
+        where user_id = $1 and connector = $2 and named and ($3::bigint is null or id = $3)
+    )"""
+)
+_HISTORY = r"""
+where user_id = $1 and in_history
+    and ($2::text[] is null or connector = any($2::text[]))
+    and ($3::text is null or dialect = $3)
+    and ($4::text is null or left(statement, 16384) ilike $4 escape '\')
 """
 
 
 class StatementRecords:
-    """The statements of everybody; who may see which is the business of the services."""
+    """The table of statements. Call `aclose` before the database is closed."""
 
-    def __init__(self, database: Database, on_end: OnEnd = unobserved) -> None:
+    def __init__(self, database: Database, on_end: OnEnd = lambda _end: None) -> None:
         self._database = database
         self._on_end = on_end
         self._statuses = CoalescingReader(self._read_statuses)
@@ -158,75 +200,65 @@ class StatementRecords:
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def aclose(self) -> None:
-        """Stop reads on their way."""
+        """Stop reads under way."""
         await self._statuses.aclose()
         await self._queue_positions.aclose()
 
     async def record(self, new: NewStatement) -> Recorded:
-        """Store a new statement in state `waiting`, with its idempotency key.
+        """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
 
-        Raises IdempotencyConflict, TooManyStatements, QuotaExceeded; then nothing is stored.
-        One round trip without an idempotency key.
-
-        A user's statements are counted and stored one after the other within this process; two processes at once can
-        pass the limit by a few.
+        Raises idempotency_conflict, too_many_statements, quota_exceeded; then nothing is stored. The statements of a
+        user are counted and stored one after the other within this process; two processes can pass the limit by a few.
         """
+        key = new.idempotency
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):
-            return await self._record(new)
-
-    async def _record(self, new: NewStatement) -> Recorded:
-        if new.idempotency is None:
-            async with self._database.connection() as connection:
-                return Recorded(await self._insert(connection, new), replayed=False)
-        async with self._database.transaction() as connection:
-            key = new.idempotency
-            if await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
-                return Recorded(await self._insert(connection, new), replayed=False)
-            replayed = await _replay_of(connection, new.user_id, key)
+            if key is None:
+                async with self._database.connection() as connection:
+                    return Recorded(await _insert(connection, new), replayed=False)
+            async with self._database.transaction() as connection:
+                if await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
+                    return Recorded(await _insert(connection, new), replayed=False)
+                replayed = await _replay_of(connection, new.user_id, key)
         if replayed is None:
             raise idempotency_conflict()
         return Recorded(replayed, replayed=True)
 
     async def find_replay(self, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
-        """The statement that was recorded under the key. Raises IdempotencyConflict for another request's key."""
+        """The statement that was recorded under the key. Raises idempotency_conflict for another request's key."""
         async with self._database.connection() as connection:
             return await _replay_of(connection, user_id, key)
 
     async def new_session_id(self) -> int:
-        """Taken from the sequence by the dozen, so that most statements need no round trip for theirs."""
+        """From a sequence, 48 at a time, so that most statements need no round trip for theirs."""
         if not self._session_ids:
             fresh = await self._database.fetch("select nextval('session_ids') as id from generate_series(1, 48)")
             self._session_ids.extend(row["id"] for row in reversed(fresh))
         return self._session_ids.pop()
 
-    async def status(self, statement_id: UUID) -> StatementStatus | None:
-        """Shares a query with the other calls of this moment."""
-        return await self._statuses.get(statement_id)
+    def status(self, statement_id: UUID) -> Coroutine[Any, Any, StatementStatus | None]:
+        """The present status; concurrent calls share a query."""
+        return self._statuses.get(statement_id)
 
-    async def queue_position(self, statement_id: UUID) -> int | None:
-        """Its place among the statements that wait to be sent to the same connector; 1: the next one.
+    def queue_position(self, statement_id: UUID) -> Coroutine[Any, Any, int | None]:
+        """Its place among the statements that wait to be sent to the same connector; 1: the next one; None: it runs.
 
-        Users take turns, in the order in which their statements were recorded. None: it does not wait any more.
-        Calls that come at once share a query; one query runs at a time.
+        Users take turns, in the order in which their statements were recorded. Concurrent calls share a query; one
+        query runs at a time.
         """
-        return await self._queue_positions.get(statement_id)
+        return self._queue_positions.get(statement_id)
 
     async def read(self, statement_id: UUID) -> StatementRecord | None:
-        """The whole record."""
-        row = await self._database.row(
-            f"select {rows.RECORD} from statements where id = $1",
-            statement_id,
-        )
-        return rows.record_of(row) if row else None
+        row = await self._database.row(f"select {_RECORD} from statements where id = $1", statement_id)
+        return _record_of(row) if row else None
 
     async def id_of_guid(self, guid: str, *, user_id: int | None) -> UUID | None:
-        """The operation that an opaque handle names, if it is that user's; None: whosever it is."""
+        """The operation that an opaque handle names, if it belongs to that user; `user_id` None: to any user."""
         return await self._database.value(
             "select id from statements where guid = $1 and ($2::bigint is null or user_id = $2)", guid, user_id
         )
 
     async def script(self, script_id: int) -> str:
-        """The stored script. Raises StatementTextExpired when it was cut."""
+        """The stored script. Raises statement_text_expired when it was cut."""
         row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
         if row is None or row["text_is_cut"]:
             raise statement_text_expired()
@@ -234,43 +266,42 @@ class StatementRecords:
 
     async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:
         """Where rows [start_row, start_row + rows) are; None means from the cursor. Marks the record as used."""
-        async with self._database.connection() as connection:
-            row = await connection.fetchrow(_STORED_SQL, statement_id)
-            if row is None:
-                return None
-            first = row["cursor_row"] if start_row is None else start_row
-            segments = []
-            if row["inline_result"] is None and row["rows"] > first:
-                segments = await connection.fetch(_SEGMENTS, statement_id, first, first + rows)
-            if row["unused"]:
-                await connection.execute("update statements set last_used_at = now() where id = $1", statement_id)
-        return _stored_result(row, segments)
+        row = await self._database.row(_STORED, statement_id, start_row, rows)
+        if row is None:
+            return None
+        if row["unused"]:
+            await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
+        return StoredResult(
+            status=_status_of(row),
+            columns=_columns_of(row["columns"]) or (),
+            size_bytes=row["size_bytes"],
+            cursor_row=row["cursor_row"],
+            inline=row["inline_result"],
+            segments=[Segment(*numbers) for numbers in row["segments"]],
+        )
 
     async def advance_cursor(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
         """Move the cursor from `expected` (None: from anywhere); False when another call moved it."""
-        return (
-            await self._database.execute(
-                """update statements set cursor_row = $3, last_used_at = now()
-                where id = $1 and ($2::bigint is null or cursor_row = $2)""",
-                statement_id,
-                expected,
-                to,
-            )
-            == 1
+        changed = await self._database.execute(
+            """update statements set cursor_row = $3, last_used_at = now()
+            where id = $1 and ($2::bigint is null or cursor_row = $2)""",
+            statement_id,
+            expected,
+            to,
         )
+        return changed == 1
 
     async def request_cancel(self, statement_id: UUID, *, by: str) -> StatementStatus | None:
-        """Remember the wish to stop. A statement that was never sent becomes `canceled` at once."""
-        row = await self._database.row(_CANCEL_SQL, statement_id, by)
+        """Store the request to cancel. A statement that was never sent becomes `canceled` at once."""
+        row = await self._database.row(_CANCEL, statement_id, by)
         if row is None:
             return await self.status(statement_id)
-        status = rows.status_of(row)
+        status = _status_of(row)
         if status.state.is_terminal:
-            self._on_end(rows.end_of(row))
+            self._on_end(end_of(row))
         return status
 
     async def active_in_session(self, session_id: int) -> Sequence[UUID]:
-        """Statements that wait or run in a session."""
         found = await self._database.fetch(
             "select id from statements where session_id = $1 and state in ('waiting', 'running')", session_id
         )
@@ -278,7 +309,12 @@ class StatementRecords:
 
     async def close_result(self, statement_id: UUID) -> bool:
         """`available` becomes `closed` and its bytes are doomed; False in any other state."""
-        return await self._database.value(_CLOSE, statement_id) == 1
+        return await self._database.value(_CLOSE_ONE, statement_id) is not None
+
+    async def close_results_of_sessions(self, user_id: int, connector: str, session_id: int | None) -> Sequence[UUID]:
+        """As `close_result` for all statements of a named session, or of all that the user has or had there."""
+        found = await self._database.fetch(_CLOSE_SESSIONS, user_id, connector, session_id)
+        return [row["id"] for row in found]
 
     async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> LogPage:
         """Log lines from number `start` on."""
@@ -301,52 +337,59 @@ class StatementRecords:
         )
 
     async def history(
-        self, user_id: int, chosen: HistoryFilter, *, offset: int, limit: int
+        self,
+        user_id: int,
+        *,
+        connectors: Sequence[str] | None,
+        dialect: str | None,
+        text: str | None,
+        offset: int,
+        limit: int,
     ) -> tuple[int, Sequence[HistoryEntry]]:
-        """How many entries match, and one page of them, newest first."""
-        arguments = (user_id, chosen.connectors, chosen.dialect, _like(chosen.text))
+        """How many entries match, and one page of them, newest first. No connectors: nothing matches; None: any."""
+        pattern = None
+        if text:
+            escaped = text.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
+            pattern = f"%{escaped}%"
+        arguments = (user_id, connectors, dialect, pattern)
         async with self._database.connection() as connection:
             count = await connection.fetchval(f"select count(*) from statements {_HISTORY}", *arguments)
             page = await connection.fetch(
-                f"""select {rows.HISTORY} from statements {_HISTORY}
+                f"""select {", ".join(_HISTORY_FIELDS)}, left(statement, 1001) as statement, state,
+                    left(message, 1000) as message, error_line, error_column, {_TIMES}
+                from statements {_HISTORY}
                 order by recorded_at desc, history_id desc offset $5 limit $6""",
                 *arguments,
                 offset,
                 limit,
             )
-        return count, [rows.history_of(row) for row in page]
+        return count, [
+            HistoryEntry(
+                **_fields(row, _HISTORY_FIELDS),
+                statement=row["statement"],
+                state=StatementState(row["state"]),
+                times=times_of(row),
+                message=row["message"],
+                error_position=_error_position_of(row),
+            )
+            for row in page
+        ]
 
     async def _read_statuses(self, statement_ids: Sequence[UUID]) -> Mapping[UUID, StatementStatus]:
         found = await self._database.fetch(
-            f"select {rows.STATUS} from statements where id = any($1::uuid[])",
-            list(statement_ids),
+            f"select {_STATUS} from statements where id = any($1::uuid[])", list(statement_ids)
         )
-        return {row["id"]: rows.status_of(row) for row in found}
+        return {row["id"]: _status_of(row) for row in found}
 
     async def _read_queue_positions(self, statement_ids: Sequence[UUID]) -> Mapping[UUID, int]:
         found = await self._database.fetch(_QUEUE_POSITIONS, list(statement_ids))
         return {row["id"]: row["position"] for row in found}
 
-    async def _insert(self, connection: Connection, new: NewStatement) -> StatementRecord:
-        row = await connection.fetchrow(_RECORD, *_insert_arguments(new))
-        if row is None:
-            raise await _limit_reached(connection, new)
-        return _fresh_record(new, row)
 
-
-_HISTORY = r"""
-where user_id = $1 and in_history
-    and ($2::text[] is null or connector = any($2::text[]))
-    and ($3::text is null or dialect = $3)
-    and ($4::text is null or left(statement, 16384) ilike $4 escape '\')
-"""
-_STORED_SQL = _STORED.format(status=rows.STATUS)
-_CANCEL_SQL = _CANCEL.format(status=rows.STATUS, end=rows.END)
-
-
-def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
+async def _insert(connection: Connection, new: NewStatement) -> StatementRecord:
     handle = new.handle
-    return (
+    row = await connection.fetchrow(
+        _INSERT,
         new.id,
         new.user_id,
         new.connector,
@@ -365,7 +408,7 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
         new.in_named_session,
         new.keeps_session,
         new.database,
-        rows.text_map(new.settings),
+        {name: str(value) for name, value in new.settings.items()},
         new.row_limit,
         int(new.timeout.total_seconds()),
         new.in_history,
@@ -384,20 +427,20 @@ def _insert_arguments(new: NewStatement) -> tuple[object, ...]:
         new.limit_source.value,
         f" Submitted to {new.connector}; waiting for a free place.",
     )
+    if row is None:
+        raise await _limit_reached(connection, new)
+    return replace(_record_of(row), handle=new.handle)
 
 
 async def _replay_of(connection: Connection, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
-    """What the key stands for, if anything. Raises idempotency_conflict."""
+    """The statement that was recorded under the key, if any. Raises idempotency_conflict."""
     known = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
     if known is None:
         return None
-    replayed = await connection.fetchrow(
-        f"select {rows.RECORD} from statements where id = $1",
-        known["statement_id"],
-    )
+    replayed = await connection.fetchrow(f"select {_RECORD} from statements where id = $1", known["statement_id"])
     if known["fingerprint"] != key.fingerprint or replayed is None:
         raise idempotency_conflict()
-    return rows.record_of(replayed)
+    return _record_of(replayed)
 
 
 async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyRequests:
@@ -407,12 +450,14 @@ async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyRe
     if active >= new.max_active:
         return too_many_statements(f"{active} of your statements are waiting or running; {new.max_active} may.")
     stored = await connection.fetchval(f"select {_TEXT_BYTES.format(user='$1')}", new.user_id)
-    if stored + _counted_bytes(new) > new.texts.max_bytes_per_user:
+    sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
+    counted = sum(size for size in sizes if size > new.texts.kept_bytes)
+    if stored + counted > new.texts.max_bytes_per_user:
         return quota_exceeded(
             f"The texts of your statements take {stored} bytes, and"
             f" `editor.statement_text_max_bytes_per_user` is {new.texts.max_bytes_per_user}. Texts above"
             f" {new.texts.kept_bytes} bytes count until they are cut, some time after their statement has ended.",
-            retry_after=_TEXTS_ARE_CUT_EVERY,
+            retry_after=timedelta(hours=1),  # the default of `retention.run_every_s`
         )
     return quota_exceeded(
         "Your stored results fill your share of the result store. Close some of them.",
@@ -420,66 +465,59 @@ async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyRe
     )
 
 
-def _counted_bytes(new: NewStatement) -> int:
-    """What the texts of a new statement count against the quota, as `_RECORD` counts them."""
-    sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
-    return sum(size for size in sizes if size > new.texts.kept_bytes)
+def _fields(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: row[name] for name in names}
 
 
-def _fresh_record(new: NewStatement, row: Row) -> StatementRecord:
-    status = StatementStatus(
-        id=new.id,
-        history_id=row["history_id"],
-        user_id=new.user_id,
-        connector=new.connector,
-        dialect=new.dialect,
-        state=StatementState.WAITING,
-        has_result_set=new.has_result_set,
-        rows=0,
-        truncated_reason=None,
-        modified_row_count=None,
-        error_code=None,
-        message="",
-        progress=0,
-        expires_at=None,
-        owner=new.owner,
-        times=StatementTimes(row["recorded_at"], None, None, row["recorded_at"]),
-        limit_source=new.limit_source,
+def end_of(row: Row) -> StatementEnd:
+    """A row with END_COLUMNS."""
+    return StatementEnd(
+        **_fields(row, _END_FIELDS),
+        user=row["username"],
+        state=StatementState(row["state"]),
+        queued_ms=round(row["queued_s"] * 1000),
+        elapsed_ms=round(row["elapsed_s"] * 1000),
+        is_import=row["is_import"],
     )
+
+
+def times_of(row: Row) -> StatementTimes:
+    """A row with `recorded_at`, `sent_at`, `ended_at` and `read_at`."""
+    return StatementTimes(row["recorded_at"], row["sent_at"], row["ended_at"], row["read_at"])
+
+
+def _status_of(row: Row) -> StatementStatus:
+    reason, source = row["truncated_reason"], row["limit_source"]
+    return StatementStatus(
+        **_fields(row, _STATUS_FIELDS),
+        state=StatementState(row["state"]),
+        truncated_reason=TruncationReason(reason) if reason else None,
+        times=times_of(row),
+        limit_source=LimitSource(source) if source else None,
+    )
+
+
+def _record_of(row: Row) -> StatementRecord:
+    text = row["statement"]
+    if row["text_is_cut"]:
+        # No engine takes these words for a statement.
+        text = f"{text} … [the rest of this text is not stored any more]"
     return StatementRecord(
-        status=status,
-        handle=new.handle,
-        script_id=row["script_id"],
-        database=new.database,
-        settings=new.settings,
-        row_limit=new.row_limit,
-        timeout_s=int(new.timeout.total_seconds()),
-        in_named_session=new.in_named_session,
-        in_history=new.in_history,
-        parent_uuid=new.parent_uuid,
-        deadline_at=row["deadline_at"],
-        columns=None,
-        size_bytes=0,
-        cancel_requested=False,
-        canceled_by=None,
+        **_fields(row, _RECORD_FIELDS),
+        status=_status_of(row),
+        handle=StatementHandle(**_fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"])),
+        columns=_columns_of(row["columns"]),
+        cancel_requested=row["cancel_requested_at"] is not None,
+        error_position=_error_position_of(row),
     )
 
 
-def _stored_result(row: Row, segments: Sequence[Row]) -> StoredResult:
-    return StoredResult(
-        status=rows.status_of(row),
-        columns=rows.columns_of(row["columns"]) or (),
-        size_bytes=row["size_bytes"],
-        cursor_row=row["cursor_row"],
-        inline=row["inline_result"],
-        segments=[
-            Segment(one["number"], one["start_row"], one["rows"], one["size_bytes"], one["fence"]) for one in segments
-        ],
-    )
-
-
-def _like(text: str | None) -> str | None:
-    if not text:
+def _columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | None:
+    """Columns from their stored form: lists of name, type, native type, comment."""
+    if stored is None:
         return None
-    escaped = text.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
-    return f"%{escaped}%"
+    return tuple(Column(name, ResultType(kind), native, comment) for name, kind, native, comment in stored)
+
+
+def _error_position_of(row: Row) -> Position | None:
+    return Position(row["error_line"], row["error_column"]) if row["error_line"] else None

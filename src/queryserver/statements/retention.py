@@ -1,4 +1,4 @@
-"""What ends by age: results, logs, history, spent keys (Contract editor 13, platform 12.1, 12.2)."""
+"""What is deleted by age: results, logs, texts, history, old keys (Contract editor 13, platform 12.1, 12.2)."""
 
 import asyncio
 import random
@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from uuid import UUID
 
 import asyncpg
@@ -18,9 +17,19 @@ from queryserver.platform.database import Database, database_errors
 from queryserver.platform.metrics import UNMEASURED, StatementMetrics
 from queryserver.results.segments import ResultStore
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import SessionRecords
 
+log = structlog.get_logger(__name__)
+
+MANY_DOCUMENTS = 100_000
+"""History entries above which a clean-up is advised (Contract platform 12.2)."""
 _CLEANING = 0x7173636C  # "qscl": servers clean up one at a time
+_BATCH = 500
+_MOST_FAILURES = 3  # in a row: then it is the database, and not a row of it
+_DOOMED_EVERY_S = 2.0
+# No write of a segment takes that long: what is older was left by a process that died.
+_ORPHAN_AGE = timedelta(hours=1)
 
 _OVER = "state = 'available' and expires_at < now()"
 
@@ -43,8 +52,8 @@ update statements set sealed_token = null, token_expires_at = null
 where state in ('waiting', 'running') and token_expires_at <= now()
 """
 
-# What is kept of a long text: enough to recognise a statement by.
 KEPT_CHARACTERS = 4000
+"""Of a long text: enough to recognise a statement."""
 
 _LONG_STATEMENTS = """
 select id from statements
@@ -96,7 +105,9 @@ with old as ({_OLD} for update skip locked), doomed as (
 select count(*) from gone
 """
 
-_UNUSED_SCRIPTS = "from scripts where not exists (select from statements where script_id = scripts.id)"
+_CLOSABLE = """
+select id from statements where state = 'available' and last_used_at <= now() - $1::interval order by last_used_at
+"""
 
 _SPENT: Mapping[str, str] = {
     "idempotency keys": "from idempotency_keys where created_at < now() - interval '24 hours'",
@@ -105,150 +116,26 @@ _SPENT: Mapping[str, str] = {
     "login counters": "from login_failures where window_started_at < now() - interval '1 day'",
     "login networks": "from login_networks where last_login_at < now() - interval '30 days'",
     "closed sessions": "from sessions where closed_at < now() - interval '30 days'",
-    "scripts": _UNUSED_SCRIPTS,
+    "scripts": "from scripts where not exists (select from statements where script_id = scripts.id)",
 }
 
-
-class StatementRetention:
-    """Deletes in small batches, so that no call waits behind a large one."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def expire_results(self, *, limit: int) -> int:
-        """`available` past `expires_at` becomes `expired`, its bytes doomed."""
-        return await self._database.value(_EXPIRE, limit)
-
-    async def count_expired(self) -> int:
-        """How many `expire_results` would change by now."""
-        return await self._database.value(f"select count(*) from statements where {_OVER}")
-
-    async def forget_tokens(self) -> int:
-        """External tokens past their expiry are erased, whatever becomes of their statements."""
-        return await self._database.execute(_FORGET_TOKENS)
-
-    async def doomed(self, *, limit: int) -> Sequence[UUID]:
-        """Results whose bytes are to be deleted."""
-        found = await self._database.fetch("select statement_id from doomed_results order by since limit $1", limit)
-        return [row["statement_id"] for row in found]
-
-    async def buried(self, statement_ids: Sequence[UUID]) -> None:
-        """Their bytes are gone. The segments leave the record only now: until then they say what is to be deleted."""
-        async with self._database.transaction() as connection:
-            await connection.execute(
-                "delete from result_segments where statement_id = any($1::uuid[])", list(statement_ids)
-            )
-            await connection.execute(
-                "delete from doomed_results where statement_id = any($1::uuid[])", list(statement_ids)
-            )
-
-    async def delete_logs(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
-        """Logs of statements that ended before that."""
-        chosen = """from statement_logs where statement_id in (
-            select id from statements
-            where ended_at < now() - $1::interval and exists (
-                select from statement_logs as line where line.statement_id = statements.id
-            ) limit $2)"""
-        if dry_run:
-            return await self._database.value(f"select count(*) {chosen}", older_than, 2**31)
-        return await self._database.execute(f"delete {chosen}", older_than, limit)
-
-    async def cut_texts(self, *, older_than: timedelta, limit: int, kept_bytes: int, dry_run: bool = False) -> int:
-        """Keep only the beginning of long texts of statements and scripts that ended before that; how many.
-
-        Statements whose result can still be read keep theirs. At most `limit` of each kind at a time.
-        """
-        if dry_run:
-            counts = [
-                await self._database.value(f"select count(*) from ({long}) as long", older_than, 2**31)
-                for long in (_LONG_STATEMENTS, _LONG_SCRIPTS)
-            ]
-            return sum(counts)
-        cut = await self._database.execute(_CUT_STATEMENTS, older_than, limit, kept_bytes)
-        return cut + await self._database.execute(_CUT_SCRIPTS, older_than, limit)
-
-    async def delete_history(self, *, older_than: timedelta, limit: int, dry_run: bool = False) -> int:
-        """Records of statements that ended before that, with results, logs and scripts."""
-        if dry_run:
-            return await self._database.value(
-                f"select count(*) from ({_OLD}) as old",
-                older_than,
-                2**31,
-            )
-        return await self._database.value(_DELETE_HISTORY, older_than, limit)
-
-    async def delete_spent(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Idempotency keys past 24 h, revocations past their tokens, old login counters: kind to number."""
-        counts: dict[str, int] = {}
-        for kind, chosen in _SPENT.items():
-            if dry_run:
-                counts[kind] = await self._database.value(f"select count(*) {chosen}")
-            else:
-                counts[kind] = await self._delete(chosen)
-        return counts
-
-    async def _delete(self, chosen: str) -> int:
-        try:
-            return await self._database.execute(f"delete {chosen}")
-        except asyncpg.ForeignKeyViolationError:
-            # A script was sent again at this moment: what is unused is deleted the next time.
-            return 0
-
-    async def has_more_entries_than(self, number: int) -> bool:
-        """Whether the histories of all users together are longer. Reads no more than that many."""
-        return await self._database.value(
-            "select exists (select from statements where in_history offset $1 limit 1)", number
-        )
-
-    async def closable(self, *, unused_since: timedelta) -> Sequence[UUID]:
-        """`available` statements whose last use lies further back."""
-        found = await self._database.fetch(
-            """select id from statements where state = 'available' and last_used_at <= now() - $1::interval
-            order by last_used_at""",
-            unused_since,
-        )
-        return [row["id"] for row in found]
-
-
-@asynccontextmanager
-async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
-    """Whether no other process is inside. Raises DatabaseUnavailable.
-
-    On a connection of its own, with which the lock goes, too: a pool may have one only, and that is needed inside.
-    """
-    with database_errors():
-        connection = await asyncpg.connect(dsn, timeout=10)
-    try:
-        with database_errors():
-            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEANING, timeout=10)
-        yield is_alone
-        with suppress(DatabaseUnavailable), database_errors():
-            # The server notices some time later that a connection has ended.
-            await connection.execute("select pg_advisory_unlock_all()", timeout=10)
-    finally:
-        connection.terminate()
-
-
-log = structlog.get_logger(__name__)
-
-_BATCH = 500
-_MOST_FAILURES = 3  # in a row: then it is the database, and no row of it
-_BURY_EVERY_S = 2.0
-MANY_DOCUMENTS = 100_000
-"""History entries beyond which a clean-up is advised (Contract platform 12.2)."""
-# No write of a segment takes that long: what is older was left by a process that died.
-_LEFTOVER_AGE = timedelta(hours=1)
+_OLD_LOGS = """from statement_logs where statement_id in (
+    select id from statements
+    where ended_at < now() - $1::interval and exists (
+        select from statement_logs as line where line.statement_id = statements.id
+    ) limit $2
+)"""
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionSettings:
-    """How long things are kept, and how often the sweep looks."""
+class RetentionTimes:
+    """How long things are kept, and how often they are cleaned up."""
 
     logs: timedelta
     history: timedelta
     run_every: timedelta
     texts: timedelta = timedelta(days=1)
-    """How long long texts of statements are kept whole, from the end of their statement."""
+    """Of long texts of statements in full, from the end of their statement."""
     kept_text_bytes: int = 16 * 1024
     """Texts up to this size are kept as long as their record."""
 
@@ -265,89 +152,76 @@ class Closed:
 
 
 class RetentionSweep:
-    """Expires in every process, for rows are claimed with locks; cleans up in one at a time."""
+    """Expires results in every process; cleans up in one at a time, in batches that delay no other call."""
 
     def __init__(
         self,
-        records: StatementRetention,
+        database: Database,
         statements: StatementRecords,
         sessions: SessionRecords,
         results: ResultStore,
-        settings: RetentionSettings,
+        settings: RetentionTimes,
         *,
-        sweep_leftovers: Callable[..., Awaitable[int]],
+        sweep_orphans: Callable[..., Awaitable[int]],
         alone: Callable[[], AbstractAsyncContextManager[bool]],
         metrics: StatementMetrics = UNMEASURED,
     ) -> None:
-        """`alone` gives whether no other process is inside."""
-        self._metrics = metrics
-        self._alone = alone
-        self._records = records
+        """`sweep_orphans` deletes files of interrupted writes; `alone` yields whether no other process is inside."""
+        self._database = database
         self._statements = statements
         self._sessions = sessions
         self._results = results
         self._settings = settings
-        self._sweep_leftovers = sweep_leftovers
+        self._sweep_orphans = sweep_orphans
+        self._alone = alone
+        self._metrics = metrics
         self._chores: list[Callable[..., Awaitable[Mapping[str, int]]]] = []
 
     def include(self, chore: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
-        """Let `clean_up` do this, too. It is called with `dry_run` and gives kind to number."""
+        """Let `clean_up` call this, too, with `dry_run`; it gives kind to number."""
         self._chores.append(chore)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Expire and delete in the background while inside."""
-        keepers = [
-            asyncio.create_task(_every(_BURY_EVERY_S, self.expire), name="expiry-sweep"),
-            asyncio.create_task(_every(self._settings.run_every.total_seconds(), self.tidy), name="clean-up"),
-        ]
-        try:
+        clean_up_every_s = self._settings.run_every.total_seconds()
+        async with beside(
+            expiry_sweep=_every(_DOOMED_EVERY_S, self.expire), clean_up=_every(clean_up_every_s, self.tidy)
+        ):
             yield
-        finally:
-            for keeper in keepers:
-                keeper.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
 
     async def expire(self) -> None:
-        """Erase tokens and expire results past their time, then delete the bytes of all doomed results."""
-        await self._records.forget_tokens()
+        """Erase expired tokens, expire results, then delete the bytes of all doomed results."""
+        await self._database.execute(_FORGET_TOKENS)
         await self._expire_results()
-        while doomed := await self._records.doomed(limit=_BATCH):
-            left = await self._bury(doomed)
+        while rows := await self._database.fetch(
+            "select statement_id from doomed_results order by since limit $1", _BATCH
+        ):
+            left = await self._delete_bytes([row["statement_id"] for row in rows])
             for statement_id, error in left.items():
                 log.warning("result not deleted", operation_id=str(statement_id), code=error.code)
             if left:
                 return
 
-    async def _expire_results(self) -> int:
-        total, expired = 0, _BATCH
-        while expired == _BATCH:
-            expired = await self._records.expire_results(limit=_BATCH)
-            self._metrics.results_expired(expired)
-            total += expired
-        return total
-
-    async def _bury(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
-        """Delete the bytes; answers what is left. One result that cannot be deleted must not keep all others."""
-        left: dict[UUID, QueryServerError] = {}
-        for statement_id in doomed:
-            try:
-                await self._results.delete(statement_id)
-            except QueryServerError as error:  # a file system that refuses access is no StorageError
-                left[statement_id] = error
-        await self._records.buried([statement_id for statement_id in doomed if statement_id not in left])
-        return left
-
     async def clean_up(self, *, history: timedelta | None = None, dry_run: bool = False) -> Mapping[str, int]:
-        """Delete what is older than the settings say, or `history` for entries; kind to number."""
-        due = self._records.count_expired() if dry_run else self._expire_results()
-        counts = {"expired results": await due, **await self._records.delete_spent(dry_run=dry_run)}
-        counts["log lines"] = await self._in_batches(self._records.delete_logs, self._settings.logs, dry_run=dry_run)
-        cut = partial(self._records.cut_texts, kept_bytes=self._settings.kept_text_bytes)
-        counts["long statement texts"] = await self._in_batches(cut, self._settings.texts, dry_run=dry_run)
-        kept = self._settings.history if history is None else history
-        counts["history entries"] = await self._in_batches(self._records.delete_history, kept, dry_run=dry_run)
-        counts["interrupted writes"] = await self._sweep_leftovers(_LEFTOVER_AGE, dry_run=dry_run)
+        """Delete by the ages of the settings, entries by `history` if given; kind to number."""
+        settings = self._settings
+        if dry_run:
+            expired = await self._database.value(f"select count(*) from statements where {_OVER}")
+        else:
+            expired = await self._expire_results()
+        counts = {"expired results": expired, **await self._delete_spent(dry_run=dry_run)}
+        for kind, change, age in (
+            ("log lines", self._delete_logs, settings.logs),
+            ("long statement texts", self._cut_texts, settings.texts),
+            ("history entries", self._delete_history, settings.history if history is None else history),
+        ):
+            counts[kind] = 0
+            while changed := await change(age, dry_run=dry_run):
+                counts[kind] += changed
+                if dry_run:
+                    break
+        counts["interrupted writes"] = await self._sweep_orphans(_ORPHAN_AGE, dry_run=dry_run)
         for chore in self._chores:
             counts.update(await chore(dry_run=dry_run))
         if not dry_run:
@@ -355,36 +229,34 @@ class RetentionSweep:
         return counts
 
     async def tidy(self) -> None:
-        """What runs by itself: clean up by the ages of the settings, and advise more when that leaves too much.
-
-        Nothing happens while another process is at it.
-        """
+        """The periodic clean-up; warns when too many entries remain. Nothing happens while another process does it."""
         async with self._alone() as is_alone:
             if not is_alone:
                 return
             await self.clean_up()
-            if await self._records.has_more_entries_than(MANY_DOCUMENTS):
+            has_more = "select exists (select from statements where in_history offset $1 limit 1)"
+            if await self._database.value(has_more, MANY_DOCUMENTS):
                 log.warning("many documents, run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
 
     async def close_queries(self, unused_for: timedelta) -> Closed:
-        """Turn available statements that nobody used for so long into closed ones, and delete their results."""
+        """Close available statements that were unused for so long, and delete their results."""
         closed: list[UUID] = []
         already, kept, failures = 0, 0, _Failures()
-        for statement_id in await self._records.closable(unused_since=unused_for):
-            with failures.of(statement_id):
-                if await self._statements.close_result(statement_id):
-                    closed.append(statement_id)
+        for row in await self._database.fetch(_CLOSABLE, unused_for):
+            with failures.of(row["id"]):
+                if await self._statements.close_result(row["id"]):
+                    closed.append(row["id"])
                 else:
                     already += 1
         for start in range(0, len(closed), _BATCH):
-            left = await self._bury(closed[start : start + _BATCH])
+            left = await self._delete_bytes(closed[start : start + _BATCH])
             kept += len(left)
             failures.texts |= {str(statement_id): error.message for statement_id, error in left.items()}
         await self.expire()
         return Closed(len(closed) - kept, already, failed=failures.texts)
 
     async def close_sessions(self, connectors: list[str] | None, unused_for: timedelta) -> Closed:
-        """Close the records of sessions that nobody used for so long; their owners drop them at the next heartbeat."""
+        """Close the records of sessions that were unused for so long; their owners drop them at the next heartbeat."""
         closed = already = in_use = 0
         failures = _Failures()
         for session in await self._sessions.open_sessions(connectors=connectors, unused_since=unused_for):
@@ -397,17 +269,84 @@ class RetentionSweep:
                     in_use += 1
         return Closed(closed, already, in_use, failures.texts)
 
-    async def _in_batches(self, delete: Callable[..., Awaitable[int]], older_than: timedelta, *, dry_run: bool) -> int:
-        total = 0
-        while deleted := await delete(older_than=older_than, limit=_BATCH, dry_run=dry_run):
-            total += deleted
-            if dry_run:
-                break
+    async def _expire_results(self) -> int:
+        """`available` past `expires_at` becomes `expired`, its bytes doomed; how many."""
+        total, expired = 0, _BATCH
+        while expired == _BATCH:
+            expired = await self._database.value(_EXPIRE, _BATCH)
+            self._metrics.results_expired(expired)
+            total += expired
         return total
+
+    async def _delete_bytes(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
+        """Errors of those that could not be deleted; the others are deleted all the same."""
+        left: dict[UUID, QueryServerError] = {}
+        for statement_id in doomed:
+            try:
+                await self._results.delete(statement_id)
+            except QueryServerError as error:  # a file system that refuses access is no StorageError
+                left[statement_id] = error
+        deleted = [statement_id for statement_id in doomed if statement_id not in left]
+        async with self._database.transaction() as connection:
+            # The segments leave the record only now: until then they name the bytes to delete.
+            for table in ("result_segments", "doomed_results"):
+                await connection.execute(f"delete from {table} where statement_id = any($1::uuid[])", deleted)
+        return left
+
+    async def _delete_logs(self, older_than: timedelta, *, dry_run: bool) -> int:
+        if dry_run:
+            return await self._database.value(f"select count(*) {_OLD_LOGS}", older_than, 2**31)
+        return await self._database.execute(f"delete {_OLD_LOGS}", older_than, _BATCH)
+
+    async def _cut_texts(self, older_than: timedelta, *, dry_run: bool) -> int:
+        """Cut long texts of statements and scripts; those whose result can still be read stay whole."""
+        if dry_run:
+            statements = f"select count(*) from ({_LONG_STATEMENTS}) as long"
+            scripts = f"select count(*) from ({_LONG_SCRIPTS}) as long"
+            return await self._database.value(f"select ({statements}) + ({scripts})", older_than, 2**31)
+        cut = await self._database.execute(_CUT_STATEMENTS, older_than, _BATCH, self._settings.kept_text_bytes)
+        return cut + await self._database.execute(_CUT_SCRIPTS, older_than, _BATCH)
+
+    async def _delete_history(self, older_than: timedelta, *, dry_run: bool) -> int:
+        if dry_run:
+            return await self._database.value(f"select count(*) from ({_OLD}) as old", older_than, 2**31)
+        return await self._database.value(_DELETE_HISTORY, older_than, _BATCH)
+
+    async def _delete_spent(self, *, dry_run: bool) -> Mapping[str, int]:
+        counts: dict[str, int] = {}
+        for kind, chosen in _SPENT.items():
+            if dry_run:
+                counts[kind] = await self._database.value(f"select count(*) {chosen}")
+                continue
+            try:
+                counts[kind] = await self._database.execute(f"delete {chosen}")
+            except asyncpg.ForeignKeyViolationError:
+                # A script was sent again at this moment: the unused ones are deleted the next time.
+                counts[kind] = 0
+        return counts
+
+
+@asynccontextmanager
+async def alone_in_cleaning(dsn: str) -> AsyncGenerator[bool]:
+    """Whether no other process is inside. Raises DatabaseUnavailable.
+
+    Uses its own connection, which the lock ends with: a pool may have only one, and that is needed inside.
+    """
+    with database_errors():
+        connection = await asyncpg.connect(dsn, timeout=10)
+    try:
+        with database_errors():
+            is_alone = await connection.fetchval("select pg_try_advisory_lock($1)", _CLEANING, timeout=10)
+        yield is_alone
+        with suppress(DatabaseUnavailable), database_errors():
+            # PostgreSQL releases the locks of an ended connection only some time later.
+            await connection.execute("select pg_advisory_unlock_all()", timeout=10)
+    finally:
+        connection.terminate()
 
 
 class _Failures:
-    """Why some of many could not be closed, by id: one row that is locked for long is no reason to leave the others."""
+    """Why some of many could not be closed, by id: one row that is locked for long does not stop the others."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -415,7 +354,7 @@ class _Failures:
 
     @contextmanager
     def of(self, one: object) -> Generator[None]:
-        """Keep what fails inside. Raises DatabaseUnavailable when nothing works any more."""
+        """Keep what fails inside. Raises DatabaseUnavailable after three failures in a row."""
         try:
             yield
         except DatabaseUnavailable as error:
@@ -434,5 +373,5 @@ async def _every(seconds: float, action: Callable[[], Awaitable[object]]) -> Non
             await action()
         except (DatabaseUnavailable, StorageError) as error:
             log.warning("sweep failed", action=getattr(action, "__name__", ""), code=error.code)
-        except Exception:  # the outer wall of a task: without it nothing would be expired or deleted any more
+        except Exception:  # the outer wall of a task: without it nothing more would be expired or deleted
             log.exception("sweep failed", action=getattr(action, "__name__", ""))

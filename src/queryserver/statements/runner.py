@@ -1,10 +1,11 @@
-"""The statements that this process runs: leases, take-over, shutdown (Contract platform 10.2)."""
+"""The statements that this process runs: queue, leases, take-over, shutdown (Contract platform 10.2)."""
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -31,15 +32,20 @@ from queryserver.results.segments import ResultStore
 from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution, ExecutionSettings
-from queryserver.statements.model import Assignment, Outcome, StatementState
-from queryserver.statements.queue import CANCEL, CLOSE_SESSION, StateSignals
-from queryserver.statements.rows import Reach, StatementLeases
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Assignment, ClaimScope, Outcome, StatementState
+from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 
 log = structlog.get_logger(__name__)
 
+CANCEL = "cancel"
+"""Notice that a cancel was recorded; its subject is the id of the statement."""
+CLOSE_SESSION = "close-session"
+"""Notice that a session was closed; its subject is the id of the session."""
+_WAITING = "waiting"
+# For one write at the end of a stop.
 _LEAST_S = 0.5
-"""For one write at the end of a stop."""
 
 _GONE = Outcome(
     StatementState.FAILED,
@@ -61,8 +67,60 @@ class RunnerLimits:
     """Within this time what disabled users run and hold here is ended."""
 
 
+class StateSignals:
+    """Wakes watchers in this process at once; changes by other processes are found by polling the record."""
+
+    def __init__(self) -> None:
+        self._watches: defaultdict[UUID, set[Watch]] = defaultdict(set)
+        self.waits_are_over = False
+        """The server stops: calls that wait for a statement of another server get its present state."""
+
+    def notify(self, statement_id: UUID) -> None:
+        for watch in self._watches.get(statement_id, ()):
+            watch.event.set()
+
+    def end_waits(self) -> None:
+        """End all waits, and those that begin from now on."""
+        self.waits_are_over = True
+        for statement_id in list(self._watches):
+            self.notify(statement_id)
+
+    @contextmanager
+    def watch(self, statement_id: UUID) -> "Generator[Watch]":
+        """Notice every change from now on: read the record inside, then wait."""
+        watch = Watch()
+        self._watches[statement_id].add(watch)
+        try:
+            yield watch
+        finally:
+            self._watches[statement_id].discard(watch)
+            if not self._watches[statement_id]:
+                del self._watches[statement_id]
+
+
+class Watch:
+    """One watcher of one statement."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    async def changed(self, timeout_s: float) -> bool:
+        """Whether a change came since the last call, or comes within `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.event.wait()
+        except TimeoutError:
+            return False
+        self.event.clear()
+        return True
+
+
 class Runner:
-    """Runs statements under leases. Use `running()`: what is not finished at the end is stopped or handed over."""
+    """Runs statements under leases. Use `running()`: what has not finished at the end is stopped or handed over.
+
+    `objects_changed` is called with user and connector after statements that may change tables; `import_lost` when an
+    import ended because its server is gone.
+    """
 
     def __init__(
         self,
@@ -112,30 +170,24 @@ class Runner:
         self._data_held: set[str] = set()
         self._draining = False
         self._drained = False
-        self._others_may_be_late_until = 0.0
+        self._no_sweep_until = 0.0
 
     @asynccontextmanager
     async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
-        """Keep leases alive and look for orphans while inside; drain at the end.
-
-        `take_over_all`: no other process can be alive, so nothing waits for a lease to run out.
-        """
+        """Keep leases alive and take over orphans; drain at the end. `take_over_all`: no other process is alive."""
         await self._hold(self._connectors.data_to_hold(), everything=take_over_all)
         await self._claim_orphans(everything=take_over_all)
         limits = self._limits
-        keepers = [
-            asyncio.create_task(self._every(self._heartbeat, self._renew), name="lease-heartbeat"),
-            asyncio.create_task(self._every(limits.sweep_every, self._sweep), name="orphan-sweep"),
-            asyncio.create_task(self._every(limits.recheck_every, self._end_disabled), name="disabled-users"),
-            asyncio.create_task(self._follow_connectors(), name="connector-changes"),
-        ]
-        try:
-            yield
-        finally:
-            await self.drain()
-            for keeper in keepers:
-                keeper.cancel()
-            await asyncio.gather(*keepers, return_exceptions=True)
+        async with beside(
+            lease_heartbeat=self._every(self._execution.lease / 3, self._renew),
+            orphan_sweep=self._every(limits.sweep_every, self._sweep),
+            disabled_users=self._every(limits.recheck_every, self._end_disabled),
+            connector_changes=self._follow_connectors(),
+        ):
+            try:
+                yield
+            finally:
+                await self.drain()
 
     def require_open(self) -> None:
         """Raises Stopping once this process begins no new work."""
@@ -143,12 +195,12 @@ class Runner:
             raise stopping("This server is stopping and starts no new work. Send the call again.")
 
     async def may_run(self, connector: Connector) -> bool:
-        """Whether statements of this connector can run in this process; tries to get hold of its data if need be."""
+        """Whether statements of this connector can run in this process; tries to acquire its data if needed."""
         data = self._connectors.data_of(connector)
         return not self._draining and (data is None or await self.may_hold(data))
 
     async def may_hold(self, data: str) -> bool:
-        """Whether this process has the data of that name; tries to get hold of them if need be."""
+        """Whether this process holds the data of that name; tries to acquire them if needed."""
         if self._draining:
             return False
         if data not in self._data_held:
@@ -156,11 +208,11 @@ class Runner:
         return data in self._data_held
 
     def start(self, assignment: Assignment, user: User) -> None:
-        """Run a claimed statement; after the grace of the stop it is left to another server."""
+        """Run a claimed statement; after the grace time of the stop it is left to another server."""
         if self._drained:
             # The call was accepted just before the stop began.
-            release = self._leases.release(assignment.lease)
-            self._keep(asyncio.create_task(_tolerantly(release), name="statement-left"))
+            release = _unless_out_of_reach(self._leases.release(assignment.lease))
+            self._keep(asyncio.create_task(release, name="statement-left"))
             return
         statement_id = assignment.lease.statement_id
         execution = Execution(
@@ -175,27 +227,24 @@ class Runner:
             metrics=self._metrics,
         )
         self._runs[statement_id] = execution
-        task = asyncio.create_task(self._run(execution), name=f"statement-{statement_id}")
-        self._keep(task)
+        self._keep(asyncio.create_task(self._run(execution), name=f"statement-{statement_id}"))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
-        """Have the shutdown wait for the task."""
+        """The shutdown waits for the task."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
-        tell = self._objects_changed
-        if tell is None or not changes_objects(assignment.statement, assignment.dialect):
+        if self._objects_changed is None or not changes_objects(assignment.statement, assignment.dialect):
             return None
-        return partial(tell, assignment.user_id, assignment.connector)
+        return partial(self._objects_changed, assignment.user_id, assignment.connector)
 
     async def claim(self, statement_id: UUID) -> None:
         """Take a waiting statement that was announced, if it is for this process."""
         if self._draining:
             return
-        assignment = await self._leases.claim(
-            statement_id, owner=self.owner, lease=self._execution.lease, within=self._reach()
-        )
+        lease, scope = self._execution.lease, self._claim_scope()
+        assignment = await self._leases.claim(statement_id, owner=self.owner, lease=lease, within=scope)
         if assignment is not None:
             await self._start_claimed(assignment)
 
@@ -216,7 +265,7 @@ class Runner:
 
     @property
     def active(self) -> int:
-        """How many statements run or wait for a place here."""
+        """How many statements run or wait for a slot here."""
         return len(self._runs)
 
     async def _run(self, execution: Execution) -> None:
@@ -229,53 +278,36 @@ class Runner:
             self._signals.notify(statement_id)
 
     async def _start_claimed(self, assignment: Assignment) -> None:
-        """Run what was claimed, or say how it ended: a statement that may have been sent is never sent again."""
+        """Run what was claimed, or record its end: a statement that may have been sent is never sent again."""
+        user = await self._users.user(assignment.user_id)
+        connector = self._connectors.known(assignment.connector)
+        outcome = refusal = None
         if assignment.sent:
-            outcome = await self._start_resumed(assignment)
+            outcome = _GONE if user is None or assignment.resumption is None else None
+        elif user is None:
+            refusal = "The user is no longer active."
+        elif connector and connector.read_only:
+            refusal = refusal_where_read_only(assignment.statement, assignment.dialect)
+        if refusal is not None:
+            outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
+        if outcome is not None:
+            await self._end_claimed(assignment, outcome)
+        elif not self._draining and user is not None:
+            self.start(assignment, user)
+        elif assignment.sent:
+            await self._leases.hand_over(assignment.lease)
         else:
-            outcome = await self._start_unsent(assignment)
-        if outcome is None:
-            return
-        if tell := self._before_end(assignment):
-            await tell()
-        await self._leases.finish(
-            assignment.lease,
-            outcome,
-            retention=self._execution.retention,
-            lines=[outcome.message],
-            start_line=None,
-        )
+            await self._leases.release(assignment.lease)
+
+    async def _end_claimed(self, assignment: Assignment, outcome: Outcome) -> None:
+        if before_end := self._before_end(assignment):
+            await before_end()
+        retention, lines = self._execution.retention, [outcome.message]
+        await self._leases.finish(assignment.lease, outcome, retention=retention, lines=lines, start_line=None)
         self._metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
         self._signals.notify(assignment.lease.statement_id)
         if assignment.import_plan is not None and self._import_lost is not None:
             self._import_lost()
-
-    async def _start_resumed(self, assignment: Assignment) -> Outcome | None:
-        """None, or why nobody can go on with what the engine has."""
-        user = await self._users.user(assignment.user_id)
-        if user is None or assignment.resumption is None:
-            return _GONE
-        if self._draining:
-            await self._leases.hand_over(assignment.lease)
-        else:
-            self.start(assignment, user)
-        return None
-
-    async def _start_unsent(self, assignment: Assignment) -> Outcome | None:
-        """None, or why the engine must not see the statement."""
-        user = await self._users.user(assignment.user_id)
-        connector = self._connectors.known(assignment.connector)
-        if user is None:
-            return _rejected("The user is no longer active.")
-        if connector and connector.read_only:
-            refusal = refusal_where_read_only(assignment.statement, assignment.dialect)
-            if refusal is not None:
-                return _rejected(refusal)
-        if self._draining:
-            await self._leases.release(assignment.lease)
-        else:
-            self.start(assignment, user)
-        return None
 
     async def _renew(self) -> None:
         ours = list(self._runs)
@@ -283,36 +315,35 @@ class Runner:
         kept = await self._leases.renew(ours, owner=self.owner, lease=lease) if ours else {}
         for statement_id in ours:
             if kept.get(statement_id, True):
-                # Asked for by another instance, or no longer ours: either way the work here ends.
+                # Requested at another instance, or no longer ours: in both cases the work here ends.
                 if statement_id not in kept:
                     self._metrics.lease_lost()
                 self.cancel(statement_id)
         recorded = self.held.recorded()
         renewed = await self._sessions.renew(owner=self.owner, lease=lease)
         await self.held.reconcile(recorded, renewed)
-        # What no connector means any more is left to run out, once nothing has it open.
-        connectors = self._connectors
-        self._data_held &= connectors.data_to_hold() | connectors.data_in_use()
+        # The lease of data that no connector names any more runs out, once no engine has them open.
+        self._data_held &= self._connectors.data_to_hold() | self._connectors.data_in_use()
         await self._hold(list(self._data_held))
 
     async def _end_disabled(self) -> None:
         """Cancel the statements and close the sessions here whose users were disabled or deleted."""
         owners = {execution.assignment.user_id for execution in self._runs.values()} | self.held.owners()
-        # Asked for at once they share a query.
+        # Concurrent calls share a query.
         users = await asyncio.gather(*(self._users.user(user_id) for user_id in owners))
         disabled = owners - {user.id for user in users if user is not None}
         for execution in list(self._runs.values()):
             if execution.assignment.user_id in disabled:
                 execution.stop("Canceled: the user is no longer active.")
         if disabled & self.held.owners():
-            # A session whose engine hangs closes late; whoever is disabled meanwhile must not wait for it.
+            # A session whose engine hangs closes late; the users that are disabled meanwhile must not wait for it.
             self._keep(asyncio.create_task(self.held.drop_owned_by(disabled), name="sessions-of-disabled-users"))
 
     async def _sweep(self) -> None:
         await self.held.drop_idle()
-        if self._draining or time.monotonic() < self._others_may_be_late_until:
+        if self._draining or time.monotonic() < self._no_sweep_until:
             return
-        # What is here is not lost, even if an outage of the database let its lease run out.
+        # What runs here is not lost, even if an outage of the database let its lease run out.
         await self._renew()
         await self._sessions.close_lost()
         await self._hold(self._connectors.data_to_hold() - self._data_held)
@@ -322,39 +353,37 @@ class Runner:
         async for _ in self._connectors.changes():
             try:
                 await self.held.drop_of(lambda key: self._connectors.known(key) is None)
-                if not self._draining and time.monotonic() >= self._others_may_be_late_until:
+                if not self._draining and time.monotonic() >= self._no_sweep_until:
                     # A statement for a new connector may have been announced before the connector was known here.
                     await self._claim_orphans()
-            except Exception:  # the outer wall of a task: the next change must be heard
+            except Exception:  # the outer wall of a task: the next change must be followed
                 log.exception("change of connectors not followed")
 
     async def _claim_orphans(self, *, everything: bool = False) -> None:
-        orphans = await self._leases.claim_orphans(
-            owner=self.owner, lease=self._execution.lease, within=self._reach(), everything=everything
-        )
-        for assignment in orphans:
+        lease, scope = self._execution.lease, self._claim_scope()
+        for assignment in await self._leases.claim_orphans(
+            owner=self.owner, lease=lease, within=scope, everything=everything
+        ):
             await self._start_claimed(assignment)
 
-    def _reach(self) -> Reach:
-        """A session that is open here takes its statements, also where its connector as it is now does not run."""
-        return Reach(self._connectors.runnable_by(self._data_held), self.held.ids())
+    def _claim_scope(self) -> ClaimScope:
+        """A session that is open here takes its statements, also when its connector as it is now cannot run here."""
+        return ClaimScope(self._connectors.runnable_by(self._data_held), self.held.ids())
 
     async def _hold(self, names: Iterable[str], *, everything: bool = False) -> None:
         for name in names:
-            held = await self._sessions.hold_engine(
-                name, owner=self.owner, lease=self._execution.lease, everything=everything
-            )
-            if held:
+            lease = self._execution.lease
+            if await self._sessions.hold_engine(name, owner=self.owner, lease=lease, everything=everything):
                 self._data_held.add(name)
             elif name in self._data_held:
                 self._data_held.discard(name)
                 await self._connectors.discard_engines(name)
 
     async def drain(self) -> None:
-        """Let statements finish for the grace time, then stop them: within `REST_S` at most.
+        """Let statements finish for the grace time, then stop them within `REST_S`; repeated, it does nothing.
 
-        What was not sent, and what another server can go on following, is left to it. Calls are still answered
-        meanwhile; those that would start work are refused. Repeated, it does nothing.
+        Statements that were not sent, or that another server can follow, are left to it. Calls are still answered
+        meanwhile; those that would start work are refused.
         """
         if self._drained:
             await _ended(self._tasks, _LEAST_S)
@@ -362,7 +391,10 @@ class Runner:
         self._draining = True
         grace_s = self._limits.shutdown_grace.total_seconds()
         with stop_step("statements may finish", within_s=grace_s, statements=len(self._runs)):
-            await self._all_ended(grace_s)
+            end = time.monotonic() + grace_s
+            # Calls that were accepted before the stop begin statements meanwhile.
+            while self._tasks and (left_s := end - time.monotonic()) > 0:
+                await _ended(self._tasks, left_s)
         self._drained = True
         if self._tasks:
             with stop_step("statements are stopped", within_s=STATEMENTS_STOPPED_WITHIN_S, statements=len(self._runs)):
@@ -372,16 +404,10 @@ class Runner:
         self._signals.end_waits()
         with stop_step("sessions are closed", within_s=SESSIONS_CLOSED_WITHIN_S):
             await _within(self.held.aclose(), SESSIONS_CLOSED_WITHIN_S)
-            # The next heartbeat must not take back what other servers may have from now on.
+            # The next heartbeat must not take back what other servers may hold from now on.
             self._data_held.clear()
-            release = self._sessions.release_engines(owner=self.owner)
-            await _within(_tolerantly(release), SESSIONS_CLOSED_WITHIN_S)
-
-    async def _all_ended(self, within_s: float) -> None:
-        """Wait for all statements, with those that calls accepted before the stop begin meanwhile."""
-        end = time.monotonic() + within_s
-        while self._tasks and (left_s := end - time.monotonic()) > 0:
-            await _ended(self._tasks, left_s)
+            release = _unless_out_of_reach(self._sessions.release_engines(owner=self.owner))
+            await _within(release, SESSIONS_CLOSED_WITHIN_S)
 
     async def _stop_all(self, within_s: float) -> None:
         """Stop or give away all statements; returns when all have ended, or after `within_s`."""
@@ -390,12 +416,20 @@ class Runner:
         others = [execution for execution in list(self._runs.values()) if execution not in left]
         await _within(asyncio.gather(*(self._stop_or_release(one) for one in others)), within_s)
         await _ended(self._tasks, end - time.monotonic())
-        hand_overs = (_tolerantly(self._leases.hand_over(one.assignment.lease)) for one in left)
+        hand_overs = (_unless_out_of_reach(self._leases.hand_over(one.assignment.lease)) for one in left)
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _LEAST_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
-        if execution.was_sent or not await self._hand_over(execution):
-            execution.stop("Canceled by the shutdown of the server.")
+        """Leave an unsent statement to another server; stop one that was sent, or is sent meanwhile."""
+        if not execution.was_sent:
+            try:
+                released = await self._leases.release(execution.assignment.lease)
+            except DatabaseUnavailable:
+                released = not execution.was_sent
+            if released:
+                execution.abandon()
+                return
+        execution.stop("Canceled by the shutdown of the server.")
 
     async def _give_up_all(self, within_s: float) -> None:
         """Record an end for the statements whose engines have not confirmed any; their tasks end."""
@@ -405,38 +439,20 @@ class Runner:
             task.cancel()
         await _ended(self._tasks, end - time.monotonic())
 
-    async def _hand_over(self, execution: Execution) -> bool:
-        """Leave an unsent statement to another server; False when it was sent meanwhile."""
-        try:
-            released = await self._leases.release(execution.assignment.lease)
-        except DatabaseUnavailable:
-            released = not execution.was_sent
-        if released:
-            execution.abandon()
-        return released
-
-    @property
-    def _heartbeat(self) -> timedelta:
-        return self._execution.lease / 3
-
     async def _every(self, period: timedelta, action: Callable[[], Awaitable[None]]) -> None:
-        """Repeat for ever; a failed round is the next one's business."""
+        """Repeat for ever, also after a failed round."""
         while True:
-            # Servers started together must not sweep in step.
+            # Servers that were started together must not sweep at the same moments.
             await asyncio.sleep(period.total_seconds() * random.uniform(0.8, 1.0))  # noqa: S311 no secret
             try:
                 await action()
             except DatabaseUnavailable:
                 log.warning("round failed: the database is out of reach", action=action.__name__)
-                # Leases ran out because nobody could renew them: their owners come first when it is back.
-                late_s = self._heartbeat.total_seconds() + self._limits.sweep_every.total_seconds()
-                self._others_may_be_late_until = time.monotonic() + late_s
+                # No lease could be renewed: when the database is back, their owners come before the sweep.
+                pause = self._execution.lease / 3 + self._limits.sweep_every
+                self._no_sweep_until = time.monotonic() + pause.total_seconds()
             except Exception:  # the outer wall of a task: without a heartbeat every statement here would be lost
                 log.exception("round failed", action=action.__name__)
-
-
-def _rejected(message: str) -> Outcome:
-    return Outcome(StatementState.FAILED, error_code="rejected", message=message)
 
 
 async def _ended(tasks: Collection[asyncio.Task[None]], within_s: float) -> None:
@@ -445,7 +461,7 @@ async def _ended(tasks: Collection[asyncio.Task[None]], within_s: float) -> None
 
 
 async def _within(action: Awaitable[object], within_s: float) -> None:
-    """Wait for it no longer than that; it is cancelled then."""
+    """Wait for it at most that long, then cancel it."""
     try:
         async with asyncio.timeout(within_s):
             await action
@@ -453,61 +469,59 @@ async def _within(action: Awaitable[object], within_s: float) -> None:
         log.warning("given up at the stop", seconds=within_s)
 
 
-async def _tolerantly(action: Awaitable[object]) -> None:
+async def _unless_out_of_reach(action: Awaitable[object]) -> None:
     try:
         await action
     except DatabaseUnavailable:
-        log.warning("not told to the database at shutdown; leases run out by themselves")
+        log.warning("not recorded at shutdown: the database is out of reach; leases run out by themselves")
 
 
-_WAITING = "waiting"
+class StatementQueue:
+    """Passes recorded statements to the runner of this process, and notices to the other instances.
 
-
-class InlineQueue:
-    """`statements.queue.StatementQueue` for a runner in this process, with a word to the others where they run it."""
+    Delivery is at least once; the claim in the record makes it at most once. Lost notices do no harm: sweeps find what
+    they announced.
+    """
 
     def __init__(self, runner: Runner, notices: Notices) -> None:
         self._runner = runner
         self._notices = notices
-        self._heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.start = runner.start
+        """Runs a statement that was recorded with the owner of this process."""
+        self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
+        """The owner of a new statement if it runs in this process, else None. Raises Stopping."""
         self._runner.require_open()
         if session_owner not in (None, self._runner.owner) or not await self._runner.may_run(connector):
             return None
         return self._runner.owner
 
-    def dispatch(self, assignment: Assignment, user: User) -> None:
-        self._runner.start(assignment, user)
-
     async def announce(self, statement_id: UUID) -> None:
+        """Notify the other instances that a statement waits. Never raises."""
         await self._notices.publish(_WAITING, str(statement_id))
 
     async def cancel(self, statement_id: UUID, *, owner: str | None) -> None:
+        """Notify the runner `owner` that the record now requests a cancel. Never raises."""
         if not self._runner.cancel(statement_id) and owner != self._runner.owner:
             await self._notices.publish(CANCEL, str(statement_id))
 
-    def heard(self, kind: str, subject: str) -> None:
-        """A word from an instance, perhaps this one."""
+    def notified(self, kind: str, subject: str) -> None:
+        """Act on a notice of an instance, perhaps of this one."""
         if kind == CANCEL:
             self._runner.cancel(UUID(subject))
         else:
-            self._heard.put_nowait((kind, subject))
+            self._received.put_nowait((kind, subject))
 
     @asynccontextmanager
     async def listening(self) -> AsyncGenerator[None]:
-        """Act on what is heard while inside."""
-        worker = asyncio.create_task(self._act(), name="heard-notices")
-        try:
+        async with beside(statement_notices=self._act()):
             yield
-        finally:
-            worker.cancel()
-            await asyncio.gather(worker, return_exceptions=True)
 
     async def _act(self) -> None:
         """One after another: the statements of one session run in the order in which they were announced."""
         while True:
-            kind, subject = await self._heard.get()
+            kind, subject = await self._received.get()
             try:
                 if kind == _WAITING:
                     await self._runner.claim(UUID(subject))

@@ -1,4 +1,4 @@
-"""Engine sessions as rows, and the logins that callers gave with them."""
+"""Engine sessions in the service database, and the credentials that callers gave with them (Contract editor 9)."""
 
 import hashlib
 import json
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
-from uuid import UUID
 
 import structlog
 
@@ -20,6 +19,10 @@ from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
 from queryserver.identity.model import ExternalToken, SealedToken, User
 from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Sealer
+
+log = structlog.get_logger(__name__)
+
+_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,14 @@ class SessionRecord:
 
 
 class SessionRecords(Protocol):
-    """Each method is one transaction. All raise DatabaseUnavailable."""
+    """The sessions of all users; who may see which is decided by the services. Each method is one transaction."""
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
-        """Store a session; False when the user has `max_open` named ones open. A kept one is stored again."""
+        """Store a session; False when the user has `max_open` named ones open. One that is not named is reopened."""
         ...
 
     async def shared(self, user_id: int, connector: str, purpose: str, proposed: tuple[int, str]) -> tuple[int, str]:
-        """Number and guid of the session that statements of that user and purpose share; `proposed` if it is new."""
+        """Id and guid of the session that statements of that user and purpose share; `proposed` if it is new."""
         ...
 
     async def read(self, session_id: int) -> SessionRecord | None:
@@ -80,7 +83,7 @@ class SessionRecords(Protocol):
         ...
 
     async def touch(self, session_id: int) -> None:
-        """The user did something in it; polling does not count."""
+        """Note a use by its user; polling does not count."""
         ...
 
     async def close(self, session_id: int, *, owner: str | None = None) -> bool:
@@ -92,10 +95,7 @@ class SessionRecords(Protocol):
         ...
 
     async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        """Extend the leases of all open sessions of `owner`.
-
-        Answers their ids, and those of closed ones in which a statement still waits or runs.
-        """
+        """Extend the leases of all open sessions of `owner`; their ids, and closed ones with a statement to run."""
         ...
 
     async def close_lost(self) -> int:
@@ -103,10 +103,7 @@ class SessionRecords(Protocol):
         ...
 
     async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, everything: bool = False) -> bool:
-        """Try to become, or to stay, the process that holds the data of this name (`EngineCapabilities.data_name`).
-
-        `everything` ignores another's lease.
-        """
+        """Acquire or keep `EngineCapabilities.data_name`; `everything` ignores the leases of others."""
         ...
 
     async def release_engines(self, *, owner: str) -> None:
@@ -114,8 +111,12 @@ class SessionRecords(Protocol):
         ...
 
 
-_COLUMNS = """id, guid, user_id, connector, dialect, named, properties, settings, sealed_credentials, owner,
-    lease_until > now() as is_live, idle_s, last_used_at,
+# Columns that have the name and the type of a field.
+_FIELDS = (
+    "id", "guid", "user_id", "connector", "dialect", "named", "properties", "settings", "sealed_credentials", "owner",
+    "last_used_at",
+)  # fmt: skip
+_COLUMNS = f"""{", ".join(_FIELDS)}, lease_until > now() as is_live, idle_s,
     exists (
         select from statements where session_id = sessions.id and state in ('waiting', 'running')
     ) as is_busy"""
@@ -148,7 +149,7 @@ where id = $1 and closed_at is null and last_used_at <= now() - $2::interval and
 )
 """
 
-# A statement that was submitted while its session was being closed is not to end with it.
+# A statement that was submitted while its session was being closed must not end with it.
 _RENEW = """
 with renewed as (
     update sessions set lease_until = now() + $2::interval where owner = $1 and closed_at is null returning id
@@ -167,15 +168,15 @@ returning true
 """
 
 
-class Sessions:
-    """Sessions of everybody; who may see which is the business of the services."""
+class SessionRepository:
+    """`SessionRecords` in PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
         async with self._database.transaction() as connection:
-            # Counting and inserting are one step only for those who do it one after the other.
+            # The count is exact because the sessions of a user are stored one after the other.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, session.user_id)
             stored = await connection.fetchval(
                 _OPEN,
@@ -281,57 +282,17 @@ class Sessions:
 
 def _session_of(row: Row) -> SessionRecord:
     return SessionRecord(
-        id=row["id"],
-        guid=row["guid"],
-        user_id=row["user_id"],
-        connector=row["connector"],
-        dialect=row["dialect"],
-        named=row["named"],
-        properties=row["properties"],
-        settings=row["settings"],
-        sealed_credentials=row["sealed_credentials"],
-        owner=row["owner"],
+        **{name: row[name] for name in _FIELDS},
         is_live=row["is_live"],
         idle=timedelta(seconds=row["idle_s"]),
-        last_used_at=row["last_used_at"],
         is_busy=row["is_busy"],
     )
 
 
-_CLOSE_ALL = """
-with closed as (
-    update statements set state = 'closed', message = 'The result was closed.', inline_result = null
-    where user_id = $1 and state = 'available' and session_id in (
-        select id from sessions
-        where user_id = $1 and connector = $2 and named and ($3::bigint is null or id = $3)
-    )
-    returning id
-), doomed as (
-    insert into doomed_results (statement_id) select id from closed on conflict do nothing
-)
-select id from closed
-"""
-
-
-async def close_results_of_sessions(
-    database: Database, user_id: int, connector: str, session_id: int | None
-) -> Sequence[UUID]:
-    """Turn `available` statements into `closed` ones, all or none; answers them.
-
-    Those of one named session, open or closed, or of all that the user has at the connector.
-    """
-    return [row["id"] for row in await database.fetch(_CLOSE_ALL, user_id, connector, session_id)]
-
-
-log = structlog.get_logger(__name__)
-
-_NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
-
-
 class CredentialBook:
-    """Keeps credentials sealed in the record of the session that brought them, for that session's life.
+    """Keeps credentials sealed in the record of the session that brought them, until that session is closed.
 
-    Tokens of other issuers are never kept here: they come with the call, or sealed with the statement that needs them.
+    Tokens of other issuers are not kept here: they come with the call, or sealed with the statement that needs them.
     `passes_tokens` False: no engine ever gets one.
     """
 
@@ -359,11 +320,19 @@ class CredentialBook:
         settings: Mapping[str, str] = _NO_SETTINGS,
         token: SealedToken | None = None,
     ) -> SessionOptions:
-        """What a session of the caller is opened with; `token` in place of the one that the call came with.
-
-        Raises CredentialsRequired when the token is past its time, or cannot be read.
-        """
-        external = self._usable(user, connector, token)
+        """The options of a session; `token` replaces that of the call. Raises CredentialsRequired."""
+        external = None
+        if self._wants_token(connector):
+            # The token of the statement comes first: it says as whom the statement was sent.
+            external = user.external_token
+            if token:
+                try:
+                    external = ExternalToken(self._sealer.unseal(token.content).decode(), token.expires_at)
+                except ValueError:  # its key is gone
+                    message = "The token that came with the statement cannot be read any more."
+                    raise CredentialsRequired(message) from None
+        if external is not None and external.expires_at <= self._clock():
+            raise CredentialsRequired("Your token has expired before the data source could be asked.")
         return SessionOptions(
             database=database,
             settings=settings,
@@ -373,7 +342,7 @@ class CredentialBook:
         )
 
     def require_token(self, user: User, connector: Connector) -> None:
-        """Raises EngineJwtRequired when the engine takes callers' own tokens and this call came with none to pass."""
+        """Raises EngineJwtRequired when the engine takes the tokens of callers and this call came with none to pass."""
         if not self._connectors.engine(connector).capabilities.wants_external_token:
             return
         if not self._passes_tokens:
@@ -389,7 +358,7 @@ class CredentialBook:
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
     async def of(self, user: User, connector: Connector) -> Credentials | None:
-        """What the caller gave last for this connector. Costs nothing where the connector has its own login."""
+        """What the caller gave last for this connector; no query where the connector has its own login."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
@@ -404,7 +373,7 @@ class CredentialBook:
         return Credentials(username, password) if places == self._places(connector) else None
 
     async def are_missing(self, user: User, connector: Connector) -> bool:
-        """Whether the data source is known to need a login that the caller has not given."""
+        """Whether the data source needs a login that the caller has not given."""
         wanted = self._connectors.engine(connector).capabilities.wants_credentials
         return wanted and await self.of(user, connector) is None
 
@@ -414,7 +383,7 @@ class CredentialBook:
         return self._sealer.seal(json.dumps(known).encode())
 
     def _places(self, connector: Connector) -> list[str]:
-        """Where its connections go. Where only the driver knows, all options stand for it."""
+        """The addresses of its connections; if only the driver knows them, a digest of all options."""
         places = self._connectors.engine(connector).capabilities.places
         if places:
             return [f"{host}:{port}" for host, port in places]
@@ -423,18 +392,3 @@ class CredentialBook:
 
     def _wants_token(self, connector: Connector) -> bool:
         return self._passes_tokens and self._connectors.engine(connector).capabilities.wants_external_token
-
-    def _usable(self, user: User, connector: Connector, sealed: SealedToken | None) -> ExternalToken | None:
-        """The token for the engine. A statement's own comes first: it says as whom the statement was sent."""
-        if not self._wants_token(connector):
-            return None
-        token = self._unsealed_token(sealed) if sealed else user.external_token
-        if token is not None and token.expires_at <= self._clock():
-            raise CredentialsRequired("Your token has expired before the data source could be asked.")
-        return token
-
-    def _unsealed_token(self, sealed: SealedToken) -> ExternalToken:
-        try:
-            return ExternalToken(self._sealer.unseal(sealed.content).decode(), sealed.expires_at)
-        except ValueError:  # its key is gone
-            raise CredentialsRequired("The token that came with the statement cannot be read any more.") from None

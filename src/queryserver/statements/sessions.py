@@ -1,28 +1,25 @@
 """Sessions that callers open and close themselves (Contract editor 9)."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
 from queryserver.connectors.engines import Connectors, key_named
-from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import InvalidParameter, NotSupported, too_many_sessions
 from queryserver.errors.statements import UnknownDialect, session_not_found
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
-from queryserver.statements.queue import CLOSE_SESSION, StateSignals
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import Runner
+from queryserver.statements.runner import CLOSE_SESSION, Runner, StateSignals
 from queryserver.statements.session_repository import CredentialBook, SessionRecord, SessionRecords
 from queryserver.statements.submission import new_session_guid
 
 
 @dataclass(frozen=True, slots=True)
-class SessionRequest:
-    """What create_session asks for: the properties as given, and what was found in them."""
+class NewSession:
+    """What create_session receives: the properties as given, and their contents."""
 
     connector: str | None
     properties: Sequence[Mapping[str, Any]]
@@ -30,43 +27,33 @@ class SessionRequest:
     credentials: Credentials | None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """Settings of section 13 for sessions."""
-
-    max_per_user: int
-    lease: timedelta
-    allowed_settings: frozenset[str]
-
-
 class Sessions:
-    """Named sessions. The instance that opened one runs its statements, wherever they are submitted."""
+    """Named sessions. The instance that opened one runs its statements, also when another instance receives them."""
 
     def __init__(
         self,
         *,
         records: SessionRecords,
         statements: StatementRecords,
-        close_results: Callable[[int, str, int | None], Awaitable[Sequence[UUID]]],
         connectors: Connectors,
         credentials: CredentialBook,
         runner: Runner,
         notices: Notices,
         signals: StateSignals,
-        limits: SessionLimits,
+        max_per_user: int,
+        allowed_settings: frozenset[str],
     ) -> None:
-        """`close_results` closes those of a user in one session of a connector or in all; it gives the statements."""
         self._records = records
         self._statements = statements
-        self._close_results = close_results
         self._connectors = connectors
         self._credentials = credentials
         self._runner = runner
         self._notices = notices
         self._signals = signals
-        self._limits = limits
+        self._max_per_user = max_per_user
+        self._allowed_settings = allowed_settings
 
-    async def create(self, user: User, asked: SessionRequest) -> SessionRecord:
+    async def create(self, user: User, asked: NewSession) -> SessionRecord:
         """Open an engine session and keep it.
 
         Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError; then no
@@ -75,79 +62,11 @@ class Sessions:
         connector = self._connectors.resolve(user, asked.connector)
         self._credentials.require_token(user, connector)
         for name in asked.settings:
-            if name not in self._limits.allowed_settings:
+            if name not in self._allowed_settings:
                 raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         self._runner.require_open()
-        record = await self._record(user, connector, asked)
-        options = await self._credentials.options(user, connector, settings=asked.settings)
-        if asked.credentials:
-            options = replace(options, credentials=asked.credentials)
-        await self._runner.may_run(connector)
-        most = self._limits.max_per_user
-        if not await self._runner.opener.open_named(record, connector, user, options, max_open=most):
-            raise too_many_sessions(f"{most} sessions of yours are open. Close some of them.")
-        return record
-
-    async def close(self, user: User, session_id: int) -> SessionRecord | None:
-        """Close one session of the caller; None when it was closed already. Raises session_not_found."""
-        record = await self._records.read(session_id)
-        if record is None:
-            named = await self._records.named(session_id)
-            if named is None or named[0] != user.id:
-                raise session_not_found(session_id)
-            # It may have been idle for long; and a call that failed half-way is repeated.
-            await self._leave(*named, session_id)
-            return None
-        if record.user_id != user.id or not record.named:
-            raise session_not_found(session_id)
-        await self.end(record)
-        return record
-
-    async def close_all(self, user: User, connector: str | None) -> SessionRecord | None:
-        """Close all sessions of the caller for one connector; answers the last of them. Raises as `resolve`.
-
-        A connector that the caller may use no more is known here if he has had sessions in it: they are his to close.
-        """
-        try:
-            key = self._connectors.resolve(user, connector).key
-        except (UnknownDialect, NotSupported):
-            key = await self._withdrawn(user, (connector or "").strip())
-            if key is None:
-                raise
-        open_ones = await self._records.open_sessions(user_id=user.id, connectors=[key])
-        for record in open_ones:
-            await self.end(record)
-        await self._leave(user.id, key, None)
-        return open_ones[-1] if open_ones else None
-
-    async def _withdrawn(self, user: User, name: str) -> str | None:
-        """The connector of that key, or the last of that dialect, in which the user has or had sessions."""
-        return key_named(name, await self._records.used_connectors(user.id)) if name else None
-
-    async def end(self, record: SessionRecord) -> bool:
-        """Cancel what runs in a session, and close it; False when it was closed already.
-
-        Its results stay, unless its connector has `close_queries`.
-        """
-        for statement_id in await self._statements.active_in_session(record.id):
-            await self._statements.request_cancel(statement_id, by="close_session")
-        closed = await self._runner.close_session(record.id)
-        if not closed:
-            closed = await self._records.close(record.id)
-            await self._notices.publish(CLOSE_SESSION, str(record.id))
-        await self._leave(record.user_id, record.connector, record.id)
-        return closed
-
-    async def _leave(self, user_id: int, connector: str, session_id: int | None) -> None:
-        """With `close_queries`: as close_statement does for each result of the session, or of all that were named."""
-        known = self._connectors.known(connector)
-        if known is not None and known.close_queries:
-            for statement_id in await self._close_results(user_id, connector, session_id):
-                self._signals.notify(statement_id)
-
-    async def _record(self, user: User, connector: Connector, asked: SessionRequest) -> SessionRecord:
         credentials = asked.credentials
-        return SessionRecord(
+        record = SessionRecord(
             id=await self._statements.new_session_id(),
             guid=new_session_guid(),
             user_id=user.id,
@@ -162,3 +81,62 @@ class Sessions:
             idle=connector.limits.session_idle,
             last_used_at=datetime.now(UTC),
         )
+        options = await self._credentials.options(user, connector, settings=asked.settings)
+        if credentials:
+            options = replace(options, credentials=credentials)
+        await self._runner.may_run(connector)
+        most = self._max_per_user
+        if not await self._runner.opener.open_named(record, connector, user, options, max_open=most):
+            raise too_many_sessions(f"{most} sessions of yours are open. Close some of them.")
+        return record
+
+    async def close(self, user: User, session_id: int) -> SessionRecord | None:
+        """Close one session of the caller; None when it was closed already. Raises session_not_found."""
+        record = await self._records.read(session_id)
+        if record is None:
+            named = await self._records.named(session_id)
+            if named is None or named[0] != user.id:
+                raise session_not_found(session_id)
+            # It may have ended by itself, or an earlier call failed half-way.
+            await self._close_results(*named, session_id)
+            return None
+        if record.user_id != user.id or not record.named:
+            raise session_not_found(session_id)
+        await self.end(record)
+        return record
+
+    async def close_all(self, user: User, connector: str | None) -> SessionRecord | None:
+        """Close all sessions of the caller for one connector; answers the last of them. Raises as `resolve`.
+
+        Also for a connector that the caller may no longer use, if they have or had sessions in it.
+        """
+        try:
+            key = self._connectors.resolve(user, connector).key
+        except (UnknownDialect, NotSupported):
+            name = (connector or "").strip()
+            key = key_named(name, await self._records.used_connectors(user.id)) if name else None
+            if key is None:
+                raise
+        open_ones = await self._records.open_sessions(user_id=user.id, connectors=[key])
+        for record in open_ones:
+            await self.end(record)
+        await self._close_results(user.id, key, None)
+        return open_ones[-1] if open_ones else None
+
+    async def end(self, record: SessionRecord) -> bool:
+        """Cancel what runs in it and close it; False when it was closed. Results stay but for `close_queries`."""
+        for statement_id in await self._statements.active_in_session(record.id):
+            await self._statements.request_cancel(statement_id, by="close_session")
+        closed = await self._runner.close_session(record.id)
+        if not closed:
+            closed = await self._records.close(record.id)
+            await self._notices.publish(CLOSE_SESSION, str(record.id))
+        await self._close_results(record.user_id, record.connector, record.id)
+        return closed
+
+    async def _close_results(self, user_id: int, connector: str, session_id: int | None) -> None:
+        """With `close_queries`: as close_statement for each result of the session, or of all sessions of the user."""
+        known = self._connectors.known(connector)
+        if known is not None and known.close_queries:
+            for statement_id in await self._statements.close_results_of_sessions(user_id, connector, session_id):
+                self._signals.notify(statement_id)

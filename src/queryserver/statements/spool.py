@@ -1,8 +1,8 @@
-"""Rows of a running statement on their way into the result store."""
+"""Batches of a running statement, collected into segments of the result store (Contract editor 6.4)."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -12,11 +12,11 @@ import pyarrow as pa
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import RowTooLarge, cell_too_large, disk_below_floor, result_store_failed
-from queryserver.formats import columns as arrow_stream
 from queryserver.formats.columns import (
     ROW_CELLS,
     Segment,
     TruncationReason,
+    encode,
     first_large_row,
     first_large_value,
     has_nested,
@@ -26,19 +26,19 @@ from queryserver.results.segments import ResultStore
 from queryserver.statements.model import Lease, Resumption
 
 INLINE_BYTES = 32 * 1024
-"""Results up to this size live inside the record itself: no file, no second look-up."""
-
+"""Results up to this size are stored inside the record itself: no file, no second query."""
 SEGMENT_AGE_S = 1.0
 """Rows of a slow statement can be read after this time."""
-
 _SEGMENT_BYTES = 4 * 1024 * 1024
+# Batches with more columns are measured in a thread: Arrow takes some 6 µs for the size of each column.
 _MANY_COLUMNS = 200
-"""Batches with more columns are measured in a thread: Arrow takes some 6 µs for the size of each column."""
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """How much of a result is kept (Contract editor 6.4), and how large its largest value may be."""
+    """How much of a result is kept, and how large one value may be."""
 
     rows: int
     size_bytes: int
@@ -47,7 +47,7 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """What was kept. `inline` holds a small result itself."""
+    """What was kept; a small result is `inline` and has no segments."""
 
     rows: int
     size_bytes: int
@@ -89,33 +89,30 @@ class Spool:
         self.truncated_reason: TruncationReason | None = None
 
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
-        """Keep what the caps allow; `truncated_reason` tells once something was dropped.
+        """Keep what the caps allow; `truncated_reason` is set once something was dropped.
 
-        `token` says where the engine goes on after this batch; it is made visible together with its last rows.
+        `token` says where the engine continues after this batch; it is made visible together with its last rows.
         Raises cell_too_large, RowTooLarge; then nothing of the batch is kept.
         """
         divide = partial(self._divided, batch, is_one=token is not None)
         pieces = divide() if batch.num_columns <= _MANY_COLUMNS else await asyncio.to_thread(divide)
-        for piece, size_bytes in pieces:
-            await self._add(piece, size_bytes, token)
-
-    async def _add(self, kept: pa.RecordBatch, size_bytes: int, token: str | None) -> None:
-        if self._pending and not self._pending[0].schema.equals(kept.schema):
-            await self._flush()
-        self._token = token
-        if not self._pending:
-            self._pending_since = time.monotonic()
-        self._pending.append(kept)
-        self._pending_bytes += size_bytes
-        self.rows += kept.num_rows
-        if size_bytes > _SEGMENT_BYTES:
-            # One huge row: nothing else is fetched until its memory is free again.
-            await self.store()
-        elif self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
-            await self._flush()
+        for kept, size_bytes in pieces:
+            if self._pending and not self._pending[0].schema.equals(kept.schema):
+                await self._flush()
+            self._token = token
+            if not self._pending:
+                self._pending_since = time.monotonic()
+            self._pending.append(kept)
+            self._pending_bytes += size_bytes
+            self.rows += kept.num_rows
+            if size_bytes > _SEGMENT_BYTES:
+                # One huge row: nothing else is fetched until its memory is free again.
+                await self.store()
+            elif self._pending_bytes >= _SEGMENT_BYTES or time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
+                await self._flush()
 
     async def flush_if_old(self) -> None:
-        """Let rows be read that have waited long enough, so that a slow statement shows what it has."""
+        """Begin to store rows that have waited for `SEGMENT_AGE_S`."""
         if self._pending and time.monotonic() - self._pending_since >= SEGMENT_AGE_S:
             await self._flush()
 
@@ -125,12 +122,13 @@ class Spool:
         await self._stored()
 
     async def finish(self) -> Spooled:
-        """Store what is left; everything counted in the answer is durable, or inline."""
-        inline = self._as_inline()
-        if inline is None:
-            await self.store()
-        size = self._stored_bytes if inline is None else len(inline)
-        return Spooled(self.rows, size, self.truncated_reason, inline)
+        """Store the rest; everything that the answer counts is durable, or inline."""
+        if self._pending and not self._segments and self._pending_bytes <= INLINE_BYTES:
+            inline = encode(pa.Table.from_batches(self._pending))
+            if len(inline) <= INLINE_BYTES:
+                return Spooled(self.rows, len(inline), self.truncated_reason, inline)
+        await self.store()
+        return Spooled(self.rows, self._stored_bytes, self.truncated_reason, None)
 
     async def aclose(self) -> None:
         """Stop storing; what is not visible yet never will be."""
@@ -141,7 +139,7 @@ class Spool:
     def _divided(self, batch: pa.RecordBatch, *, is_one: bool) -> list[tuple[pa.RecordBatch, int]]:
         """What the caps allow of the batch, in pieces for segments, each with its bytes; one piece if `is_one`.
 
-        Rows and the place after them are stored together, so only what has no such place may be divided.
+        Rows and the mark after them are stored together, so only a batch without a mark may be divided.
         """
         if self.truncated_reason is not None:
             return []
@@ -150,7 +148,10 @@ class Spool:
             self.truncated_reason = TruncationReason.ROW_LIMIT
             batch = batch.slice(0, room)
         size_bytes = batch.nbytes
-        self._check_sizes(batch, size_bytes)
+        if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
+            self._checked_schema, self._has_nested = batch.schema, has_nested(batch.schema)
+        if size_bytes > self._caps.cell_bytes or self._has_nested:
+            self._require_small_cells(batch)
         if self._kept_bytes + size_bytes > self._caps.size_bytes:
             self.truncated_reason = TruncationReason.BYTE_LIMIT
             share = (self._caps.size_bytes - self._kept_bytes) / max(size_bytes, 1)
@@ -163,29 +164,20 @@ class Spool:
             return [(batch, size_bytes)]
         return [(piece, piece.nbytes) for piece in parts(batch, _SEGMENT_BYTES)]
 
-    def _check_sizes(self, batch: pa.RecordBatch, size_bytes: int) -> None:
+    def _require_small_cells(self, batch: pa.RecordBatch) -> None:
         limit = self._caps.cell_bytes
-        if self._checked_schema is None or not self._checked_schema.equals(batch.schema):
-            self._checked_schema, self._has_nested = batch.schema, has_nested(batch.schema)
-        if size_bytes <= limit and not self._has_nested:
-            return
         if (found := first_large_value(batch, limit)) is not None:
             row, column = found
             raise cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
         if (large := first_large_row(batch, ROW_CELLS * limit)) is not None:
             raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
 
-    def _as_inline(self) -> bytes | None:
-        if self._segments or not self._pending or self._pending_bytes > INLINE_BYTES:
-            return None
-        encoded = arrow_stream.encode(pa.Table.from_batches(self._pending))
-        return encoded if len(encoded) <= INLINE_BYTES else None
-
     async def _flush(self) -> None:
         if not self._pending:
             return
         await self._stored()
-        table, start_row = pa.Table.from_batches(self._pending), self.rows - _rows(self._pending)
+        table = pa.Table.from_batches(self._pending)
+        start_row = self.rows - table.num_rows
         self._pending, self._pending_bytes = [], 0
         self._storing = asyncio.create_task(self._store_segment(self._segments, start_row, table, self._token))
         self._segments += 1
@@ -209,20 +201,13 @@ class Spool:
         await self._make_visible(segment, token)
 
 
-def _rows(batches: Sequence[pa.RecordBatch]) -> int:
-    return sum(batch.num_rows for batch in batches)
-
-
-Item = TypeVar("Item")
-
-
 async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
     """The items as they come, and None whenever none came for `pause_s`. Closes its source at the end."""
-    coming: asyncio.Task[Item] | None = None
+    coming: asyncio.Future[Item] | None = None
     try:
         while True:
-            # Nothing is asked for ahead: who stops here must not have to break off a fetch.
-            coming = coming or asyncio.create_task(_next(items))
+            # Nothing is fetched ahead: a caller that stops here must not have to break off a fetch.
+            coming = coming or asyncio.ensure_future(anext(items))
             await asyncio.wait({coming}, timeout=pause_s)
             if not coming.done():
                 yield None
@@ -239,7 +224,3 @@ async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGen
             await asyncio.gather(coming, return_exceptions=True)
         if isinstance(items, AsyncGenerator):
             await items.aclose()
-
-
-async def _next(items: AsyncIterator[Item]) -> Item:
-    return await anext(items)

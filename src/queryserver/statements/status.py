@@ -1,11 +1,12 @@
-"""Who may see which operation (Contract editor 1.6)."""
+"""Access to statements, their status and logs, cancel and close, history (Contract editor 1.6, 3, 7)."""
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from queryserver.connectors.engines import Connectors
@@ -13,11 +14,13 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.identity.callers import StreamPlace, Streams
 from queryserver.identity.model import User
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementState, StatementStatus
-from queryserver.statements.queue import StatementQueue, StateSignals, Watch
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.rows import HistoryFilter
+from queryserver.statements.runner import StatementQueue, StateSignals
 
 _LONGEST_ID_SHOWN = 64
+# Another instance may run the statement: its changes are found by reading the record, at most this far apart.
+_POLL_EVERY_S = 0.5
+_PROGRESS_EVERY_S = 1.0
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 
 
@@ -31,7 +34,7 @@ class Access:
     async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
         """The operation that a caller names, by id or by the `guid` of its handle.
 
-        An id is not yet known to be theirs. A guid is: an error must never tell the id behind a foreign one.
+        An id may still belong to another user. A guid does not: no error may show the id behind a foreign guid.
         Raises OperationNotFound.
         """
         if operation_id is None and guid is not None:
@@ -44,21 +47,18 @@ class Access:
     async def follow(self, user: User, operation_id: UUID) -> StatementStatus:
         """The status, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
         status = await self.end(user, operation_id)
-        self.require_follower(user, status)
+        self._connectors.require_permission(user, status.connector)
         return status
 
     async def end(self, user: User, operation_id: UUID) -> StatementStatus:
-        """The status, for those who may cancel and close: the owner and administrators. Raises OperationNotFound.
-
-        Whoever lost the right to the connector may still end what is his own there.
-        """
+        """For who may cancel: owners, also without permission, and administrators. Raises OperationNotFound."""
         status = await self._records.status(operation_id)
         if status is None or not (status.user_id == user.id or user.is_admin):
             raise OperationNotFound(str(operation_id))
         return status
 
     def require_follower(self, user: User, status: StatementStatus) -> None:
-        """Raises OperationNotFound, PermissionDenied when the user may not follow the operation (any more)."""
+        """Raises OperationNotFound, PermissionDenied when the user may not, or may no longer, follow the operation."""
         if not (status.user_id == user.id or user.is_admin):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
@@ -94,14 +94,9 @@ def parse_operation_id(text: str) -> UUID:
     return UUID(text)
 
 
-# Another instance may run the statement: its changes are found by looking, at most this far apart.
-_LOOK_EVERY_S = 0.5
-_LOOK_AGAIN_S = 1.0
-
-
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """A look at a statement with the log lines since the last one."""
+class StatementProgress:
+    """The status of a statement, with the log lines since the last one."""
 
     status: StatementStatus
     log: LogPage
@@ -128,13 +123,13 @@ class Following:
         return await self.placed(status)
 
     async def placed(self, status: StatementStatus) -> StatementStatus:
-        """The same with its place in the queue, while it waits for one; for others no query is needed."""
+        """The same with its place in the queue while it is queued; no query for other states."""
         if not status.is_queued:
             return status
         return replace(status, queue_position=await self._records.queue_position(status.id))
 
     async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
-        """As `settled`, while the user of the place may follow the statement. Raises as `StreamPlace.recheck`."""
+        """As `settled`, while the user of `place` may follow the statement. Raises as `StreamPlace.recheck`."""
         return await self.settled(status, wait_s, recheck=self._recheck(status, place))
 
     def _recheck(self, status: StatementStatus, place: StreamPlace) -> Callable[[], Awaitable[None]]:
@@ -143,21 +138,21 @@ class Following:
     async def settled(
         self, status: StatementStatus, wait_s: float, *, recheck: Callable[[], Awaitable[None]] | None = None
     ) -> StatementStatus:
-        """The first terminal status within `wait_s`, else the last one seen. Raises what `recheck` raises."""
+        """The first terminal status within `wait_s`, else the last one. Raises what `recheck` raises."""
         give_up = asyncio.get_running_loop().time() + wait_s
         with self._signals.watch(status.id) as watch:
             while True:
-                status = await self._look(status.id)
+                status = await self._read(status.id)
                 left_s = give_up - asyncio.get_running_loop().time()
                 if status.state.is_terminal or left_s <= 0 or self._signals.waits_are_over:
                     return status
-                await watch.changed(min(left_s, _LOOK_EVERY_S))
+                await watch.changed(min(left_s, _POLL_EVERY_S))
                 if recheck is not None:
                     await recheck()
 
-    async def record(self, user: User, operation_id: UUID) -> StatementRecord:
+    def record(self, user: User, operation_id: UUID) -> Coroutine[Any, Any, StatementRecord]:
         """The whole record. Raises OperationNotFound, PermissionDenied."""
-        return await self._access.record(user, operation_id)
+        return self._access.record(user, operation_id)
 
     async def logs(
         self, user: User, operation_id: UUID, *, start: int = 0, size: int | None = None
@@ -168,34 +163,31 @@ class Following:
 
     async def progress(
         self, status: StatementStatus, place: StreamPlace, *, log_from: int, until_s: float
-    ) -> AsyncGenerator[Progress]:
-        """A look now, at every change of state, and else once a second; ends after the terminal state or `until_s`.
+    ) -> AsyncGenerator[StatementProgress]:
+        """The progress now, at every change of state, and once a second; ends after the terminal state or `until_s`.
 
-        Raises as `StreamPlace.recheck` once the user of the place may not follow the statement any more.
+        Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
         """
         recheck = self._recheck(status, place)
         give_up = asyncio.get_running_loop().time() + until_s
         with self._signals.watch(status.id) as watch:
             while True:
-                status = await self._look(status.id)
+                status = await self._read(status.id)
                 log = await self._records.logs(status.id, start=log_from, size=None)
                 log_from = log.start + len(log.lines)
-                yield Progress(status, log)
-                over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
-                if status.state.is_terminal or over:
+                yield StatementProgress(status, log)
+                is_over = self._signals.waits_are_over or asyncio.get_running_loop().time() >= give_up
+                if status.state.is_terminal or is_over:
                     return
-                await self._state_changed(status, watch, within_s=_LOOK_AGAIN_S)
+                # Rows and log lines that arrive before the state changes can wait for the next round.
+                next_round = asyncio.get_running_loop().time() + _PROGRESS_EVERY_S
+                while (left_s := next_round - asyncio.get_running_loop().time()) > 0:
+                    await watch.changed(min(left_s, _POLL_EVERY_S))
+                    if self._signals.waits_are_over or (await self._read(status.id)).state is not status.state:
+                        break
                 await recheck()
 
-    async def _state_changed(self, status: StatementStatus, watch: Watch, *, within_s: float) -> None:
-        """Return once the state is another, or after `within_s`: rows and log lines that arrive meanwhile can wait."""
-        give_up = asyncio.get_running_loop().time() + within_s
-        while (left_s := give_up - asyncio.get_running_loop().time()) > 0:
-            await watch.changed(min(left_s, _LOOK_EVERY_S))
-            if self._signals.waits_are_over or (await self._look(status.id)).state is not status.state:
-                return
-
-    async def _look(self, operation_id: UUID) -> StatementStatus:
+    async def _read(self, operation_id: UUID) -> StatementStatus:
         status = await self._records.status(operation_id)
         if status is None:
             raise OperationNotFound(str(operation_id))
@@ -223,10 +215,7 @@ class Ending:
         self._cancel_wait_s = cancel_wait.total_seconds()
 
     async def cancel(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Stop a statement and wait a while for the engine's confirmation; no effect in a terminal state.
-
-        Raises OperationNotFound.
-        """
+        """Stop a statement and wait at most `cancel_wait` for the confirmation. Raises OperationNotFound."""
         status = await self._access.end(user, operation_id)
         if status.state.is_terminal:
             return status
@@ -234,18 +223,15 @@ class Ending:
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
         """The same, for a statement that the caller may stop."""
-        asked = await self._records.request_cancel(status.id, by=by) or status
-        await self._queue.cancel(asked.id, owner=asked.owner)
-        self._signals.notify(asked.id)
-        if asked.state.is_terminal:
-            return asked
-        return await self._following.settled(asked, self._cancel_wait_s)
+        status = await self._records.request_cancel(status.id, by=by) or status
+        await self._queue.cancel(status.id, owner=status.owner)
+        self._signals.notify(status.id)
+        if status.state.is_terminal:
+            return status
+        return await self._following.settled(status, self._cancel_wait_s)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
-        """Delete the result now, or stop the statement. Answers the state before.
-
-        Raises OperationNotFound.
-        """
+        """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""
         status = await self._access.end(user, operation_id)
         if not status.state.is_terminal:
             settled = await self.stop(status, by=user.username)
@@ -258,8 +244,8 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryQuestion:
-    """Which entries a caller wants; `page` counts from 1."""
+class HistoryQuery:
+    """Which entries of the history a caller wants; `page` counts from 1."""
 
     doc_type: str | None = None
     text: str | None = None
@@ -275,16 +261,18 @@ class History:
         self._records = records
         self._connectors = connectors
 
-    async def page(self, user: User, asked: HistoryQuestion) -> tuple[int, Sequence[HistoryEntry]]:
+    async def page(self, user: User, query: HistoryQuery) -> tuple[int, Sequence[HistoryEntry]]:
         """How many entries match, and one page of them; waiting ones with their place in the queue."""
-        keys, dialect = self._connectors.matching(asked.doc_type) if asked.doc_type else (None, None)
-        if asked.connector is not None:
-            keys = tuple(key for key in (asked.connector,) if keys is None or key in keys)
+        keys, dialect = self._connectors.matching(query.doc_type) if query.doc_type else (None, None)
+        if query.connector is not None:
+            keys = tuple(key for key in (query.connector,) if keys is None or key in keys)
         count, entries = await self._records.history(
             user.id,
-            HistoryFilter(connectors=keys, dialect=dialect, text=asked.text),
-            offset=(asked.page - 1) * asked.limit,
-            limit=asked.limit,
+            connectors=keys,
+            dialect=dialect,
+            text=query.text,
+            offset=(query.page - 1) * query.limit,
+            limit=query.limit,
         )
         return count, await asyncio.gather(*(self._placed(entry) for entry in entries))
 

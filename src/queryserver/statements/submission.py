@@ -1,4 +1,4 @@
-"""Recording a statement and handing it to a runner (Contract editor 4, 5)."""
+"""Recording a statement and starting it (Contract editor 4, 5)."""
 
 import base64
 import hashlib
@@ -24,22 +24,28 @@ from queryserver.errors.statements import (
 from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
 from queryserver.platform.logs import AuditTrail
-from queryserver.sql.splitter import Choice, PreviousStatement, Steering, refusal_where_read_only, statement_hash
-from queryserver.statements.choosing import Choosing
+from queryserver.sql.splitter import (
+    Choice,
+    Choosing,
+    PreviousStatement,
+    refusal_where_read_only,
+    statement_hash,
+)
+from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import (
     Assignment,
     IdempotencyKey,
     Lease,
     NewStatement,
     Outcome,
+    Recorded,
     StatementHandle,
     StatementRecord,
     StatementState,
     TextLimits,
 )
-from queryserver.statements.queue import StatementQueue
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.rows import Recorded, StatementLeases
+from queryserver.statements.runner import StatementQueue
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.status import Access
 
@@ -51,7 +57,7 @@ _LONGEST_SETTINGS = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a caller asks to run. `previous` comes from a handle in the notebook form (Contract editor 5.4)."""
+    """What a caller wants to run. `previous` comes from a handle in the notebook form (Contract editor 5.4)."""
 
     connector: str | None = None
     script: str | None = None
@@ -70,7 +76,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class NewImport:
-    """An import about to be recorded. `text` is what histories show of it; `plan` is what the runner does."""
+    """An import about to be recorded: `text` is shown in histories, `plan` is what the runner does."""
 
     text: str
     database: str | None
@@ -80,7 +86,7 @@ class NewImport:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionLimits:
-    """Settings of section 13 that decide whether a statement is taken."""
+    """Settings that decide whether a statement is accepted (Contract editor 13)."""
 
     default_limit: int
     result_max_rows: int
@@ -94,6 +100,8 @@ class SubmissionLimits:
 
 @dataclass(frozen=True, slots=True)
 class _Session:
+    """The session that a new statement runs in; `owner`: the instance that holds it now."""
+
     id: int
     guid: str
     named: bool
@@ -101,22 +109,8 @@ class _Session:
     shared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """All that is known of a statement before it is recorded."""
-
-    user: User
-    asked: Submission
-    before: StatementRecord | None
-    connector: Connector
-    script: str
-    choice: Choice
-    session: _Session
-    key: IdempotencyKey | None
-
-
 class Submissions:
-    """Takes statements in. Everything is recorded before anything is sent to an engine."""
+    """Accepts statements. Each is recorded before anything is sent to an engine."""
 
     def __init__(
         self,
@@ -151,91 +145,90 @@ class Submissions:
         before_recording: Callable[[], object] | None = None,
         while_wanted: Callable[[Choose], Choose] | None = None,
     ) -> Recorded:
-        """Record one statement of the script and hand it to a runner, or find it under its idempotency key.
+        """Record one statement of the script and start it, or find it under its idempotency key.
 
-        `before_recording` is called when the request is in order and new; what it raises is raised. `while_wanted`
-        wraps the search for the statement, which a large script makes long; it may cancel it.
+        `before_recording` is called when the request is valid and new; what it raises is raised. `while_wanted` wraps
+        the search for the statement, which takes long in a large script; it may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
         CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex; then nothing is recorded.
         """
         self._require_good_parameters(asked)
         before = await self._previous(user, asked)
-        connector = self._connector(user, asked, before)
+        inherited = before if asked.continued is not None else None
+        connector = self._connector(user, asked, inherited)
         self._credentials.require_token(user, connector)
-        script = await self._script(asked, before)
-        choosing = self._choosing.next(user.id, script, connector.dialect, _steering(asked, before))
+        script = await self._script(asked, inherited)
+        previous, full_form = asked.previous, inherited is None
+        if inherited is not None:
+            done = inherited.handle
+            previous = PreviousStatement(done.statement_index, done.has_more_statements, done.statement_hash)
+        choosing = self._choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
         choice = await (while_wanted(choosing) if while_wanted else choosing)
         if choice is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
         key = _idempotency(asked, connector, script)
-        replay = await self._replay(user, key)
-        if replay is not None:
-            return replay
+        # Before sessions, credentials and limits: they may have changed since the first call.
+        if key is not None and (known := await self._records.find_replay(user.id, key)) is not None:
+            return Recorded(known, replayed=True)
         if choice.is_over:
             raise NoMoreStatements
         if await self._credentials.are_missing(user, connector):
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         session = await self._session(user, asked, before, connector)
-        prepared = _Prepared(user, asked, before, connector, script, choice, session, key)
-        new = await self._new(prepared)
+        new = await self._new(user, asked, inherited, connector, script, choice, session, key)
         if before_recording is not None:
             before_recording()
-        recorded = await self._records.record(new)
-        if recorded.replayed:
-            return recorded
-        facts = {"operation_id": str(new.id)}
-        self._audit.record(user.username, "statement.start", connector.key, facts=facts)
-        return await self._dispatch(user, connector, new, recorded)
+        return await self._record(user, connector, new, "statement.start")
 
     async def import_replay(self, user: User, connector: Connector, new: NewImport) -> Recorded | None:
-        """What was recorded under the same key. Raises idempotency_conflict."""
-        return await self._replay(user, _import_key(connector, new))
+        """The import that was recorded under the same key. Raises idempotency_conflict."""
+        key = _key(new.idempotency_key, "import", connector.key, new.plan)
+        known = await self._records.find_replay(user.id, key) if key is not None else None
+        return Recorded(known, replayed=True) if known is not None else None
 
     async def submit_import(self, user: User, connector: Connector, new: NewImport) -> Recorded:
-        """Record an import and hand it to a runner.
-
-        Raises too_many_statements, quota_exceeded, idempotency_conflict.
-        """
-        statement = await self._new_import(user, connector, new)
-        recorded = await self._records.record(statement)
-        if recorded.replayed:
-            return recorded
-        facts = {"operation_id": str(statement.id)}
-        self._audit.record(user.username, "import.start", connector.key, facts=facts)
-        return await self._dispatch(user, connector, statement, recorded)
-
-    async def _new_import(self, user: User, connector: Connector, new: NewImport) -> NewStatement:
+        """Record an import and start it. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
         limits = self._limits
-        return NewStatement(
+        *lines, last = new.text.split("\n")
+        handle = StatementHandle(
+            statement=new.text,
+            statement_index=0,
+            statements_count=1,
+            position=(0, 0, len(lines), max(len(last) - 1, 0)),
+            statement_hash=statement_hash(new.text),
+            guid=opaque_token(),
+            secret=opaque_token(),
+            session_id=await self._records.new_session_id(),
+            session_guid=new_session_guid(),
+        )
+        statement = NewStatement(
             id=uuid4(),
             user_id=user.id,
             connector=connector.key,
             dialect=connector.dialect,
-            handle=_import_handle(new.text, await self._records.new_session_id()),
-            script=None,
-            script_id=None,
+            handle=handle,
             database=new.database,
-            settings={},
             row_limit=1,
             timeout=connector.limits.statement_timeout,
             has_result_set=True,
-            in_history=True,
-            in_named_session=False,
-            keeps_session=False,
-            parent_uuid="",
             owner=await self._queue.owner_for(connector, session_owner=None),
             lease=limits.lease,
-            idempotency=_import_key(connector, new),
+            idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
             import_plan=new.plan,
             token=self._credentials.sealed_token(user, connector),
             texts=limits.texts,
         )
+        return await self._record(user, connector, statement, "import.start")
 
-    async def _dispatch(self, user: User, connector: Connector, new: NewStatement, recorded: Recorded) -> Recorded:
-        """Let a runner have a statement that was just recorded; one that the connector forbids ends here."""
+    async def _record(self, user: User, connector: Connector, new: NewStatement, operation: str) -> Recorded:
+        """Record a statement and start it; one that the connector forbids ends here."""
+        recorded = await self._records.record(new)
+        if recorded.replayed:
+            return recorded
+        self._audit.record(user.username, operation, connector.key, facts={"operation_id": str(new.id)})
         if new.owner is None:
             await self._queue.announce(new.id)
             return recorded
@@ -244,61 +237,52 @@ class Submissions:
         if refusal is not None:
             outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
             await self._leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
-            refused = await self._records.read(new.id)
-            return Recorded(refused or recorded.record, replayed=False)
-        self._queue.dispatch(_assignment(new, lease, recorded.record), user)
+            return Recorded(await self._records.read(new.id) or recorded.record, replayed=False)
+        self._queue.start(_assignment(new, lease, recorded.record), user)
         return recorded
 
     def _require_good_parameters(self, asked: Submission) -> None:
-        """Parameters are looked at before anything that they name (Contract editor 1.5)."""
+        """Parameters are checked before anything that they name (Contract editor 1.5)."""
         self._row_limit(asked.limit, None)
-        self._settings(asked, None)
-        # They are stored with each statement, and count as no text.
+        for name in asked.settings:
+            if name not in self._limits.allowed_settings:
+                raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
+        # They are stored with each statement, and do not count as text.
         for name, value in (("database", asked.database), ("parentUuid", asked.parent_uuid)):
             if value is not None and len(value) > _LONGEST_NAME:
                 raise InvalidParameter(f"{name}: at most {_LONGEST_NAME} characters.")
         if sum(len(value) for value in asked.settings.values()) > _LONGEST_SETTINGS:
             raise InvalidParameter(f"settings: at most {_LONGEST_SETTINGS} characters together.")
 
-    async def _replay(self, user: User, key: IdempotencyKey | None) -> Recorded | None:
-        """Looked up before sessions, credentials and limits: they may have changed since the first call."""
-        if key is None:
-            return None
-        known = await self._records.find_replay(user.id, key)
-        return Recorded(known, replayed=True) if known is not None else None
-
     async def _previous(self, user: User, asked: Submission) -> StatementRecord | None:
         """The operation that this one continues: named in the short form, linked by its guid in the full form."""
         if asked.continued is not None:
             before = await self._access.own(user, asked.continued)
-        elif asked.previous_guid:
-            found = await self._records.id_of_guid(asked.previous_guid, user_id=user.id)
-            before = await self._records.read(found) if found else None
-            if before is None:
-                return None
         else:
-            return None
-        if not before.status.state.is_terminal:
+            guid = asked.previous_guid
+            found = await self._records.id_of_guid(guid, user_id=user.id) if guid else None
+            before = await self._records.read(found) if found else None
+        if before is not None and not before.status.state.is_terminal:
             raise previous_not_finished("The previous statement of this script has not ended yet.")
         return before
 
-    def _connector(self, user: User, asked: Submission, before: StatementRecord | None) -> Connector:
-        if asked.continued is None or before is None:
+    def _connector(self, user: User, asked: Submission, inherited: StatementRecord | None) -> Connector:
+        if inherited is None:
             return self._connectors.resolve(user, asked.connector)
-        if asked.connector and self._connectors.resolve(user, asked.connector).key != before.status.connector:
+        if asked.connector and self._connectors.resolve(user, asked.connector).key != inherited.status.connector:
             raise conflicting_parameters("The previous statement ran on another connector.")
-        if asked.session_id is not None and asked.session_id != before.handle.session_id:
+        if asked.session_id is not None and asked.session_id != inherited.handle.session_id:
             raise conflicting_parameters("The previous statement ran in another session.")
-        return self._connectors.resolve(user, before.status.connector)
+        return self._connectors.resolve(user, inherited.status.connector)
 
-    async def _script(self, asked: Submission, before: StatementRecord | None) -> str:
+    async def _script(self, asked: Submission, inherited: StatementRecord | None) -> str:
         script = asked.script
-        if script is None and asked.continued is not None and before is not None:
-            if before.script_id is None:
-                if before.text_is_cut:
-                    raise statement_text_expired()
-                return before.handle.statement
-            return await self._records.script(before.script_id)
+        if script is None and inherited is not None:
+            if inherited.script_id is not None:
+                return await self._records.script(inherited.script_id)
+            if inherited.text_is_cut:
+                raise statement_text_expired()
+            return inherited.handle.statement
         if script is None or not script.strip():
             raise MissingParameter("statement: this field is required.")
         limit = self._limits.statement_max_bytes
@@ -319,17 +303,17 @@ class Submissions:
         session_id, guid = await self._records.new_session_id(), new_session_guid()
         if not shared:
             return _Session(session_id, guid, named=False, owner=None)
-        purpose = _shared_for(_database(asked, None), self._settings(asked, None))
+        # Statements that open a session with the same options share one (Contract editor 9.3).
+        purpose = json.dumps([asked.database or None, sorted(asked.settings.items())])
         session_id, guid = await self._sessions.shared(user.id, connector.key, purpose, (session_id, guid))
         return _Session(session_id, guid, named=False, owner=await self._holder(session_id), shared=True)
 
     async def _holder(self, session_id: int) -> str | None:
-        """The instance that holds a session now."""
         kept = await self._sessions.read(session_id)
         return kept.owner if kept is not None and kept.is_live else None
 
     async def _named_session(self, user: User, session_id: int, connector: Connector) -> _Session:
-        """A session of create_session. The statement of one that is gone is recorded, and fails (Contract 9.3)."""
+        """A session of create_session. A statement in one that is gone is recorded, and fails (Contract editor 9.3)."""
         found = await self._sessions.read(session_id)
         if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
             return _Session(session_id, new_session_guid(), named=True, owner=None)
@@ -338,26 +322,51 @@ class Submissions:
         await self._sessions.touch(found.id)
         return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 
-    async def _new(self, prepared: _Prepared) -> NewStatement:
-        limits, asked, connector = self._limits, prepared.asked, prepared.connector
-        session = prepared.session
-        choice = prepared.choice
-        inherited = prepared.before if asked.continued is not None else None
+    async def _new(
+        self,
+        user: User,
+        asked: Submission,
+        inherited: StatementRecord | None,
+        connector: Connector,
+        script: str,
+        choice: Choice,
+        session: _Session,
+        key: IdempotencyKey | None,
+    ) -> NewStatement:
+        limits = self._limits
+        chosen = choice.statement(script)
+        handle = StatementHandle(
+            statement=chosen.text,
+            statement_index=choice.index,
+            statements_count=choice.count,
+            position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
+            statement_hash=choice.hash,
+            guid=opaque_token(),
+            secret=opaque_token(),
+            session_id=session.id,
+            session_guid=session.guid,
+        )
         timeout_s = asked.timeout_s or (inherited.timeout_s if inherited else None)
-        owner = await self._queue.owner_for(connector, session_owner=session.owner)
         same_script = inherited is not None and asked.script is None
-        handle = _handle(prepared.script, choice, session)
-        row_limit, limit_source = self._row_limit(asked.limit or _inherited_limit(inherited), choice.own_limit)
+        limit = asked.limit or None
+        # A default is not inherited: the next statement may have a LIMIT of its own.
+        if (
+            limit is None
+            and inherited
+            and inherited.status.limit_source not in {LimitSource.DEFAULT, LimitSource.MAXIMUM}
+        ):
+            limit = inherited.row_limit
+        row_limit, limit_source = self._row_limit(limit, choice.own_limit)
         return NewStatement(
             id=uuid4(),
-            user_id=prepared.user.id,
+            user_id=user.id,
             connector=connector.key,
             dialect=connector.dialect,
             handle=handle,
-            script=prepared.script if choice.count > 1 and not same_script else None,
+            script=script if choice.count > 1 and not same_script else None,
             script_id=inherited.script_id if inherited and same_script else None,
-            database=_database(asked, inherited),
-            settings=self._settings(asked, inherited),
+            database=asked.database or (inherited.database if inherited else None),
+            settings=asked.settings or (inherited.settings if inherited else {}),
             row_limit=row_limit,
             limit_source=limit_source,
             timeout=timedelta(seconds=timeout_s) if timeout_s else connector.limits.statement_timeout,
@@ -366,20 +375,14 @@ class Submissions:
             in_named_session=session.named,
             keeps_session=session.shared or (handle.has_more_statements and not session.named),
             parent_uuid=asked.parent_uuid,
-            owner=owner,
+            owner=await self._queue.owner_for(connector, session_owner=session.owner),
             lease=limits.lease,
-            idempotency=prepared.key,
+            idempotency=key,
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
-            token=self._credentials.sealed_token(prepared.user, connector),
+            token=self._credentials.sealed_token(user, connector),
             texts=limits.texts,
         )
-
-    def _settings(self, asked: Submission, inherited: StatementRecord | None) -> Mapping[str, str]:
-        for name in asked.settings:
-            if name not in self._limits.allowed_settings:
-                raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
-        return asked.settings or (inherited.settings if inherited else {})
 
     def _row_limit(self, limit: int | None, own_limit: int | None) -> tuple[int, LimitSource]:
         """How many rows are kept at most. The default gives way to a larger LIMIT of the statement itself."""
@@ -393,51 +396,11 @@ class Submissions:
         return default, LimitSource.DEFAULT
 
 
-def _handle(script: str, choice: Choice, session: _Session) -> StatementHandle:
-    chosen = choice.statement(script)
-    return StatementHandle(
-        statement=chosen.text,
-        statement_index=choice.index,
-        statements_count=choice.count,
-        position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
-        statement_hash=choice.hash,
-        guid=opaque_token(),
-        secret=opaque_token(),
-        session_id=session.id,
-        session_guid=session.guid,
-    )
-
-
-def _inherited_limit(inherited: StatementRecord | None) -> int | None:
-    """The `limit` of an earlier call. A default is not inherited: the next statement may have a LIMIT of its own."""
-    if inherited is None or inherited.status.limit_source in {LimitSource.DEFAULT, LimitSource.MAXIMUM}:
-        return None
-    return inherited.row_limit
-
-
-def _database(asked: Submission, inherited: StatementRecord | None) -> str | None:
-    return asked.database or (inherited.database if inherited else None)
-
-
-def _shared_for(database: str | None, settings: Mapping[str, str]) -> str:
-    """What an engine session is opened with: statements that ask for the same share one (Contract editor 9.3)."""
-    return json.dumps([database, sorted(settings.items())])
-
-
-def _steering(asked: Submission, before: StatementRecord | None) -> Steering:
-    if asked.continued is None or before is None:
-        return Steering(asked.previous, asked.continued is None)
-    handle = before.handle
-    previous = PreviousStatement(handle.statement_index, handle.has_more_statements, handle.statement_hash)
-    return Steering(previous, full_form=False)
-
-
 def _idempotency(asked: Submission, connector: Connector, script: str) -> IdempotencyKey | None:
     """What "the same request" means: Contract editor 4.4."""
-    if asked.idempotency_key is None:
-        return None
     previous = asked.previous
-    compared = [
+    return _key(
+        asked.idempotency_key,
         connector.key,
         script,
         asked.database,
@@ -447,17 +410,22 @@ def _idempotency(asked: Submission, connector: Connector, script: str) -> Idempo
         asked.timeout_s,
         sorted(asked.settings.items()),
         [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
-    ]
-    return IdempotencyKey(asked.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())
+    )
+
+
+def _key(key: str | None, *compared: object) -> IdempotencyKey | None:
+    if key is None:
+        return None
+    return IdempotencyKey(key, hashlib.sha256(json.dumps(compared).encode()).digest())
 
 
 def opaque_token() -> str:
-    """A name that nobody guesses."""
+    """A name that cannot be guessed: 16 random bytes."""
     return base64.b64encode(secrets.token_bytes(16)).decode()
 
 
 def new_session_guid() -> str:
-    """Two opaque halves, as clients of Hue know them."""
+    """Two opaque halves, in the form of Hue."""
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
@@ -475,33 +443,9 @@ def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Ass
         keeps_session=new.keeps_session,
         row_limit=new.row_limit,
         deadline_at=record.deadline_at,
-        sent=False,
-        cancel_requested=False,
         history_id=record.status.history_id,
         import_plan=new.import_plan,
         token=new.token,
         limit_source=new.limit_source,
         log_lines=1,
     )
-
-
-def _import_handle(text: str, session_id: int) -> StatementHandle:
-    *lines, last = text.split("\n")
-    return StatementHandle(
-        statement=text,
-        statement_index=0,
-        statements_count=1,
-        position=(0, 0, len(lines), max(len(last) - 1, 0)),
-        statement_hash=statement_hash(text),
-        guid=opaque_token(),
-        secret=opaque_token(),
-        session_id=session_id,
-        session_guid=new_session_guid(),
-    )
-
-
-def _import_key(connector: Connector, new: NewImport) -> IdempotencyKey | None:
-    if new.idempotency_key is None:
-        return None
-    compared = ["import", connector.key, new.plan]
-    return IdempotencyKey(new.idempotency_key, hashlib.sha256(json.dumps(compared).encode()).digest())

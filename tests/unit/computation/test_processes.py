@@ -12,16 +12,15 @@ from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.platform import computing as processes
 from queryserver.platform.computing import ComputationLimits, ProcessComputing
 from queryserver.platform.computing_protocol import Task
-from queryserver.sql.splitter import PreviousStatement, Steering
-from queryserver.statements import choosing
-from queryserver.statements.choosing import Choosing
+from queryserver.sql import splitter
+from queryserver.sql.splitter import Choosing, PreviousStatement
 
 ANA = 1
-STEERINGS = [
-    Steering(),
-    Steering(PreviousStatement(0, has_more_statements=True)),
-    Steering(PreviousStatement(2), full_form=False),
-    Steering(PreviousStatement(1, statement_hash="another")),
+PREVIOUS = [
+    (None, True),
+    (PreviousStatement(0, has_more_statements=True), True),
+    (PreviousStatement(2), False),
+    (PreviousStatement(1, statement_hash="another"), True),
 ]
 PREVIEWED = {
     "reading": {
@@ -137,15 +136,19 @@ async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
     assert len(found["columns"]) == 1000
 
 
-@pytest.mark.parametrize("steering", STEERINGS, ids=["first", "next", "over", "edited"])
+@pytest.mark.parametrize(("previous", "full_form"), PREVIOUS, ids=["first", "next", "over", "edited"])
 @pytest.mark.parametrize("dialect", ["mysql", "postgresql"])
 async def test_a_large_script_gives_the_same_statement_as_a_small_one(
-    steering: Steering, dialect: str, computing: ProcessComputing, monkeypatch: pytest.MonkeyPatch
+    previous: PreviousStatement | None,
+    full_form: bool,
+    dialect: str,
+    computing: ProcessComputing,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     script = "-- Größe\nselect 'a;b';\r\n insert into t values (1) ;select 3"
-    small = await Choosing(InlineComputing()).next(ANA, script, dialect, steering)
-    monkeypatch.setattr(choosing, "INLINE_CHARACTERS", 0)
-    large = await Choosing(computing).next(ANA, script, dialect, steering)
+    small = await Choosing(InlineComputing()).next(ANA, script, dialect, previous, full_form=full_form)
+    monkeypatch.setattr(splitter, "INLINE_CHARACTERS", 0)
+    large = await Choosing(computing).next(ANA, script, dialect, previous, full_form=full_form)
     assert small is not None
     assert large == small
     assert large.statement(script).text in script
@@ -155,7 +158,7 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
 async def test_what_is_explained_is_the_same_in_both_ways(
     limit: int, computing: ProcessComputing, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(choosing, "INLINE_CHARACTERS", limit)
+    monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
     asked = Choosing(computing)
     assert await asked.first_to_explain(ANA, "/* é */ select 1 ; select 2", "mysql") == ("/* é */ select 1", "select 1")
     assert await asked.first_to_explain(ANA, " -- nothing", "mysql") is None

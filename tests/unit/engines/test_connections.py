@@ -9,7 +9,7 @@ import pytest
 from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, no_connection
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.files.stores.adls.credentials import Patience
+from queryserver.files.stores.adls.credentials import TrinoTimeouts
 
 
 class Line:
@@ -158,7 +158,7 @@ async def test_pauses_grow_and_end_with_the_time(monkeypatch) -> None:
 
 
 def test_engines_with_statements_that_outlive_a_connection_have_the_same_patience() -> None:
-    assert Limits().retry_s == Patience().retry_s == RETRY_S == 60
+    assert Limits().retry_s == TrinoTimeouts().retry_s == RETRY_S == 60
 
 
 def _refused(message: str) -> ssl.SSLCertVerificationError:

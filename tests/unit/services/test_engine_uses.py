@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from tests.fakes.engine import FakeEngine
 from tests.refusals import raises_code
-from tests.unit.services.driving import ANA, CONNECTOR, until
+from tests.unit.statements.driving import ANA, CONNECTOR, until
 
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector

@@ -31,7 +31,7 @@ from queryserver.formats.download.stream import download as encode
 from queryserver.statements.downloads import StoredRows
 from queryserver.statements.model import ACTIVE, StatementRecord, StatementState, StatementStatus
 from queryserver.statements.paging import PageRequest
-from queryserver.statements.status import Progress, parse_operation_id
+from queryserver.statements.status import StatementProgress, parse_operation_id
 
 router = PathGroup()
 
@@ -186,7 +186,7 @@ async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> Asy
                 yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
 
 
-async def _told(call: Call, look: Progress, sender: "_Sender") -> list[bytes]:
+async def _told(call: Call, look: StatementProgress, sender: "_Sender") -> list[bytes]:
     """What a look brings that was not told yet."""
     record = None
     if look.status.outcome is not None:
@@ -237,7 +237,7 @@ class _Sender:
         self._state = status.state.value
         return [self.event("status", body)]
 
-    def progress(self, look: Progress) -> list[bytes]:
+    def progress(self, look: StatementProgress) -> list[bytes]:
         """At every change."""
         body = wire.ProgressEvent(
             progress=shapes.shown_progress(look.status), rows=look.status.rows, jobs=shapes.jobs(look.log.jobs)
@@ -248,7 +248,7 @@ class _Sender:
         self._progress = written
         return [self.event("progress", body)]
 
-    def log(self, look: Progress) -> list[bytes]:
+    def log(self, look: StatementProgress) -> list[bytes]:
         """New lines."""
         if not look.log.lines:
             return []

@@ -29,11 +29,17 @@ from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooMany
 from queryserver.errors.statements import PageRowTooLarge
 from queryserver.identity.callers import StreamPlace
 from queryserver.sql.splitter import PreviousStatement
-from queryserver.statements import sessions
-from queryserver.statements.model import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.model import (
+    ACTIVE,
+    HistoryEntry,
+    Recorded,
+    StatementRecord,
+    StatementState,
+    StatementStatus,
+)
 from queryserver.statements.paging import PageRequest, ResultPage
-from queryserver.statements.rows import Recorded
-from queryserver.statements.status import HistoryQuestion, parse_operation_id
+from queryserver.statements.sessions import NewSession
+from queryserver.statements.status import HistoryQuery, parse_operation_id
 from queryserver.statements.submission import Submission
 
 router = PathGroup()
@@ -257,7 +263,7 @@ async def get_history(call: Call) -> Response:
     if not asked.is_notification_manager:
         count, entries = await call.services.history.page(
             call.user,
-            HistoryQuestion(
+            HistoryQuery(
                 doc_type=asked.doc_type,
                 text=asked.doc_text,
                 connector=asked.doc_connector,
@@ -297,7 +303,7 @@ async def create_session(call: Call) -> Response:
     asked = (await call.read(SessionRequest)).session
     opened = await call.services.sessions.create(
         call.user,
-        sessions.SessionRequest(
+        NewSession(
             connector=asked.type,
             properties=asked.shown_properties,
             settings=asked.settings,

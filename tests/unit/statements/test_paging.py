@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import orjson
 import pyarrow as pa
 import pytest
+from tests.cases import each
 from tests.fakes.results import MemoryResults
 
 from queryserver.errors.base import ServiceUnavailable
@@ -19,8 +20,8 @@ from queryserver.formats.columns import Column, ResultType, Segment
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget
 from queryserver.statements.model import StatementState, StatementStatus, StatementTimes, StoredResult
-from queryserver.statements.paging import PageRequest, Reading, ResultPage
-from queryserver.statements.queue import StateSignals
+from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
+from queryserver.statements.runner import StateSignals
 
 OPERATION = uuid4()
 ANA = User(1, "ana", groups=frozenset(), is_admin=False)
@@ -118,7 +119,7 @@ async def page(
     max_bytes: int = 1 << 20,
     budget: ByteBudget | None = None,
 ) -> ResultPage:
-    reading = Reading(
+    reading = ResultReader(
         records=Recorded(looks),
         results=results,
         access=Everybody(),
@@ -137,7 +138,7 @@ async def test_a_page_is_joined_from_all_segments(threads: CountedThreads):
     assert (orjson.loads(got.rendered.json), got.rows, got.has_more) == ([["b"], ["c"], ["d"], ["e"]], 4, False)
 
 
-@pytest.mark.parametrize("max_bytes", range(10, 60))
+@each("max_bytes", range(10, 60))
 async def test_a_page_keeps_to_its_bytes_and_holds_as_much_as_fits(threads: CountedThreads, max_bytes: int):
     results = CountedResults()
     look = await stored(results, [["aaaa", "b"], ["cc", "dddddd"], ["e"]])
@@ -151,7 +152,7 @@ async def test_a_page_keeps_to_its_bytes_and_holds_as_much_as_fits(threads: Coun
     )
 
 
-@pytest.mark.parametrize("start_row", [0, 2, 3])
+@each("start_row", [0, 2, 3])
 async def test_a_row_that_is_alone_above_the_limit_is_an_error_that_names_it(threads: CountedThreads, start_row: int):
     results = CountedResults()
     look = await stored(results, [["x" * 200, "a"], ["x" * 200, "x" * 200], ["b"]])
@@ -236,7 +237,7 @@ async def test_lost_segments_of_a_living_result_are_a_failure_of_the_store(threa
 async def test_downloads_of_huge_rows_wait_for_memory(threads: CountedThreads):
     results, huge = CountedResults(), "x" * (20 << 20)
     look = await stored(results, [["a"], [huge], ["b"]])
-    reading = Reading(
+    reading = ResultReader(
         records=Recorded([look]),
         results=results,
         access=Everybody(),

@@ -1,20 +1,23 @@
-"""Engine sessions that outlive a statement: turns, idleness, and nothing left behind."""
+"""Held sessions of one process: turns, closing, and the shares of users."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
 from tests.fakes.engine import FakeEngine
-from tests.unit.services.driving import ANA, until
+from tests.refusals import raises_code
+from tests.unit.statements.driving import ANA, until
 
 from queryserver.engines.protocol import EngineSession, SessionOptions
-from queryserver.errors.base import DatabaseUnavailable
+from queryserver.errors.base import DatabaseUnavailable, TooManyRequests
 from queryserver.errors.statements import EngineUnavailable, SessionLost
 from queryserver.identity.model import User
-from queryserver.statements.engine_sessions import HeldPlace, HeldSession, HeldSessions
+from queryserver.platform.settings.editor import EditorSettings
+from queryserver.statements.engine_sessions import HeldSession, HeldSessions, SessionShares
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -34,8 +37,9 @@ class Setting:
     async def open(
         self, session_id: int = 1, *, user: User = ANA, named: bool = True, idle_s: float = 60
     ) -> HeldSession:
-        place = HeldPlace(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
-        return await self.held.open(place, nullcontext(self.engine), SessionOptions())
+        session = HeldSession(session_id, "fake", user, named=named, idle=timedelta(seconds=idle_s))
+        await self.held.open(session, nullcontext(self.engine), SessionOptions())
+        return session
 
     @property
     def open_at_engine(self) -> int:
@@ -202,3 +206,85 @@ async def test_sessions_of_disabled_users_are_closed_side_by_side() -> None:
     dropping.cancel()
     await HeldSession.close(first)
     await setting.held.aclose()
+
+
+ANAS_ID, BOB, EVE = 1, 2, 3
+
+
+class Openings:
+    """Sessions that stay in opening until the test ends; `open_ones` are open already."""
+
+    def __init__(self, stack: ExitStack, *, per_connector: int, open_ones: Counter[tuple[str, int]]) -> None:
+        self._stack = stack
+        held = HeldSessions(forget=_forget)
+        held.named = lambda: open_ones  # type: ignore[method-assign]
+        self._shares = SessionShares(held, per_connector=per_connector)
+
+    def begin(self, user_id: int, connector: str = "c", *, max_open: int = 50) -> None:
+        self._stack.enter_context(self._shares.opening(connector, user_id, max_open=max_open))
+
+    def count(self, user_id: int, *, max_open: int = 50) -> int:
+        """How many more sessions the user gets."""
+        for count in range(1000):
+            try:
+                self.begin(user_id, max_open=max_open)
+            except TooManyRequests:
+                return count
+        raise AssertionError
+
+
+async def _forget(session_id: int) -> None:
+    del session_id
+
+
+def openings(stack: ExitStack, per_connector: int, **open_ones: int) -> Openings:
+    users = {"ana": ANAS_ID, "bob": BOB, "eve": EVE}
+    return Openings(
+        stack,
+        per_connector=per_connector,
+        open_ones=Counter({("c", users[name]): count for name, count in open_ones.items()}),
+    )
+
+
+def test_by_default_a_user_may_open_all_sessions_of_a_user_on_one_connector() -> None:
+    defaults = EditorSettings()
+    with ExitStack() as stack:
+        shares = openings(stack, defaults.max_sessions_per_connector, bob=45)
+        assert shares.count(EVE, max_open=defaults.max_sessions_per_user) == defaults.max_sessions_per_user == 50
+
+
+def test_one_user_gets_half_and_leaves_the_rest_to_others() -> None:
+    with ExitStack() as stack:
+        shares = openings(stack, 16)
+        assert shares.count(EVE) == 8
+        assert shares.count(ANAS_ID) == 5
+        assert shares.count(BOB) == 3
+
+
+def test_of_the_last_places_a_user_with_many_gets_none_while_another_gets_some() -> None:
+    with ExitStack() as stack:
+        shares = openings(stack, 100, eve=40, bob=35)
+        for user_id in (EVE, BOB):
+            with raises_code("too_many_sessions", match="sessions of yours are open on this connector"):
+                shares.begin(user_id)
+        assert shares.count(ANAS_ID) == 25
+        with raises_code("too_many_sessions", match="All 100"):
+            shares.begin(4)
+
+
+def test_sessions_of_other_connectors_count_for_the_user_only() -> None:
+    with ExitStack() as stack:
+        shares = openings(stack, 2)
+        shares.begin(EVE, "other")
+        shares.begin(EVE, "other2", max_open=2)
+        with raises_code("too_many_sessions", match="2 sessions of yours are open"):
+            shares.begin(EVE, max_open=2)
+        shares.begin(ANAS_ID, max_open=2)
+
+
+def test_an_opening_that_fails_leaves_nothing() -> None:
+    shares = SessionShares(HeldSessions(forget=_forget), per_connector=2)
+    for _ in range(3):
+        with pytest.raises(OSError, match="refused"), shares.opening("c", EVE, max_open=1):
+            raise OSError("refused")
+    assert not shares._opening

@@ -141,7 +141,7 @@ def test_what_cannot_be_understood_is_a_scalar_of_its_first_word(text: str) -> N
     assert text.startswith(found.base)
 
 
-@pytest.mark.parametrize(
+@each(
     "deep",
     [
         lambda n: "array<" * n + "int" + ">" * n,
@@ -158,9 +158,7 @@ def test_depth_is_bounded(deep) -> None:
         assert shape(found) == found.base in {"array", "int", "row"}
 
 
-@pytest.mark.parametrize(
-    "piece", ["a:int,", "array<", "[]", "(", "'", '"', "`", "''", "x ", "row(", ",", "a b:int,", "<(", "struct<"]
-)
+@each("piece", ["a:int,", "array<", "[]", "(", "'", '"', "`", "''", "x ", "row(", ",", "a b:int,", "<(", "struct<"])
 @pytest.mark.slow
 def test_time_grows_with_the_length_only(piece: str) -> None:
     def seconds(count: int) -> float:

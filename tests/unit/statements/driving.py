@@ -18,8 +18,7 @@ from queryserver.engines.protocol import EngineSession, OperationHandle, Session
 from queryserver.identity.model import User
 from queryserver.statements.execution import Attached, Execution, ExecutionSettings
 from queryserver.statements.model import Assignment, StatementState
-from queryserver.statements.queue import StateSignals
-from queryserver.statements.runner import Runner, RunnerLimits
+from queryserver.statements.runner import Runner, RunnerLimits, StateSignals
 from queryserver.statements.session_repository import CredentialBook
 
 ANA = User(1, "ana")

@@ -2,7 +2,6 @@
 
 import time
 
-import pytest
 from tests.cases import each
 
 from queryserver.errors.statements import Character, ErrorExcerpt, ErrorPlace, LineColumn, Octet, Rest, Unit
@@ -66,15 +65,15 @@ def test_wide_combining_and_control_characters_take_their_room_on_a_screen():
     assert position_of(ErrorExcerpt(1, line, 3, SCREEN), line) == Position(1, line.index("x") + 1)
 
 
-@pytest.mark.parametrize("joined", ["👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad"])
+@each("joined", ["👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad"])
 def test_the_room_of_joined_characters_is_not_guessed(joined: str):
     line = f"'{joined}', x"
     assert position_of(ErrorExcerpt(1, line, 6, SCREEN), line) == Position(1, None)
     assert position_of(ErrorExcerpt(1, line, 0, SCREEN), line) == Position(1, 1)
 
 
-@pytest.mark.parametrize(
-    ("place", "within"),
+@each(
+    "place, within",
     [
         (Character(10), Character(2)),
         (Character(7), None),
@@ -86,7 +85,6 @@ def test_the_room_of_joined_characters_is_not_guessed(joined: str):
         (ErrorExcerpt(1, "...ECT x", 7), ErrorExcerpt(1, "...ECT x", 7)),
         (None, None),
     ],
-    ids=repr,
 )
 def test_a_prefix_is_left_out(place: ErrorPlace | None, within: ErrorPlace | None):
     assert place_within(place, "EXPLAIN ") == within

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.fakes.resumable import ResumableFakeEngine
 from tests.fakes.statements import Entry
-from tests.unit.services.driving import ANA, Fleet, Run, state_of, terminal, until
+from tests.unit.statements.driving import ANA, Fleet, Run, state_of, terminal, until
 
 from queryserver.engines.protocol import SessionOptions
 from queryserver.statements.model import EngineMark, Resumption, StatementState

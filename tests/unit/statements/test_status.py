@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from queryserver.statements.model import StatementState
-from queryserver.statements.queue import StateSignals
+from queryserver.statements.runner import StateSignals
 from queryserver.statements.status import Following
 
 

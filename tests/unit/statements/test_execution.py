@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
-from tests.unit.services.driving import PausingEngine, Run, state_of, until
+from tests.unit.statements.driving import PausingEngine, Run, state_of, until
 
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.errors.base import QueryServerError

@@ -10,13 +10,13 @@ from structlog.testing import capture_logs
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.statements import OWNER
 from tests.refusals import raises_code
-from tests.unit.services.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
+from tests.unit.statements.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
 from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.stopping import REST_S
 from queryserver.statements.model import Assignment, StatementState
-from queryserver.statements.runner import InlineQueue
+from queryserver.statements.runner import StatementQueue
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -283,7 +283,7 @@ class _NoOtherServer:
 async def test_a_process_that_stops_starts_no_new_work() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
-    queue = InlineQueue(runner, _NoOtherServer())
+    queue = StatementQueue(runner, _NoOtherServer())
     async with runner.running():
         assert await queue.owner_for(CONNECTOR, session_owner=None) == OWNER
         await runner.drain()

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.fakes.engine import FakeEngine
 from tests.fakes.statements import PlainSealer
-from tests.unit.services.driving import ANA, CONNECTOR
+from tests.unit.statements.driving import ANA, CONNECTOR
 
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector

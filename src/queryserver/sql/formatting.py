@@ -1,0 +1,193 @@
+"""Tokens of a text of SQL, and the formatting of scripts (Contract editor 5.1, 8.4). For texts of some kilobytes."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import sqlparse
+import structlog
+from sqlparse.exceptions import SQLParseError
+
+from queryserver.errors.base import MissingParameter, PayloadTooLarge, TooComplex
+from queryserver.platform.computing_protocol import Computing, Task
+from queryserver.sql.splitter_scan import Rules, lexis_of, nested_comment_end, scan
+
+log = structlog.get_logger(__name__)
+
+STATEMENT_CHARACTERS = 4_000
+SCRIPT_CHARACTERS = 12_000
+"""Formatted at most in one call; the statements after that stay unchanged."""
+SCANNED_CHARACTERS = 48_000
+"""A longer script is not even scanned: it comes back unchanged."""
+
+_FREE = frozenset("(),;")
+_COMMENTS = ("--", "/*", "#")
+_WORD = r"[^\W]+(?:\$\w*)*"
+
+# Without a dialect, a script is formatted only where the rules of all dialects agree.
+_MANY_QUOTES = "sqlite"
+_ALL_RULES = ("", "mysql", "postgresql", "sqlite", "sparksql", "phoenix")
+
+# None of these can be a name without quotes, in any dialect.
+_RESERVED = frozenset(
+    """
+    SELECT FROM WHERE GROUP BY HAVING ORDER UNION ALL DISTINCT AS ON USING JOIN INNER LEFT RIGHT OUTER CROSS NATURAL AND
+    OR NOT IN IS NULL LIKE BETWEEN EXISTS CASE WHEN THEN ELSE LIMIT INSERT INTO VALUES UPDATE SET DELETE CREATE TABLE
+    DROP ALTER INTERSECT EXCEPT WITH ASC DESC PRIMARY FOREIGN REFERENCES GRANT REVOKE
+    """.split()  # noqa: SIM905 sixty lines otherwise
+)
+# These can be names too, but not where they stand behind the end of something else.
+_NOT_RESERVED = frozenset({"CAST", "END", "FULL", "KEY", "MERGE", "OFFSET", "UPSERT", "VIEW"})
+_KEYWORDS = _RESERVED | _NOT_RESERVED
+_BEFORE_NAMES = frozenset(
+    """
+    SELECT DISTINCT FROM JOIN INTO UPDATE TABLE AS BY WHERE HAVING AND OR NOT ON IN WHEN THEN ELSE SET , ( = < >
+    """.split()  # noqa: SIM905 sixty lines otherwise
+)
+_JOINS_NAMES = frozenset({".", "@", ":", "$"})
+
+
+class Formatting:
+    """Formats scripts in worker processes: the time of the formatter grows faster than a text."""
+
+    def __init__(self, computing: Computing, *, max_bytes: int) -> None:
+        self._computing = computing
+        self._max_bytes = max_bytes
+
+    async def format_script(self, user_id: int, script: str | None, dialect: str | None) -> str:
+        """The script formatted; unchanged where that is not certain, or exceeds the limits of a computation.
+
+        By the rules of `dialect` if given. Raises MissingParameter, PayloadTooLarge, TooManyRequests.
+        """
+        if script is None:
+            raise MissingParameter("statements is required and must not be blank.")
+        content = script.encode(errors="surrogatepass")
+        if len(content) > self._max_bytes:
+            raise PayloadTooLarge(f"statements: above the limit of {self._max_bytes} bytes.")
+        if len(script) > SCANNED_CHARACTERS:
+            return script
+        try:
+            done = await self._computing.run(user_id, Task.FORMAT, {"dialect": dialect}, content)
+        except TooComplex:
+            log.info("script not formatted: it takes too long", characters=len(script))
+            return script
+        return script if done is None else done
+
+
+def format_text(options: Mapping[str, Any], content: bytes) -> object:
+    """`Task.FORMAT`: the script formatted; None: unchanged."""
+    script = content.decode(errors="surrogatepass")
+    done = formatted(script, options["dialect"])
+    return None if done == script else done
+
+
+def formatted(script: str, dialect: str | None) -> str:
+    """The script with its statements formatted; unchanged where that is not certain."""
+    if len(script) > SCANNED_CHARACTERS:
+        return script
+    lexis = lexis_of(dialect or "")
+    spans = scan(script, lexis)
+    stops = [0]
+    for first, stop in zip(spans[1::4], spans[2::4], strict=True):
+        stops += [first, stop]
+    pieces, left = list[str](), SCRIPT_CHARACTERS
+    for number, (start, stop) in enumerate(pairwise([*stops, len(script)])):
+        text = script[start:stop]
+        if number % 2 == 0:  # before, between or behind the statements
+            ends_line = text.strip() == ";" and "\n" not in text and stop < len(script)
+            pieces.append(";\n" if ends_line else text)
+        elif len(text) <= min(STATEMENT_CHARACTERS, left):
+            left -= len(text)
+            pieces.append(_statement(text, dialect))
+        else:
+            pieces.append(text)
+    whole = "".join(pieces)
+    if whole == script:
+        return script
+    is_same = len(scan(whole, lexis)) == len(spans) and _says_the_same(script, whole, dialect)
+    return whole if is_same else script
+
+
+def _statement(text: str, dialect: str | None) -> str:
+    try:
+        laid_out = sqlparse.format(text, reindent=True, strip_whitespace=False).strip()
+    except (SQLParseError, RecursionError):
+        return text
+    spans = list(token_spans(laid_out, _MANY_QUOTES if dialect is None else dialect))
+    words = [laid_out[start:stop] for start, stop in spans]
+    pieces, at = list[str](), 0
+    for (start, stop), before, word, after in zip(spans, [";", *words], words, [*words[1:], ";"], strict=False):
+        pieces += [laid_out[at:start], _cased(word, before.upper(), after)]
+        at = stop
+    changed = "".join([*pieces, laid_out[at:]])
+    return changed if _says_the_same(text, changed, dialect) else text
+
+
+def _cased(word: str, before: str, after: str) -> str:
+    """In upper case when it is a keyword between those two; as a part of a dotted name it is none."""
+    upper = word.upper()
+    if upper not in _KEYWORDS or before in _JOINS_NAMES or after in _JOINS_NAMES:
+        return word
+    if upper == "CAST":
+        return upper if after == "(" else word
+    return word if upper in _NOT_RESERVED and before in _BEFORE_NAMES else upper
+
+
+def _says_the_same(before: str, after: str, dialect: str | None) -> bool:
+    """Whether only blanks and the case of keywords differ."""
+    for rules in _ALL_RULES if dialect is None else (dialect,):
+        old, new = tokens(before, rules), tokens(after, rules)
+        if len(old) != len(new):
+            return False
+        if any(a != b and (a.upper() != b or b not in _KEYWORDS) for a, b in zip(old, new, strict=True)):
+            return False
+    return True
+
+
+def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
+    """Offsets of words, signs (each alone), quoted pieces and comments; what is not closed ends with the text."""
+    rules = lexis_of(dialect).rules
+    pattern, at = _pattern(rules), 0
+    while found := pattern.search(text, at):
+        start, stop = found.span()
+        if rules.nested_comments and text.startswith("/*", start):
+            stop = nested_comment_end(text, start)
+        yield start, stop
+        at = stop
+
+
+def tokens(text: str, dialect: str) -> list[str]:
+    """The tokens as they are written, with an empty text for each blank that must not be left out.
+
+    A blank next to a bracket, a comma, a semicolon or a comment means nothing; in `X '00'`, `1. 5` and `< =` it does.
+    """
+    found, before, was_free = list[str](), 0, True
+    for start, stop in token_spans(text, dialect):
+        token = text[start:stop]
+        is_free = token in _FREE or token.startswith(_COMMENTS)
+        if start > before and not (is_free or was_free):
+            found.append("")
+        found.append(token)
+        before, was_free = stop, is_free
+    return found
+
+
+@cache
+def _pattern(rules: Rules) -> re.Pattern[str]:
+    kinds = [r"--(?=[\x00-\x20\x7f]|\Z)[^\r\n]*" if rules.dashes_need_blank else r"--[^\r\n]*"]
+    if rules.hash_comments:
+        kinds.append(r"#[^\r\n]*")
+    kinds.append(r"/\*.*?(?:\*/|\Z)")
+    if rules.e_strings:
+        kinds.append(r"[eE]'(?:[^'\\]|\\.|'')*(?:'|\Z)")
+    inside = r"(?:[^{0}\\]|\\.|{0}{0})*" if rules.backslash else r"(?:[^{0}]|{0}{0})*"
+    kinds += [f"{quote}{inside.format(quote)}(?:{quote}|\\Z)" for quote in "'\""]
+    if rules.back_ticks:
+        kinds.append(r"`[^`]*(?:`|\Z)")
+    if rules.brackets:
+        kinds.append(r"\[[^\]]*(?:\]|\Z)")
+    if rules.dollar_quotes:
+        kinds.append(r"(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?:(?P=tag)|\Z)")
+    return re.compile("|".join([*kinds, _WORD, r"\S"]), re.DOTALL)

@@ -1,0 +1,263 @@
+"""What one run writes: the record of its statement, and the log lines on their way into it."""
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.formats.columns import Column, Segment
+from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.statements.leases import StatementLeases
+from queryserver.statements.model import Assignment, EngineMark, Outcome, Resumption, StatementState
+
+# Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+# PostgreSQL stores neither NUL nor half a pair of surrogates; engines quote both in their messages.
+_UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
+_SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
+
+_LONGEST = 64 * 1024
+
+T = TypeVar("T")
+
+
+class LeaseLost(Exception):
+    """Another runner has the statement, or its state is final: this run writes nothing more."""
+
+
+class RunRecord:
+    """The record of one statement, for the runner that holds its lease. All writes raise LeaseLost when it is lost.
+
+    `before_end` is done before any user can see that the statement has ended. An unreachable database is retried while
+    the lease can still be ours.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        leases: StatementLeases,
+        *,
+        log_max_bytes: int,
+        retention: timedelta,
+        lease: timedelta,
+        notify: Callable[[], None],
+        before_end: Callable[[], Awaitable[None]] | None = None,
+        metrics: StatementMetrics = UNMEASURED,
+    ) -> None:
+        resumption = assignment.resumption
+        self._assignment = assignment
+        self._lease = assignment.lease
+        self._leases = leases
+        self._retention = retention
+        self._lease_s = lease.total_seconds()
+        self._notify = notify
+        self._before_end = before_end
+        self._metrics = metrics
+        self._begun = time.monotonic()
+        self._engine_continues = False
+        self._mark = resumption.mark if resumption else None
+        self._running = asyncio.Lock()
+        # The mark and the stored rows and lines are one fact: a write that overtakes another would store an older mark.
+        self._writing = asyncio.Lock()
+        self.log = Logbook(log_max_bytes, stored=resumption, stored_lines=assignment.log_lines)
+        self.is_running = resumption is not None
+        """The record says that the engine has accepted the statement."""
+        self.is_settled = False
+        """The end is recorded, or is recorded by another runner."""
+
+    async def mark_sent(self) -> bool:
+        """The statement is about to reach the engine; False when a cancel is requested, or it is no longer ours."""
+        return await self._retried(lambda: self._leases.mark_sent(self._lease))
+
+    async def mark_running(self, progress: int, token: str | None) -> None:
+        """The engine has accepted the statement; more calls change nothing."""
+        async with self._running:
+            if self.is_running:
+                return
+            mark = None if token is None else EngineMark(token, self.log.engine_lines)
+            # Before the state, so that no client sees a running statement without its progress.
+            await self.report(progress, token)
+            async with self._writing:
+                await self._write(lambda: self._leases.mark_running(self._lease, mark=mark))
+                self._mark, self.is_running = mark, True
+        self.log.add(f"Running on {self._assignment.connector}.")
+        self._notify()
+
+    async def report(self, progress: int, token: str | None) -> None:
+        """Progress and the log lines since the last report. No `token`: the stored one stays."""
+        async with self._writing:
+            token = token or (self._mark.token if self._mark else None)
+            mark = EngineMark(token, self.log.engine_lines) if self.is_running and token is not None else None
+            with self.log.taken() as (start, lines):
+                await self._write(
+                    lambda: self._leases.report(
+                        self._lease, progress=progress, lines=lines, start_line=start, mark=mark
+                    )
+                )
+            self._mark = mark or self._mark
+        before = self.log.overflow()
+        if before is not None:
+            await self._leases.trim_logs(self._lease, before_line=before)
+        self._notify()
+
+    async def moved(self, progress: int, token: str | None) -> None:
+        """Store where to continue at the engine, if that has changed."""
+        if self._mark is not None and token is not None and token != self._mark.token:
+            await self.report(progress, token)
+
+    async def add_segment(self, segment: Segment, columns: Sequence[Column], token: str | None) -> None:
+        """Make stored rows visible, together with where the engine continues after them."""
+        async with self._writing:
+            # This write brings no log lines.
+            mark = None if token is None else EngineMark(token, self._mark.log_lines if self._mark else 0)
+            await self._write(lambda: self._leases.add_segment(self._lease, segment, columns=columns, mark=mark))
+            self._mark = mark or self._mark
+        self._notify()
+
+    async def finish(self, outcome: Outcome, *, engine_is_done: bool = True) -> None:
+        """The terminal state with everything that belongs to it; the first one counts.
+
+        `engine_is_done` False: the engine may still work on it, and `engine_is_done()` is called later.
+        """
+        async with self._writing:
+            if self.is_settled:
+                return
+            self._engine_continues = not engine_is_done
+            if self._before_end is not None:
+                await self._retried(self._before_end)
+            if outcome.message and outcome.state is not StatementState.AVAILABLE:
+                self.log.add_engine([outcome.message])
+            with self.log.taken() as (start, lines):
+                await self._write(
+                    lambda: self._leases.finish(
+                        self._lease, outcome, retention=self._retention, lines=lines, start_line=start
+                    )
+                )
+            self.is_settled = True
+        seconds = time.monotonic() - self._begun
+        self._metrics.statement_ended(self._assignment.dialect, outcome.state.value, seconds)
+        self._notify()
+
+    async def engine_is_done(self) -> None:
+        """The engine has stopped. If the end was recorded before that, `before_end` is repeated for what came later."""
+        if self._engine_continues and self._before_end is not None:
+            self._engine_continues = False
+            await self._retried(self._before_end)
+
+    async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
+        if not await self._retried(write):
+            raise LeaseLost
+
+    async def _retried(self, write: Callable[[], Awaitable[T]]) -> T:
+        give_up = asyncio.get_running_loop().time() + self._lease_s
+        wait_s = 0.1
+        while True:
+            try:
+                return await write()
+            except DatabaseUnavailable:
+                left_s = give_up - asyncio.get_running_loop().time()
+                if left_s <= 0:
+                    raise LeaseLost from None
+            await asyncio.sleep(min(wait_s, left_s))
+            wait_s = min(wait_s * 2, 2.0)
+
+
+def clean(line: str) -> str:
+    """A log line without control characters, with secrets masked."""
+    return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shortened(line)))
+
+
+def storable(text: str) -> str:
+    """Text that a record can hold: the message of an engine may repeat 10 MB of SQL."""
+    return _UNSTORABLE.sub("\ufffd", shortened(text))
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+class Logbook:
+    """Collects lines between two reports, and drops the oldest above `max_bytes`; numbers keep counting."""
+
+    def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
+        self._max_bytes = max_bytes
+        self._pending: list[str] = []
+        self._pending_bytes = 0
+        self._dropped = 0
+        self._next_line = stored.log_lines if stored else stored_lines
+        self._pieces: deque[tuple[int, int]] = deque()
+        self._kept_bytes = 0
+        self.engine_lines = stored.mark.log_lines if stored else 0
+
+    def add(self, line: str) -> None:
+        """One line of this service."""
+        self._pending.append(clean(line))
+
+    def add_engine(self, lines: Iterable[str]) -> None:
+        """Lines of the engine; multi-line texts are cut at their line breaks."""
+        for text in lines:
+            self.engine_lines += 1
+            # Characters beyond the limit of the log would be dropped anyway: a text may have 100 MB.
+            for line in text[: self._max_bytes].splitlines() or [""]:
+                cleaned = clean(line)
+                size = len(cleaned.encode()) + 1
+                # Between two reports no more is kept than of the whole log: the first lines.
+                if self._pending_bytes + size > self._max_bytes:
+                    self._dropped += 1
+                else:
+                    self._pending.append(cleaned)
+                    self._pending_bytes += size
+
+    @contextmanager
+    def taken(self) -> Generator[tuple[int, list[str]]]:
+        """Number of the first new line, and the lines, to be written inside; after a failure they stay new."""
+        if self._dropped:
+            self._pending.append(f"{self._dropped} log lines were dropped: too many came at once.")
+        start, lines, size = self._next_line, self._pending, self._pending_bytes
+        self._pending, self._pending_bytes, self._dropped = [], 0, 0
+        try:
+            yield start, lines
+        except BaseException:  # a cancel too: lines that were not written are not lost
+            self._pending = lines + self._pending
+            self._pending_bytes += size
+            raise
+        self._next_line += len(lines)
+        if lines:
+            size = sum(len(line.encode()) + 1 for line in lines)
+            self._pieces.append((self._next_line, size))
+            self._kept_bytes += size
+
+    def discard(self) -> None:
+        """Forget the lines that were not reported."""
+        self._pending, self._pending_bytes, self._dropped = [], 0, 0
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._pending or self._dropped)
+
+    def overflow(self) -> int | None:
+        """The line before which lines must be dropped to stay within the limit; None while it holds."""
+        before = None
+        while self._kept_bytes > self._max_bytes and len(self._pieces) > 1:
+            before, size = self._pieces.popleft()
+            self._kept_bytes -= size
+        if before is not None:
+            self._pending.append(f"Log lines before number {before} were dropped: the log reached its size limit.")
+        return before
+
+
+@asynccontextmanager
+async def beside(**coroutines: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run these in tasks of their names while inside; canceled at the end."""
+    tasks = [asyncio.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
