@@ -23,16 +23,15 @@ from queryserver.catalog.build import Ground, MetadataServices, metadata_cache, 
 from queryserver.catalog.cache import MetadataCache
 from queryserver.connectors.build import (
     StoredConnectorServices,
-    configured_connectors,
-    connection_tests,
-    read_stored,
     stored_connector_services,
 )
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.connection_tests import ConnectionTests
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository
+from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.engines.protocol import Engine
 from queryserver.files.build import BUILDERS, Builder, StorageGround, StorageServices, open_storage
 from queryserver.files.model import Scheme
@@ -86,8 +85,8 @@ class _Foundation:
     kept: Kept
     leases: Leases
     accounts: AccountServices
-    context: BuildContext
-    engines: Callable[[Connector, BuildContext], Engine]
+    builder: EngineBuilder
+    engines: Callable[[EngineBuilder, Connector], Engine]
     connectors: Connectors
     credentials: CredentialBook
     signals: StateSignals
@@ -106,7 +105,7 @@ async def open_services(
     *,
     registry: CollectorRegistry | None = None,
     alone: bool = False,
-    engines: Callable[[Connector, BuildContext], Engine] = build_engine,
+    engines: Callable[[EngineBuilder, Connector], Engine] = EngineBuilder.build,
     stores: Mapping[Scheme, Builder] = BUILDERS,
 ) -> AsyncGenerator[Services]:
     """All services, running; closed in the opposite order.
@@ -142,17 +141,17 @@ async def open_services(
 
 async def _foundation(
     settings: Settings,
-    engines: Callable[[Connector, BuildContext], Engine],
+    engines: Callable[[EngineBuilder, Connector], Engine],
     stores: Mapping[Scheme, Builder],
     metrics: Metrics,
     stack: AsyncExitStack,
 ) -> _Foundation:
     kept = await stack.enter_async_context(open_records(settings, metrics))
     accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
-    context = BuildContext.of(settings)
+    builder = EngineBuilder(settings)
     connectors = Connectors(
         configured_connectors(settings),
-        build=lambda connector: engines(connector, context),
+        build=partial(engines, builder),
         wheel=settings.notebook.interpreters_shown_on_wheel,
         default=settings.notebook.default_interpreter,
         read_stored=partial(read_stored, ConnectorRepository(kept.database, accounts.sealer), settings),
@@ -173,7 +172,7 @@ async def _foundation(
         kept=kept,
         leases=Leases(kept.database, accounts.sealer, statement_ends(settings)),
         accounts=accounts,
-        context=context,
+        builder=builder,
         engines=engines,
         connectors=connectors,
         credentials=CredentialBook(
@@ -259,7 +258,7 @@ def _services(
         users=Users(UserListRepository(base.kept.database)),
         connectors=base.connectors,
         stored_connectors=stored,
-        connection_tests=connection_tests(settings, base.context, stored.instances, base.engines, runner.may_hold),
+        connection_tests=ConnectionTests(base.builder, base.engines, stored.instances, runner.may_hold),
         access=access,
         submissions=submissions,
         following=following,
@@ -332,7 +331,7 @@ def _ending(base: _Foundation, access: Access, following: Following, queue: Inli
 
 def _stored_connectors(base: _Foundation) -> StoredConnectorServices:
     records = ConnectorRepository(base.kept.database, base.accounts.sealer)
-    return stored_connector_services(base.settings, records, base.context, base.connectors.refresh)
+    return stored_connector_services(records, base.builder, base.connectors.refresh)
 
 
 def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submissions:

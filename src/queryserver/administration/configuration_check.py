@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from queryserver.connectors.build import configured_connectors
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
+from queryserver.connectors.sources import configured_connectors
 from queryserver.connectors.sqlalchemy import postgresql_url, proxied_drivers
 from queryserver.connectors.urls import DriverUrl
 from queryserver.errors.base import ConfigurationError, QueryServerError
@@ -193,33 +193,33 @@ async def _problems_of(
 
 async def look_at_places(settings: Settings) -> Iterable[Finding]:
     """Resolves the hosts of all connectors of the settings, and connects to none of them."""
-    context = BuildContext.of(settings)
-    looks = [_look(connector, context) for connector in configured_connectors(settings)]
+    builder = EngineBuilder(settings)
+    looks = [_look(connector, builder) for connector in configured_connectors(settings)]
     return [finding for found in await asyncio.gather(*looks) for finding in found]
 
 
-async def _look(connector: Connector, context: BuildContext) -> Sequence[Finding]:
+async def _look(connector: Connector, builder: EngineBuilder) -> Sequence[Finding]:
     key = f"notebook.interpreters.{connector.key}"
     try:
-        engine = await asyncio.to_thread(build_engine, connector, context)
+        engine = await asyncio.to_thread(builder.build, connector)
     except ConfigurationError:  # found by another check
         return []
     places = engine.capabilities.places
     await engine.close()
-    url = postgresql_url(connector, context)
-    rules = context.addresses if url is None else url.rules(context.rules(connector)).addresses
+    url = postgresql_url(connector, builder)
+    rules = builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
     refusals = [reason for host, port in places if (reason := await _refusal(rules, host, port))]
     if refusals:
         return [Finding.error(key, f"cannot be used. {refusals[0]}")]
-    if url is None or not await _are_on_own_server(places, context):
+    if url is None or not await _are_on_own_server(places, builder):
         return []
-    return _beside_own_database(key, url, context)
+    return _beside_own_database(key, url, builder)
 
 
-def _beside_own_database(key: str, url: DriverUrl, context: BuildContext) -> Sequence[Finding]:
-    if context.is_named_as_own_database(url.database):
+def _beside_own_database(key: str, url: DriverUrl, builder: EngineBuilder) -> Sequence[Finding]:
+    if builder.is_named_as_own_database(url.database):
         return [Finding.error(key, "cannot be used: it is the service's own database.")]
-    if url.username and url.username == database_login(context.service_dsn or ""):
+    if url.username and url.username == database_login(builder.service_dsn or ""):
         text = (
             "logs in at the server of the service's own database as the service does: by dblink or a foreign data"
             " wrapper its statements could reach that database. Give it a role of its own."
@@ -237,12 +237,12 @@ async def _refusal(rules: AddressRules, host: str, port: int) -> str | None:
     return None
 
 
-async def _are_on_own_server(places: Sequence[tuple[str, int]], context: BuildContext) -> bool:
+async def _are_on_own_server(places: Sequence[tuple[str, int]], builder: EngineBuilder) -> bool:
     everything = AddressRules()
     for host, port in places:
         with suppress(UnknownHost):
             addresses = await everything.resolve(host, port)
-            if await asyncio.to_thread(context.addresses.is_database_server, addresses, port):
+            if await asyncio.to_thread(builder.addresses.is_database_server, addresses, port):
                 return True
     return False
 
@@ -316,10 +316,10 @@ async def _unbuildable(settings: Settings) -> Sequence[Finding]:
     They are made in threads: adapters are imported, certificates read, and paths looked at on the disk.
     """
     found: list[Finding] = []
-    context = BuildContext.of(settings)
+    builder = EngineBuilder(settings)
     for connector in configured_connectors(settings):
         async with _problems(found):
-            engine = await asyncio.to_thread(build_engine, connector, context)
+            engine = await asyncio.to_thread(builder.build, connector)
             await engine.close()
     for build in BUILDERS.values():
         async with _problems(found):
