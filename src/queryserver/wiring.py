@@ -37,7 +37,7 @@ from queryserver.files.build import BUILDERS, Builder, StorageGround, StorageSer
 from queryserver.files.model import Scheme
 from queryserver.identity.build import AccountServices, open_accounts
 from queryserver.identity.callers import RequestLimits, Streams
-from queryserver.identity.users import UserListRepository, Users
+from queryserver.identity.users import Users
 from queryserver.imports.build import (
     ImportFiles,
     ImportGround,
@@ -255,7 +255,7 @@ def _services(
     return Services(
         settings=settings,
         accounts=base.accounts,
-        users=Users(UserListRepository(base.kept.database)),
+        users=Users(base.kept.database),
         connectors=base.connectors,
         stored_connectors=stored,
         connection_tests=ConnectionTests(base.builder, base.engines, stored.instances, runner.may_hold),

@@ -20,7 +20,7 @@ from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.identity.build import BACKENDS, BUILT_IN
+from queryserver.identity.build import AUTHENTICATORS, BACKENDS
 from queryserver.identity.external_keys import KeyServers, NoKeys
 from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
@@ -168,8 +168,8 @@ async def unloadable(settings: Settings) -> Sequence[Finding]:
     threads = PlugInThreads()
     try:
         for key, names, built_in, method in (
-            ("desktop.auth.backend", auth.backend, BACKENDS.keys(), "login"),
-            ("desktop.auth.api_auth", auth.authenticators, BUILT_IN.keys(), "authenticate"),
+            ("desktop.auth.backend", auth.backend, BACKENDS, "login"),
+            ("desktop.auth.api_auth", auth.authenticators, AUTHENTICATORS, "authenticate"),
         ):
             for name in names:
                 if name not in built_in:

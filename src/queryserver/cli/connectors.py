@@ -32,7 +32,18 @@ def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_heade
             print_json(every)
             return
         header = ("ID", "NAME", "DIALECT", "INTERFACE", "STATE", "GROUPS")
-        print_table(header, map(_line, every), with_header=not no_header)
+        lines = (
+            (
+                one["id"],
+                one["nice_name"],
+                one["dialect"],
+                one["interface"],
+                "runs" if one["is_runnable"] else "does not run here",
+                ",".join(one["groups"]),
+            )
+            for one in every
+        )
+        print_table(header, lines, with_header=not no_header)
 
     _administrate(config, work)
 
@@ -63,7 +74,7 @@ def import_connectors(
             print_json(done)
         else:
             for one in done:
-                typer.echo(_told(one), err="error" in one)
+                typer.echo(_summary(one), err="error" in one)
         if any("error" in one for one in done):
             raise typer.Exit(1)
 
@@ -85,9 +96,9 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 
 async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
-    """What became of one connector."""
-    from queryserver.api.schemas.requests.editor import parse  # noqa: PLC0415 as above
-    from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 as above
+    """The result of one connector."""
+    from queryserver.api.schemas.requests.editor import parse  # noqa: PLC0415 slow to import
+    from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 slow to import
     from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import
 
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
@@ -100,12 +111,7 @@ async def _import(services: "StoredConnectorServices", connector: Mapping[str, A
     return {"id": str(shown.instance.id), "nice_name": shown.instance.nice_name, "created": is_new}
 
 
-def _line(one: Mapping[str, Any]) -> list[str]:
-    state = "runs" if one["is_runnable"] else "does not run here"
-    return [one["id"], one["nice_name"], one["dialect"], one["interface"], state, ",".join(one["groups"])]
-
-
-def _told(done: Mapping[str, Any]) -> str:
+def _summary(done: Mapping[str, Any]) -> str:
     if "error" not in done:
         return f"{'Created' if done['created'] else 'Changed'} {done['id']} {done['nice_name']}"
     problems: Mapping[str, Iterable[str]] = done["errors"]
@@ -114,7 +120,7 @@ def _told(done: Mapping[str, Any]) -> str:
 
 
 def _exported(shown: "ShownInstance") -> dict[str, Any]:
-    """As update takes it."""
+    """In the form that `connector import` reads."""
     instance = shown.instance
     return {
         "id": str(instance.id),

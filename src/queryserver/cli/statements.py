@@ -29,7 +29,7 @@ app = typer.Typer(help="Statements of all users: list, show, stop.", no_args_is_
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Id of the statement.", show_default=False)]
 
-_MOST_LISTED = 100_000
+_MILLISECOND = timedelta(milliseconds=1)
 _HEADER = ("ID", "STATE", "USER", "CONNECTOR", "SUBMITTED", "QUEUED", "RUNNING", "ROWS", "SERVER")
 
 
@@ -43,7 +43,7 @@ def list_statements(
     older_than_s: Annotated[
         int | None, typer.Option(help="Only those submitted that long ago.", min=0, max=LONGEST_AGE_S)
     ] = None,
-    limit: Annotated[int, typer.Option(help="Most that are listed, the newest first.", min=1, max=_MOST_LISTED)] = 100,
+    limit: Annotated[int, typer.Option(help="Most that are listed, the newest first.", min=1, max=100_000)] = 100,
     config: ConfigFile = None,
     as_json: AsJson = False,
     no_header: NoHeader = False,
@@ -117,7 +117,6 @@ def _parsed(statement_id: str) -> Any:
 
 def _line(entry: OverviewEntry) -> tuple[str, ...]:
     times = entry.times
-    running = _seconds(times.elapsed) if times.started else "-"
     return (
         str(entry.id),
         f"{entry.state}, cancel requested" if entry.cancel_requested and entry.state in ACTIVE else str(entry.state),
@@ -125,14 +124,14 @@ def _line(entry: OverviewEntry) -> tuple[str, ...]:
         entry.connector,
         _moment(times.submitted),
         _seconds(times.queued),
-        running,
+        _seconds(times.elapsed) if times.started else "-",
         str(entry.rows),
         entry.server or "-",
     )
 
 
 def _exported(entry: OverviewEntry) -> dict[str, Any]:
-    """As GET admin/statements shows it."""
+    """In the form of GET admin/statements."""
     plain = asdict(entry)
     size_bytes = plain.pop("size_bytes")
     del plain["times"]
@@ -141,9 +140,6 @@ def _exported(entry: OverviewEntry) -> dict[str, Any]:
     lengths = {"elapsed_ms": times.elapsed // _MILLISECOND, "queued_ms": times.queued // _MILLISECOND}
     # The driver's own class of UUIDs is not known to the JSON writer.
     return {**plain, "id": str(entry.id), "bytes": size_bytes, **moments, **lengths}
-
-
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 def _moment(time: datetime) -> str:
