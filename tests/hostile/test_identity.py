@@ -17,7 +17,8 @@ from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.identity.build import open_explainer
 from queryserver.identity.model import ExternalIdentity, Username
-from queryserver.identity.repository import AccountRepository, GroupRepository, IdentityRepository, NewAccount
+from queryserver.identity.repository import AccountRepository, IdentityRepository, NewAccount
+from queryserver.identity.users import Groups
 
 Opener = Callable[..., AbstractAsyncContextManager[Api]]
 
@@ -76,7 +77,7 @@ async def administrator(api: Api) -> Caller:
 
 
 async def leave(api: Api, caller: Caller, group: str) -> None:
-    assert await GroupRepository(api.database).remove(caller.username, group)
+    await Groups(api.database).remove(caller.username, group)
 
 
 class TestNamesOfOtherIssuers:
@@ -399,7 +400,7 @@ class TestGuesses:
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 
     async def test_the_known_addresses_of_a_user_are_bounded(self, behind: Api) -> None:
-        throttle = behind.services.accounts.logins._parts.throttle
+        throttle = behind.services.accounts.logins._throttle
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 20

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import ssl
 import string
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,7 +22,7 @@ from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
 from queryserver.identity.protocols import Authenticator, CallerSource
 from queryserver.identity.provisioning import Provisioning
-from queryserver.identity.repository import AccountRepository, GroupRepository, IdentityRepository, PreferenceRepository
+from queryserver.identity.repository import AccountRepository, IdentityRepository, PreferenceRepository
 from queryserver.identity.throttling import LoginThrottle, ThrottleLimits
 from queryserver.identity.tokens import AccountNotes, JwtCodec, TokenLives, Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
@@ -43,8 +43,6 @@ OWN_JWT, CUSTOM_JWT = "jwt", "custom_jwt"
 AUTHENTICATORS = (OWN_JWT, CUSTOM_JWT)
 """The names that `desktop.auth.api_auth` takes besides import paths."""
 
-_BACKENDS_KEY = "desktop.auth.backend"
-_AUTHENTICATORS_KEY = "desktop.auth.api_auth"
 _MOST_LOGINS_WAITING = 200
 _PASSWORD_LENGTH = 20
 
@@ -86,14 +84,8 @@ async def open_accounts(
         await accounts.ensure_default_group()
         trail = AuditTrail(AUDIT)
         notes = AccountNotes(trail, metrics)
-        provisioning = Provisioning(
-            callers,
-            records,
-            IdentityRepository(database),
-            rules.usernames,
-            default_group=rules.default_group,
-            audit=trail,
-        )
+        identities, names, group = IdentityRepository(database), rules.usernames, rules.default_group
+        provisioning = Provisioning(callers, records, identities, names, default_group=group, audit=trail)
         reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
         external = reader and ExternalBearers(
             reader, provisioning, token_records, create_users=auth.jwt.create_users, metrics=metrics
@@ -101,50 +93,20 @@ async def open_accounts(
         lives = TokenLives(auth.access_token_lifetime, auth.refresh_token_lifetime, rotate=auth.rotate_refresh_tokens)
         takes_own = OWN_JWT in auth.authenticators
         tokens = Tokens(codec, token_records, lives, notes=notes, external=external, are_bearers=takes_own)
-
-        # Threads of their own: slow logins of strangers must not hold up the calls of users.
-        login_threads, caller_threads = PlugInThreads(most_waiting=_MOST_LOGINS_WAITING), PlugInThreads()
-        stack.callback(login_threads.close)
-        stack.callback(caller_threads.close)
-
-        async def backend(name: str) -> LoginSource:
-            if name == LOCAL:
-                return LoginSource(LOCAL, LocalLogin(records, passwords, rules.usernames))
-            if name == LDAP:
-                ldap = settings.desktop.ldap
-                login = stack.enter_context(open_directory_login(ldap, rules.usernames))
-                return LoginSource(LDAP, login, creates_users=ldap.create_users_on_login, issuer=LDAP)
-            _require_import_path(_BACKENDS_KEY, name, BACKENDS)
-            opened = open_plug_in(_BACKENDS_KEY, name, settings=settings, threads=login_threads, method="login")
-            login = PluggedLogin(name, await stack.enter_async_context(opened), login_threads, rules.usernames)
-            return LoginSource(name, login, creates_users=True, issuer=plug_in_issuer(name))
-
-        async def authenticator(name: str) -> CallerSource:
-            if name == OWN_JWT:
-                return BearerAuthenticator(codec, token_records)
-            if name == CUSTOM_JWT:
-                if external is None:
-                    message = f"{_AUTHENTICATORS_KEY}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."
-                    raise ConfigurationError([message])
-                return ExternalCaller(external)
-            key = _AUTHENTICATORS_KEY
-            _require_import_path(key, name, AUTHENTICATORS)
-            opened = open_plug_in(key, name, settings=settings, threads=caller_threads, method="authenticate")
-            return PluggedCaller(name, await stack.enter_async_context(opened), caller_threads, provisioning)
-
+        own = BearerAuthenticator(codec, token_records)
         logins = Logins(
             accounts=accounts,
             records=records,
             tokens=tokens,
             provisioning=provisioning,
-            backends=await _opened(auth.backend, backend),
+            backends=await _login_sources(settings, records, passwords, names, stack),
             throttle=throttle,
-            usernames=rules.usernames,
+            usernames=names,
             notes=notes,
             first_login_becomes_admin=auth.first_login_becomes_admin,
         )
         yield AccountServices(
-            authenticator=Callers(await _opened(auth.authenticators, authenticator)),
+            authenticator=Callers(await _caller_sources(settings, own, external, provisioning, stack)),
             directory=token_records,
             standing=Standing(token_records),
             sealer=AesSealer(keyring),
@@ -196,7 +158,61 @@ async def _open_external_tokens(
         await keys.aclose()
 
 
-async def _opened(names: Iterable[str], open_one: Callable[[str], Awaitable[T]]) -> list[T]:
+async def _login_sources(
+    settings: Settings,
+    records: AccountRepository,
+    passwords: Passwords,
+    usernames: UsernameRule,
+    stack: AsyncExitStack,
+) -> Sequence[LoginSource]:
+    """The entries of `desktop.auth.backend`. Raises ConfigurationError."""
+    key = "desktop.auth.backend"
+    threads = PlugInThreads(most_waiting=_MOST_LOGINS_WAITING)
+    stack.callback(threads.close)
+
+    async def source(name: str) -> LoginSource:
+        if name == LOCAL:
+            return LoginSource(LOCAL, LocalLogin(records, passwords, usernames))
+        if name == LDAP:
+            ldap = settings.desktop.ldap
+            login = stack.enter_context(open_directory_login(ldap, usernames))
+            return LoginSource(LDAP, login, creates_users=ldap.create_users_on_login, issuer=LDAP)
+        _require_import_path(key, name, BACKENDS)
+        opened = open_plug_in(key, name, settings=settings, threads=threads, method="login")
+        login = PluggedLogin(name, await stack.enter_async_context(opened), threads, usernames)
+        return LoginSource(name, login, creates_users=True, issuer=plug_in_issuer(name))
+
+    return await _each(settings.desktop.auth.backend, source)
+
+
+async def _caller_sources(
+    settings: Settings,
+    own: BearerAuthenticator,
+    external: ExternalBearers | None,
+    provisioning: Provisioning,
+    stack: AsyncExitStack,
+) -> Sequence[CallerSource]:
+    """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
+    key = "desktop.auth.api_auth"
+    # Not the threads of login back ends: slow logins of strangers must not hold up the calls of users.
+    threads = PlugInThreads()
+    stack.callback(threads.close)
+
+    async def source(name: str) -> CallerSource:
+        if name == OWN_JWT:
+            return own
+        if name == CUSTOM_JWT and external is None:
+            raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])
+        if name == CUSTOM_JWT and external is not None:
+            return ExternalCaller(external)
+        _require_import_path(key, name, AUTHENTICATORS)
+        opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
+        return PluggedCaller(name, await stack.enter_async_context(opened), threads, provisioning)
+
+    return await _each(settings.desktop.auth.authenticators, source)
+
+
+async def _each(names: Iterable[str], open_one: Callable[[str], Awaitable[T]]) -> list[T]:
     """Each name once, in their order. Raises ConfigurationError that names all that cannot be loaded."""
     opened, problems = list[T](), list[str]()
     for name in dict.fromkeys(names):
@@ -268,7 +284,7 @@ async def open_groups(settings: Settings) -> AsyncGenerator[Groups]:
     """The administration of groups."""
     rules = account_rules(settings.desktop.auth)
     async with open_service_database(settings) as database:
-        yield Groups(GroupRepository(database), rules.usernames, rules.default_group)
+        yield Groups(database, rules.usernames, rules.default_group)
 
 
 @asynccontextmanager

@@ -29,14 +29,13 @@ from queryserver.identity.passwords import Passwords
 from queryserver.identity.repository import (
     Account,
     AccountRepository,
-    GroupGrants,
-    GroupRepository,
     IdentityRepository,
     LinkedIdentity,
     NewAccount,
+    administrator_kept,
 )
 from queryserver.identity.throttling import LoginThrottle
-from queryserver.platform.database import Database
+from queryserver.platform.database import Connection, Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,15 +350,38 @@ def _require(name: str, found: bool) -> None:
 MAX_NAME_LENGTH = 150
 
 
+@dataclass(frozen=True, slots=True)
+class GroupGrants:
+    """A group with its rights and the number of its members."""
+
+    name: str
+    rights: tuple[str, ...]
+    """In order."""
+    members: int
+
+
+# Locked against deletion until the membership or right that needs it is written.
+_GROUP = "select id from groups where name = $1 for key share"
+
+_GRANTS = """
+    select g.name,
+        array(select r."right" from group_rights r where r.group_id = g.id order by r."right" collate "C") as rights,
+        (select count(*) from group_members m where m.group_id = g.id) as members
+    from groups g where $1::text is null or g.name = $1 order by g.name collate "C"
+"""
+
+
 class Groups:
     """Makes and changes groups; a change that was made already is no error.
 
-    User names are read by the case rule, names of groups are taken to the letter.
+    User names are read by the case rule, names of groups are taken to the letter. All calls raise DatabaseUnavailable.
     """
 
-    def __init__(self, records: GroupRepository, usernames: UsernameRule, default_group: str) -> None:
-        self._records = records
-        self._usernames = usernames
+    def __init__(
+        self, database: Database, usernames: UsernameRule | None = None, default_group: str = "default"
+    ) -> None:
+        self._database = database
+        self._usernames = usernames or UsernameRule()
         self._default_group = default_group
 
     async def create(self, name: str) -> None:
@@ -370,35 +392,64 @@ class Groups:
             raise invalid_group_name(
                 "A group name has 1 to 150 printable characters without comma, and no blank at its ends."
             )
-        if not await self._records.create(name):
+        insert = "insert into groups (name) values ($1) on conflict (name) do nothing"
+        if not await self._database.execute(insert, name):
             raise NameTaken(f"Group {name} exists already.")
 
     async def delete(self, name: str) -> None:
         """Take a group away. Raises UnknownGroup, default_group_kept, last_administrator."""
         if name == self._default_group:
             raise default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
-        if not await self._records.delete(name):
-            raise UnknownGroup(name)
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            if await connection.execute("delete from groups where name = $1", name) == "DELETE 0":
+                raise UnknownGroup(name)
 
     async def add(self, username: str, group: str) -> None:
         """Make a user a member. Raises InvalidUsername, unknown_user, UnknownGroup."""
-        await self._records.add(self._usernames.read(username).key, group)
+        await self._change_member(
+            username, group, "insert into group_members (user_id, group_id) values ($1, $2) on conflict do nothing"
+        )
 
     async def remove(self, username: str, group: str) -> None:
         """End a membership. Raises InvalidUsername, unknown_user, UnknownGroup, last_administrator."""
-        await self._records.remove(self._usernames.read(username).key, group)
+        await self._change_member(username, group, "delete from group_members where user_id = $1 and group_id = $2")
 
     async def grant(self, group: str, right: str) -> None:
         """Give a group a right. Raises invalid_right, UnknownGroup."""
-        await self._records.grant(group, read_right(right))
+        await self._change_right(
+            group, right, """insert into group_rights (group_id, "right") values ($1, $2) on conflict do nothing"""
+        )
 
     async def ungrant(self, group: str, right: str) -> None:
         """Take a right from a group. Raises invalid_right, UnknownGroup, last_administrator."""
-        await self._records.ungrant(group, read_right(right))
+        await self._change_right(group, right, """delete from group_rights where group_id = $1 and "right" = $2""")
 
     async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
         """One group, or all in order. Raises UnknownGroup."""
-        return await self._records.grants(group)
+        rows = await self._database.fetch(_GRANTS, group)
+        if group is not None and not rows:
+            raise UnknownGroup(group)
+        return [GroupGrants(row["name"], tuple(row["rights"]), row["members"]) for row in rows]
+
+    async def _change_member(self, username: str, group: str, change: str) -> None:
+        key = self._usernames.read(username).key
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            user_id = await connection.fetchval("select id from users where username_key = $1 for key share", key)
+            if user_id is None:
+                raise unknown_user(key)
+            await connection.execute(change, user_id, await _group_id(connection, group))
+
+    async def _change_right(self, group: str, right: str, change: str) -> None:
+        name = read_right(right)
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            await connection.execute(change, await _group_id(connection, group), name)
+
+
+async def _group_id(connection: Connection, name: str) -> int:
+    group_id = await connection.fetchval(_GROUP, name)
+    if group_id is None:
+        raise UnknownGroup(name)
+    return group_id
 
 
 @dataclass(frozen=True, slots=True)
