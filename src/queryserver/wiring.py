@@ -12,7 +12,6 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from queryserver.administration.build import (
-    ConfigurationGround,
     ConfigurationServices,
     configuration_services,
     metrics_of,
@@ -313,9 +312,7 @@ def _importing(base: _Foundation, metadata: MetadataServices, submissions: Submi
 
 
 def _configuration(base: _Foundation, readiness: Readiness) -> ConfigurationServices:
-    return configuration_services(
-        ConfigurationGround(base.settings, base.kept.database, base.connectors, base.storage.stores, readiness)
-    )
+    return configuration_services(base.settings, base.kept.database, base.connectors, base.storage.stores, readiness)
 
 
 def _ending(base: _Foundation, access: Access, following: Following, queue: InlineQueue) -> Ending:
