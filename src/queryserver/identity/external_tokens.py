@@ -23,7 +23,7 @@ from queryserver.errors.base import (
     UserNotFound,
 )
 from queryserver.identity.callers import TokenRepository, bearer_of
-from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, claims_of, decoded, header_of
+from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
 from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, ExternalToken, User, jwt_issuer
 from queryserver.identity.protocols import AuthRequest
 from queryserver.identity.provisioning import Provisioning
@@ -110,7 +110,7 @@ class ExternalTokens:
         if header.get("alg") != ALGORITHM:
             raise TokenRefused("alg", f"it is not {ALGORITHM}")
         key = await self._signer(header, signed.encode("ascii"), signature)
-        content = claims_of(signed.partition(".")[2])
+        content = object_of(signed.partition(".")[2])
         if content is None:
             raise TokenRefused("form", "the claims are no JSON object")
         expires_at = self._timely(content)
