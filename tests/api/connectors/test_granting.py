@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.api.connectors.driving import Keeper, instances_of
 from tests.api.driving import Api, Caller
-from tests.unit.test_cli import Command, command_in
+from tests.unit.cli.test_commands import Command, command_in
 
 from queryserver.connectors.instances import Draft
 from queryserver.identity.users import Groups
