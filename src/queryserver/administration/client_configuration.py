@@ -38,7 +38,6 @@ class Interpreter:
 
     @property
     def is_sql(self) -> bool:
-        """Whether it takes SQL."""
         return bool(self.flags.get("is_sql"))
 
 
@@ -68,7 +67,6 @@ class Configuration:
 
     @property
     def first_sql(self) -> Interpreter | None:
-        """The first interpreter that takes SQL."""
         return next((one for one in self.interpreters if one.is_sql), None)
 
 
@@ -142,7 +140,6 @@ class _Writer(HTMLParser):
         self._silent: list[str] = []
 
     def text(self) -> str:
-        """The written text, every tag closed."""
         return "".join([*self._parts, *(f"</{tag}>" for tag in reversed(self._open))])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -36,8 +36,7 @@ app.add_typer(statements.app, name="statements")
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=serving.print_version),
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=serving.print_version)
     ] = False,
 ) -> None:
     """SQL on any engine over HTTP."""

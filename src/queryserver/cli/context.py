@@ -56,7 +56,6 @@ def settings_of(config: Path | None, overrides: Mapping[str, Any] | None = None)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Do the asynchronous part of a command."""
     return asyncio.run(work())
 
 
@@ -103,7 +102,6 @@ def operator() -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON value on standard output."""
     typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
 
 

@@ -33,8 +33,6 @@ Right: TypeAlias = Annotated[
 
 
 class Switch(StrEnum):
-    """On or off."""
-
     ON = "on"
     OFF = "off"
 

@@ -5,12 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from queryserver.connectors.engine_builders import EngineBuilder, section_defaults
-from queryserver.connectors.instances import (
-    ConnectorExamples,
-    ConnectorInstances,
-    Example,
-    GivenConnector,
-)
+from queryserver.connectors.instances import ConnectorExamples, ConnectorInstances, Example, GivenConnector
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import ConnectorChecks
 from queryserver.connectors.types import catalogue_of

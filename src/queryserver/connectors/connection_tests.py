@@ -58,8 +58,6 @@ class Attempt(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One step of a test."""
-
     name: str
     ok: bool
     ms: int
@@ -67,8 +65,6 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a test ended."""
-
     reason: str
     """Empty: it worked."""
     checks: Sequence[Check]
@@ -117,7 +113,6 @@ class ConnectionTests:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Test while inside."""
         try:
             yield
         finally:
@@ -382,8 +377,7 @@ class EngineAttempt:
     async def login(self, user: User) -> AsyncGenerator[Hello]:
         token = user.external_token if self._passes_tokens else None
         options = SessionOptions(
-            external_token=token.text if token else None,
-            token_expires_at=token.expires_at if token else None,
+            external_token=token.text if token else None, token_expires_at=token.expires_at if token else None
         )
         async with self._engine.session(user, options) as session:
 

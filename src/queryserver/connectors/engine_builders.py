@@ -93,13 +93,11 @@ class EngineBuilder:
         return read_options(model, connector.key, connector.options, self.rules(connector))
 
     def rules(self, connector: Connector) -> OptionRules:
-        """The rules that the connector's options must keep."""
         return OptionRules(
             self.policy, self.addresses, is_stored=connector.is_stored, is_own_database=self._is_own_database
         )
 
     def is_named_as_own_database(self, name: str) -> bool:
-        """Whether a PostgreSQL database has the name of the service's."""
         return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
 
     def _is_own_database(self, host: str, port: int, name: str) -> bool:
@@ -278,11 +276,7 @@ def _older_options(dialect: str, settings: Settings) -> Mapping[str, SettingValu
         }
     if dialect == "sparksql":
         spark = settings.spark
-        return {
-            "server_host": spark.sql_server_host,
-            "server_port": spark.sql_server_port,
-            "use_sasl": spark.use_sasl,
-        }
+        return {"server_host": spark.sql_server_host, "server_port": spark.sql_server_port, "use_sasl": spark.use_sasl}
     hive = settings.beeswax
     return {
         "server_host": hive.hive_server_host,

@@ -305,7 +305,6 @@ class Connectors:
         await self._engines.discard(lambda connector, engine: _data(connector, engine) == data)
 
     async def aclose(self) -> None:
-        """Close all engines."""
         await self._engines.aclose()
 
     def _arrange(self) -> None:

@@ -81,8 +81,6 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class ShownType:
-    """A type and whether it runs here."""
-
     row: ConnectorType
     is_runnable: bool
 
@@ -121,7 +119,6 @@ class ShownInstance:
 
     @property
     def flags(self) -> Flags:
-        """Those of the type."""
         return self.row.flags if self.row else {}
 
 

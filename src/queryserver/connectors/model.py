@@ -64,7 +64,6 @@ MASK = "********"
 
 
 def connector_right(connector_id: int) -> str:
-    """The right that opens an instance (Contract platform 4.3)."""
     return f"connector:{connector_id}"
 
 
@@ -90,8 +89,6 @@ class ConnectorInstance:
 
 @dataclass(frozen=True, slots=True)
 class NewInstance:
-    """An instance to be stored."""
-
     nice_name: str
     dialect: str
     interface: str

@@ -97,7 +97,6 @@ class OptionRules:
 
 
 def rules_of(info: ValidationInfo) -> OptionRules:
-    """The context of a validation."""
     rules: OptionRules = info.context  # type: ignore[assignment]
     return rules
 
@@ -175,8 +174,6 @@ def _flag(value: Any) -> bool:
 
 
 def whole(least: int, most: int | None = None) -> BeforeValidator:
-    """An integer from `least` to `most`."""
-
     def read(value: Any) -> int:
         text = "" if isinstance(value, bool) else _text(value)
         if _WHOLE.fullmatch(text) and least <= int(text) and (most is None or int(text) <= most):

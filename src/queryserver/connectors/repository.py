@@ -148,7 +148,6 @@ class ConnectorRepository:
             return removed
 
     async def unknown_groups(self, names: AbstractSet[str]) -> frozenset[str]:
-        """Those names that no group has."""
         rows = await self._database.fetch("select name from groups where name = any($1::text[])", list(names))
         return frozenset(names - {row["name"] for row in rows})
 

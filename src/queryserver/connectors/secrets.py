@@ -12,17 +12,7 @@ from urllib.parse import unquote
 from queryserver.connectors.model import MASK, SettingValue
 from queryserver.errors.statements import secret_required
 
-_WORDS = (
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "privatekey",
-    "credentialsjson",
-    "accesskey",
-    "apikey",
-)
+_WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "credentialsjson", "accesskey", "apikey")
 """Without regard to case and to anything but letters and digits."""
 
 _GIVEN_LATER = "${PASSWORD}"
@@ -112,7 +102,6 @@ def _replaced(name: str, value: SettingValue, by: Callable[[str, str], str]) -> 
 
 
 def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
-    """Key and text of each secret in a value."""
     if is_secret(name):
         yield "", str(value)
     elif isinstance(value, str):
@@ -153,7 +142,6 @@ def _user_part(text: str) -> tuple[int, int]:
 
 
 def _password_colon(text: str, start: int, at: int) -> int | None:
-    """The mark between user and password."""
     colon = text.find(":", start, at)
     if colon < 0 and "://" not in text:
         colon = text.find("/", start, at)  # jdbc:oracle:thin:user/password@host

@@ -33,7 +33,6 @@ from queryserver.platform.settings.tree import Finding, Settings
 
 
 def build(connector: Connector, builder: EngineBuilder) -> Engine:
-    """The engine of a url."""
     options = builder.options(UrlOptions, connector)
     url = options.url
     if url.dialect == "postgresql":
@@ -174,7 +173,6 @@ class InstalledDrivers:
 
     @property
     def has_kerberos(self) -> bool:
-        """Whether logins by tickets are possible."""
         return find_spec("gssapi") is not None
 
     async def has(self, driver: str) -> bool:

@@ -55,7 +55,6 @@ class Category(StrEnum):
 
     @property
     def label(self) -> str:
-        """Name for people."""
         return self.value.capitalize()
 
 
@@ -105,7 +104,6 @@ class ConnectorType:
 
     @property
     def defaults(self) -> Mapping[str, SettingValue]:
-        """The listed settings by name."""
         return dict(self.settings)
 
     @property
@@ -217,11 +215,7 @@ TYPES: Sequence[ConnectorType] = (
     _url("trino", "Trino", "trino://localhost:8080/tpch", _FULL, form=_SSH_AND_CALLER, runs=Runs.YES),
     _url("presto", "Presto", "presto://localhost:8080/tpch", _FULL, form=_SSH_AND_CALLER),
     _url(
-        "dasksql",
-        "DaskSql",
-        "presto://localhost:8080/catalog/default",
-        flags("d", "TTTTFFTFFFF"),
-        form=_SSH_AND_CALLER,
+        "dasksql", "DaskSql", "presto://localhost:8080/catalog/default", flags("d", "TTTTFFTFFFF"), form=_SSH_AND_CALLER
     ),
     _url("elasticsearch", "Elasticsearch SQL", "elasticsearch+http://localhost:9200/", flags("d", "TFFTFFFFFFF")),
     _url("calcite", "Calcite", "calcite://localhost:10000/", _HIVE_PLAIN),
@@ -273,7 +267,6 @@ _BY_PAIR = {(row.dialect, row.interface): row for row in TYPES}
 
 
 def type_of(dialect: str, interface: str) -> ConnectorType | None:
-    """The row of a pair."""
     return _BY_PAIR.get((dialect, interface))
 
 

@@ -183,7 +183,6 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
 
 
 def _parts(text: str) -> tuple[SplitResult, int | None]:
-    """The parts of a url and its port."""
     if not text:
         raise invalid("must be given")
     try:

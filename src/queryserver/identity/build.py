@@ -118,7 +118,6 @@ async def open_accounts(
 
 
 def account_rules(auth: AuthSettings) -> AccountRules:
-    """The rules for new users and passwords."""
     usernames = UsernameRule(auth.ignore_username_case, auth.force_username_lowercase, auth.force_username_uppercase)
     return AccountRules(usernames, auth.default_user_group, auth.password_min_length)
 
@@ -159,11 +158,7 @@ async def _open_external_tokens(
 
 
 async def _login_sources(
-    settings: Settings,
-    records: AccountRepository,
-    passwords: Passwords,
-    usernames: UsernameRule,
-    stack: AsyncExitStack,
+    settings: Settings, records: AccountRepository, passwords: Passwords, usernames: UsernameRule, stack: AsyncExitStack
 ) -> Sequence[LoginSource]:
     """The entries of `desktop.auth.backend`. Raises ConfigurationError."""
     key = "desktop.auth.backend"
@@ -281,7 +276,6 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
 
 @asynccontextmanager
 async def open_groups(settings: Settings) -> AsyncGenerator[Groups]:
-    """The administration of groups."""
     rules = account_rules(settings.desktop.auth)
     async with open_service_database(settings) as database:
         yield Groups(database, rules.usernames, rules.default_group)
@@ -289,7 +283,6 @@ async def open_groups(settings: Settings) -> AsyncGenerator[Groups]:
 
 @asynccontextmanager
 async def open_identities(settings: Settings) -> AsyncGenerator[Identities]:
-    """The links of users with identities of other issuers."""
     async with open_service_database(settings) as database:
         yield Identities(IdentityRepository(database), _identity_rules(settings))
 

@@ -82,7 +82,6 @@ class VerifyingKey:
     _key: RSAPublicKey = field(repr=False, compare=False)
 
     def has_signed(self, content: bytes, signature: bytes) -> bool:
-        """Whether this is an RS256 signature of the content, made with this key."""
         try:
             self._key.verify(signature, content, PKCS1v15(), SHA256())
         except InvalidSignature:
@@ -92,8 +91,6 @@ class VerifyingKey:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The usable keys of a document."""
-
     keys: tuple[VerifyingKey, ...]
 
     @classmethod
@@ -128,7 +125,6 @@ def _key(entry: Mapping[str, Any]) -> VerifyingKey | None:
 
 
 def _number(text: object) -> int:
-    """The number of a Base64urlUInt (RFC 7518); 0 when it is none."""
     try:
         return int.from_bytes(decoded(text.rstrip("="))) if isinstance(text, str) else 0
     except ValueError:

@@ -75,8 +75,6 @@ class ExternalClaims:
 
 
 class ExternalTokens:
-    """Reads tokens of another issuer."""
-
     def __init__(self, keys: KeyCache, rules: ExternalRules, *, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
         self._rules = rules

@@ -58,7 +58,6 @@ class Keyring:
         yield from self.former
 
     def find(self, key_id: str) -> SecretKey | None:
-        """The key of that id."""
         return next((key for key in self if key.id == key_id), None)
 
 

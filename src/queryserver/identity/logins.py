@@ -208,7 +208,6 @@ class LocalLogin:
         self._rule = rule
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The user of that name and password."""
         del request
         try:
             stored = await self._records.login_of(self._rule.read(username).key)

@@ -85,12 +85,7 @@ class AuthenticatedUser:
     """All groups of the user from now on, by name; None: they stay as they are."""
 
 
-STORES = (
-    "filebrowser.s3_access",
-    "filebrowser.abfs_access",
-    "filebrowser.ofs_access",
-    "filebrowser.file_access",
-)
+STORES = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
 """Each opens one store; hdfs needs none."""
 
 _NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORES})

@@ -38,12 +38,10 @@ class Passwords:
     @classmethod
     @contextmanager
     def open(cls, hasher: PasswordHasher = _PARAMETERS) -> Generator[Self]:
-        """With threads that end with the block."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords") as threads:
             yield cls(threads, hasher)
 
     async def hash(self, password: str) -> str:
-        """A salted hash."""
         return await self._in_thread(lambda: self._hasher.hash(password))
 
     async def verify(self, password_hash: str | None, password: str) -> bool:

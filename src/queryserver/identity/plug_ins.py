@@ -84,7 +84,6 @@ class Places:
             self._waiting -= 1
 
     def give_back(self) -> None:
-        """Free one place."""
         self._free.release()
 
 

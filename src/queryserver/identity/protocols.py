@@ -30,13 +30,9 @@ class LoginBackend(Protocol):
 class CallHeaders(Protocol):
     """Headers of a call by name, whatever the case."""
 
-    def get(self, name: str, /) -> str | None:
-        """The first value of that name."""
-        ...
+    def get(self, name: str, /) -> str | None: ...
 
-    def getlist(self, name: str, /) -> list[str]:
-        """All values of that name, in their order."""
-        ...
+    def getlist(self, name: str, /) -> list[str]: ...
 
 
 class AuthRequest(Protocol):
@@ -48,9 +44,7 @@ class AuthRequest(Protocol):
         ...
 
     @property
-    def method(self) -> str:
-        """In capitals."""
-        ...
+    def method(self) -> str: ...
 
     @property
     def url(self) -> str:
@@ -58,9 +52,7 @@ class AuthRequest(Protocol):
         ...
 
     @property
-    def headers(self) -> CallHeaders:
-        """The headers by name."""
-        ...
+    def headers(self) -> CallHeaders: ...
 
     @property
     def client(self) -> str:
@@ -117,9 +109,7 @@ class TokenClaims:
 class TokenCodec(Protocol):
     """Own tokens as text."""
 
-    def sign(self, claims: TokenClaims) -> str:
-        """The token."""
-        ...
+    def sign(self, claims: TokenClaims) -> str: ...
 
     def recognises(self, token: str) -> bool:
         """Whether a token is of this kind, be it good or not: its algorithm is HS256."""

@@ -109,8 +109,6 @@ class KnownCaller:
 
 @dataclass(frozen=True, slots=True)
 class LinkedIdentity:
-    """An identity and its user."""
-
     username: str
     issuer: str
     subject: str
@@ -188,7 +186,6 @@ class AccountRepository:
         self._database = database
 
     async def login_of(self, username_key: str) -> StoredLogin | None:
-        """The user of that name."""
         row = await self._database.row(
             "select id, username, password_hash, is_active, token_epoch from users where username_key = $1",
             username_key,
@@ -196,7 +193,6 @@ class AccountRepository:
         return StoredLogin(*row) if row else None
 
     async def record_login(self, user_id: int) -> None:
-        """Set the time of the last login to now."""
         await self._database.execute("update users set last_login = now() where id = $1", user_id)
 
     async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
@@ -229,11 +225,9 @@ class AccountRepository:
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
 
     async def has_users(self) -> bool:
-        """Whether there is any user."""
         return await self._database.value("select exists (select from users)")
 
     async def all(self) -> Sequence[Account]:
-        """Every user, by name."""
         rows = await self._database.fetch(_ALL)
         return [Account(**cast("dict[str, Any]", {**row, "groups": tuple(row["groups"])})) for row in rows]
 

@@ -51,8 +51,6 @@ class UserSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupName:
-    """A group, to choose from."""
-
     id: int
     name: str
 
@@ -286,7 +284,6 @@ class Accounts:
         return await self._records.create_first(account, default_group=self._rules.default_group)
 
     async def all(self) -> Sequence[Account]:
-        """Every user, by name."""
         return await self._records.all()
 
     async def disable(self, name: str) -> None:
@@ -352,8 +349,6 @@ MAX_NAME_LENGTH = 150
 
 @dataclass(frozen=True, slots=True)
 class GroupGrants:
-    """A group with its rights and the number of its members."""
-
     name: str
     rights: tuple[str, ...]
     """In order."""

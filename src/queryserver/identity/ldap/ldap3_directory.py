@@ -41,21 +41,17 @@ class _NamedTls(ldap3.Tls):
         self._context = context
 
     def wrap_socket(self, connection: Any, do_handshake: bool = False) -> None:
-        """See ldap3.Tls."""
         del do_handshake
         connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
 
 
 class Ldap3Directory:
-    """A directory server."""
-
     def __init__(self, server: DirectoryServer, context: ssl.SSLContext) -> None:
         self._server = server
         self._tls = _NamedTls(context)
 
     @contextmanager
     def session(self) -> Generator["Ldap3Session"]:
-        """One connection, ended with the block."""
         session = Ldap3Session(self._server, self._tls)
         try:
             yield session
@@ -125,7 +121,6 @@ class Ldap3Session:
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection."""
         # ldap3 forgets a socket that could not be connected or encrypted.
         forgotten = self._connection.socket
         with suppress(LDAPException, OSError):

@@ -35,7 +35,6 @@ class Entry:
     attributes: dict[str, tuple[str, ...]]
 
     def values(self, attribute: str) -> tuple[str, ...]:
-        """The values of an attribute, none when the entry lacks it."""
         return self.attributes.get(attribute.lower(), ())
 
 
@@ -67,8 +66,6 @@ class DirectorySession(Protocol):
 
 
 class Directory(Protocol):
-    """A directory server."""
-
     def session(self) -> AbstractContextManager[DirectorySession]:
         """A connection whose peer has proved its name. Opened by its first use."""
         ...
