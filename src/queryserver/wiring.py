@@ -77,7 +77,7 @@ from queryserver.statements.submission import SubmissionLimits, Submissions
 
 @dataclass(frozen=True, slots=True)
 class _Foundation:
-    """What everything else stands on."""
+    """The services that all others are built from."""
 
     settings: Settings
     metrics: Metrics
@@ -109,7 +109,7 @@ async def open_services(
 ) -> AsyncGenerator[Services]:
     """All services, running; closed in the opposite order.
 
-    `alone`: no other process can be using this database, so nothing waits for dead ones' leases.
+    `alone`: no other process can be using this database, so leases of ended processes are taken over at once.
     `engines` makes the engine of a connector, `stores` the file system of a scheme.
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -189,7 +189,7 @@ async def _foundation(
 
 
 async def _close_engines(connectors: Connectors) -> None:
-    """A driver may hold its thread for ever; what else is open is closed all the same."""
+    """Limited in time: a driver may never return its thread, and the rest must be closed."""
     with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S), suppress(TimeoutError):
         async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):
             await connectors.aclose()

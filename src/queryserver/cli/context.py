@@ -30,7 +30,7 @@ PasswordFromStdin: TypeAlias = Annotated[
 
 
 def settings_of(config: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings for a command that works beside a server: in the embedded mode with the database that runs.
+    """The settings for a command; in the embedded mode with the address of the running database.
 
     Raises ConfigurationError.
     """

@@ -93,7 +93,7 @@ def _administrate(
     administrate(open_identities, config, work, operation, *subject)
 
 
-authentication_app = typer.Typer(help="Look at tokens.", no_args_is_help=True)
+authentication_app = typer.Typer(help="Check tokens.", no_args_is_help=True)
 
 _MAX_CHARACTERS = 64 * 1024
 

@@ -69,7 +69,7 @@ def close_sessions(
 @app.command("cleanup")
 def cleanup(
     keep_days: Annotated[int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days that history is kept; 0: none.")] = 30,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:

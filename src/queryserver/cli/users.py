@@ -82,7 +82,7 @@ def disable_user(name: Name, config: ConfigFile = None) -> None:
 
 @app.command("enable-user")
 def enable_user(name: Name, config: ConfigFile = None) -> None:
-    """Let a user in again. Old tokens stay dead."""
+    """Let a user in again. Old tokens stay refused."""
     _administrate(config, lambda accounts: accounts.enable(name), "user.enable", name)
 
 
@@ -136,7 +136,7 @@ def revoke_tokens(
     everybody: Annotated[bool, typer.Option("--all", help="End the tokens of all users.")] = False,
     config: ConfigFile = None,
 ) -> None:
-    """End all tokens of a user, or of everybody."""
+    """End all tokens of one user, or of all users."""
     if everybody == (name is not None):
         raise typer.BadParameter("Give either NAME or --all.")
 

@@ -135,9 +135,9 @@ class ConnectorInstances:
         default_groups: tuple[str, ...],
         offers: Callable[[str], bool],
     ) -> None:
-        """`changed` is awaited after a change: then this process knows it.
+        """`changed` is awaited after a change: then this process has read it.
 
-        `default_groups` may use a new connector that names no groups; `offers` says whether listings have a dialect.
+        `default_groups` may use a new connector that names no groups; `offers`: whether listings have a dialect.
         """
         self._records = records
         self._checks = checks

@@ -47,7 +47,7 @@ class Connector:
 
     @property
     def reference(self) -> str:
-        """The name by which calls choose it (Contract editor 1.7); that of an instance says its dialect, too."""
+        """The name in calls (Contract editor 1.7); that of an instance begins with its dialect."""
         return f"{self.dialect}-{self.key}" if self.is_stored else self.key
 
     def open_to(self, user: User) -> bool:

@@ -17,7 +17,7 @@ _WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "
 
 _GIVEN_LATER = "${PASSWORD}"
 _PLACES = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
-"""Single settings that say where a secret goes, and for whom."""
+"""Settings with the receiver of a secret: host, port, user or driver."""
 
 # Each character is read once: a url may be long, and written to be slow.
 _OPTION = re.compile(r"(?<![\w.%+-])[\w.%+-]++=")

@@ -132,8 +132,8 @@ class ConnectorChecks:
     async def require_valid(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> None:
         """Raises ConnectorRefused, or the subclass that fits, with a text for each setting that is wrong.
 
-        `settings` are complete and of the types that `row` wants. A driver that is not installed is no mistake of
-        theirs.
+        `settings` are complete and of the types that `row` wants. A missing driver is no error of
+        the settings.
         """
         builder = self._builder
         with option_errors(), suppress(DriverNotInstalled):

@@ -43,7 +43,7 @@ _LATEST = 250_000_000_000  # in the year 9892: moments after 9999 have no name
 
 
 class TokenRefused(InvalidToken):
-    """A token that failed a check; the client is told no more than of any bad token."""
+    """A token that failed a check; the answer is that of any bad token."""
 
     def __init__(self, check: str, reason: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class TokenRefused(InvalidToken):
 
 @dataclass(frozen=True, slots=True)
 class ExternalRules:
-    """What a token must say; `*`: is not compared."""
+    """The claims that a token must have; `*`: is not compared."""
 
     issuer: str
     audience: str

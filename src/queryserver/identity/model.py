@@ -27,7 +27,7 @@ class ExternalToken:
 
 @dataclass(frozen=True, slots=True)
 class SealedToken:
-    """An external token as the database keeps it, beside the statement that needs it."""
+    """An external token as the database keeps it, with the statement that needs it."""
 
     content: bytes = field(repr=False)
     expires_at: int

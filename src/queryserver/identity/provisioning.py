@@ -135,7 +135,7 @@ class Provisioning:
         return f"its name is not in the normal form, which is {name.shown}, and is not linked to a user"
 
     async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
-        """Raises IdentityRefused for a name that is no name of a user as it stands."""
+        """Raises IdentityRefused for a name that no user can have."""
         if reason := self._wrong_name(person.username):
             raise IdentityRefused(reason)
         account = NewAccount(

@@ -505,7 +505,7 @@ class Identities:
 
 
 class UserDirectory(Protocol):
-    """Looks users up by id."""
+    """Users by id."""
 
     async def user(self, user_id: int) -> User | None:
         """An active user with rights and groups; None when disabled or deleted. Raises DatabaseUnavailable."""

@@ -34,7 +34,7 @@ class DirectoryServer:
 
 
 class _NamedTls(ldap3.Tls):
-    """Certificates and names are checked by Python's own TLS: ldap3 knows no addresses in certificates."""
+    """Certificates and names are checked by Python's own TLS: ldap3 ignores addresses in certificates."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(validate=ssl.CERT_REQUIRED)

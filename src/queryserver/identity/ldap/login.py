@@ -168,7 +168,7 @@ class Judge:
             return None
         return found[0] if found else None
 
-    def _name(self, entry: Entry, asked: Username) -> str | None:
+    def _name(self, entry: Entry, typed: Username) -> str | None:
         """Of several names of an entry the one that was typed, else the first legal one."""
         legal: list[Username] = []
         for value in entry.values(self.settings.users.user_name_attr):
@@ -182,7 +182,7 @@ class Judge:
         if not legal:
             log.warning("the entry has no usable name", dn=entry.dn, attribute=self.settings.users.user_name_attr)
             return None
-        return next((name for name in legal if name.key == asked.key), legal[0]).shown
+        return next((name for name in legal if name.key == typed.key), legal[0]).shown
 
     def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
         """Names of the groups that hold the entry itself; groups within groups are not opened."""
@@ -225,7 +225,7 @@ class LdapLogin:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The person whom the directory knows by that name and password. Raises LoginBackendUnavailable."""
+        """The person of that name and password in the directory. Raises LoginBackendUnavailable."""
         del request
         try:
             name = self._judge.usernames.read(username)
