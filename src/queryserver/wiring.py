@@ -20,10 +20,7 @@ from queryserver.administration.build import (
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import Ground, MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
-from queryserver.connectors.build import (
-    StoredConnectorServices,
-    stored_connector_services,
-)
+from queryserver.connectors.build import stored_connectors
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.engines import Connectors
@@ -250,14 +247,15 @@ def _services(
     feed = index_feed(settings.metadata, base.kept.database, base.connectors)
     metadata = metadata_services(_ground(base, feed), runner, notices, submissions)
     readiness = _readiness(base)
-    stored = _stored_connectors(base)
+    connector_records = ConnectorRepository(base.kept.database, base.accounts.sealer)
+    stored = stored_connectors(connector_records, base.builder, base.connectors.refresh)
     return Services(
         settings=settings,
         accounts=base.accounts,
         users=Users(base.kept.database),
         connectors=base.connectors,
         stored_connectors=stored,
-        connection_tests=ConnectionTests(base.builder, base.engines, stored.instances, runner.may_hold),
+        connection_tests=ConnectionTests(base.builder, base.engines, stored, runner.may_hold),
         access=access,
         submissions=submissions,
         following=following,
@@ -324,11 +322,6 @@ def _ending(base: _Foundation, access: Access, following: Following, queue: Inli
         signals=base.signals,
         cancel_wait=base.settings.editor.cancel_wait,
     )
-
-
-def _stored_connectors(base: _Foundation) -> StoredConnectorServices:
-    records = ConnectorRepository(base.kept.database, base.accounts.sealer)
-    return stored_connector_services(records, base.builder, base.connectors.refresh)
 
 
 def _submissions(base: _Foundation, queue: InlineQueue, access: Access) -> Submissions:

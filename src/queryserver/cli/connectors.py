@@ -13,8 +13,7 @@ from queryserver.identity.model import User
 from queryserver.platform.text import parse_json
 
 if TYPE_CHECKING:
-    from queryserver.connectors.build import StoredConnectorServices
-    from queryserver.connectors.instances import ShownInstance
+    from queryserver.connectors.instances import ShownInstance, StoredConnectors
 
 
 app = typer.Typer(help="Stored connectors.", no_args_is_help=True)
@@ -26,8 +25,8 @@ _OPERATOR = User(id=0, username="(command line)", is_admin=True)
 def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False) -> None:
     """List all connectors."""
 
-    async def work(services: "StoredConnectorServices") -> None:
-        every = [_exported(one) for one in await services.instances.visible(_OPERATOR)]
+    async def work(connectors: "StoredConnectors") -> None:
+        every = [_exported(one) for one in await connectors.visible(_OPERATOR)]
         if as_json:
             print_json(every)
             return
@@ -53,8 +52,8 @@ def export_connectors(config: ConfigFile = None, as_json: AsJson = False) -> Non
     """Print all connectors as JSON, for `connector import`; secrets are masked."""
     del as_json  # there is no other form
 
-    async def work(services: "StoredConnectorServices") -> None:
-        print_json([_exported(one) for one in await services.instances.visible(_OPERATOR)])
+    async def work(connectors: "StoredConnectors") -> None:
+        print_json([_exported(one) for one in await connectors.visible(_OPERATOR)])
 
     _administrate(config, work)
 
@@ -66,10 +65,10 @@ def import_connectors(
     as_json: AsJson = False,
 ) -> None:
     """Change the connectors that have an id, and create the others; a masked secret stays as it is."""
-    connectors = _read(file)
+    given_connectors = _read(file)
 
-    async def work(services: "StoredConnectorServices") -> None:
-        done = [await _import(services, one) for one in connectors]
+    async def work(connectors: "StoredConnectors") -> None:
+        done = [await _import(connectors, one) for one in given_connectors]
         if as_json:
             print_json(done)
         else:
@@ -95,7 +94,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
     return every
 
 
-async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
+async def _import(connectors: "StoredConnectors", connector: Mapping[str, Any]) -> dict[str, Any]:
     """The result of one connector."""
     from queryserver.api.schemas.requests.editor import parse  # noqa: PLC0415 slow to import
     from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 slow to import
@@ -104,7 +103,7 @@ async def _import(services: "StoredConnectorServices", connector: Mapping[str, A
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
     try:
         fields = parse(ConnectorRequest, {"connector": connector}).connector
-        shown, is_new = await services.instances.save(_OPERATOR, given(fields))
+        shown, is_new = await connectors.save(_OPERATOR, given(fields))
     except QueryServerError as error:
         problems = error.errors if isinstance(error, ConnectorRefused) else {}
         return {"nice_name": name, "error": error.code, "message": error.message, "errors": problems}
@@ -135,7 +134,7 @@ def _exported(shown: "ShownInstance") -> dict[str, Any]:
     }
 
 
-def _administrate(config: Path | None, work: "Callable[[StoredConnectorServices], Awaitable[None]]") -> None:
+def _administrate(config: Path | None, work: "Callable[[StoredConnectors], Awaitable[None]]") -> None:
     from queryserver.connectors.build import open_connectors  # noqa: PLC0415 slow to import
 
     administrate(open_connectors, config, work)

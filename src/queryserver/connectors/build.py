@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from queryserver.connectors.engine_builders import EngineBuilder, section_defaults
-from queryserver.connectors.instances import ConnectorExamples, ConnectorInstances, Example, GivenConnector
+from queryserver.connectors.instances import Example, GivenConnector, StoredConnectors
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import ConnectorChecks
 from queryserver.connectors.types import catalogue_of
@@ -22,37 +22,21 @@ _IN_MEMORY = tuple(
 """What is installed when the settings name nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredConnectorServices:
-    """The administration of the connectors that are kept in the service database."""
-
-    instances: ConnectorInstances
-    examples: ConnectorExamples
-
-
-def stored_connector_services(
+def stored_connectors(
     records: ConnectorRepository, builder: EngineBuilder, changed: Callable[[], Awaitable[None]]
-) -> StoredConnectorServices:
+) -> StoredConnectors:
     """`changed` is awaited after each change: when it returns, this process has read it."""
     settings, desktop = builder.settings, builder.settings.desktop
-    default_groups = (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
     hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
-    instances = ConnectorInstances(
+    return StoredConnectors(
         records=records,
         checks=ConnectorChecks(builder),
         catalogue=catalogue_of(lambda dialect: section_defaults(dialect, settings)),
         changed=changed,
-        default_groups=default_groups,
+        default_groups=(desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else (),
         offers=lambda dialect: dialect not in hidden and (not only or dialect in only),
+        examples=_examples(settings) or _IN_MEMORY,
     )
-    examples = ConnectorExamples(
-        _examples(settings) or _IN_MEMORY,
-        records=records,
-        instances=instances,
-        changed=changed,
-        default_groups=default_groups,
-    )
-    return StoredConnectorServices(instances=instances, examples=examples)
 
 
 def _examples(settings: Settings) -> list[Example]:
@@ -72,7 +56,7 @@ def _examples(settings: Settings) -> list[Example]:
 
 
 @asynccontextmanager
-async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectorServices]:
+async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectors]:
     """The administration alone, for commands. Its changes notify the servers.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
@@ -83,7 +67,7 @@ async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectorS
 
     async with _opened(settings) as (database, keyring):
         records = ConnectorRepository(database, AesSealer(keyring))
-        yield stored_connector_services(records, EngineBuilder(settings), changed)
+        yield stored_connectors(records, EngineBuilder(settings), changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import structlog
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.failures import cleaned, reason_of
-from queryserver.connectors.instances import ConnectorInstances, Draft, GivenConnector, connector_event
+from queryserver.connectors.instances import Draft, GivenConnector, StoredConnectors, connector_event
 from queryserver.connectors.model import Connector
 from queryserver.connectors.options import HdfsOptions, flag_of
 from queryserver.connectors.sources import EMBEDDED, draft_connector, option_errors, require_folder_of, rest_options
@@ -93,7 +93,7 @@ class ConnectionTests:
         self,
         builder: EngineBuilder,
         engines: Callable[[EngineBuilder, Connector], Engine],
-        instances: ConnectorInstances,
+        connectors: StoredConnectors,
         may_hold: Callable[[str], Awaitable[bool]],
     ) -> None:
         """`engines` makes the engine of a connector.
@@ -102,7 +102,7 @@ class ConnectionTests:
         """
         self._builder = builder
         self._engines = engines
-        self._instances = instances
+        self._connectors = connectors
         self._may_hold = may_hold
         self._timeout_s: float = builder.policy.test_timeout_s
         # A test opens a connection before the login; whether that database may be used is for the engine to decide.
@@ -127,8 +127,8 @@ class ConnectionTests:
         DriverNotInstalled, TooManyRequests.
         """
         with connector_event(user, "test", given.id or given.nice_name) as event:
-            instance = None if given.id is None else await self._instances.stored(given.id)
-            draft = await self._instances.draft(given, instance)
+            instance = None if given.id is None else await self._connectors.stored(given.id)
+            draft = await self._connectors.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
                 text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."

@@ -122,7 +122,34 @@ class ShownInstance:
         return self.row.flags if self.row else {}
 
 
-class ConnectorInstances:
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One table of the settings. `given` has a name, dialect, interface and settings."""
+
+    key: str
+    given: GivenConnector
+
+
+@dataclass(slots=True)
+class Installed:
+    """The result of an installation, in the order of the settings."""
+
+    added: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
+    updated: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
+    unchanged: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
+
+    @property
+    def message(self) -> str:
+        """A sentence for each of the three lists that is not empty."""
+        lists = (("Added", self.added), ("Updated", self.updated), ("Already installed", self.unchanged))
+        return ". ".join(
+            f"{words} connectors: {', '.join(f'{one.nice_name} ({one.dialect})' for one in members)}"
+            for words, members in lists
+            if members
+        )
+
+
+class StoredConnectors:
     """The stored connectors. What a user may change is checked by the caller; only visibility is checked here."""
 
     def __init__(
@@ -134,10 +161,12 @@ class ConnectorInstances:
         changed: Callable[[], Awaitable[None]],
         default_groups: tuple[str, ...],
         offers: Callable[[str], bool],
+        examples: Sequence[Example],
     ) -> None:
         """`changed` is awaited after a change: then this process has read it.
 
         `default_groups` may use a new connector that names no groups; `offers`: whether listings have a dialect.
+        `examples` are installed by `install_examples`.
         """
         self._records = records
         self._checks = checks
@@ -145,6 +174,7 @@ class ConnectorInstances:
         self._changed = changed
         self._default_groups = default_groups
         self._offers = offers
+        self._examples = examples
         self._changing = asyncio.Lock()
         """Changes that name no version take turns; those of other processes are few enough for `_CHANGE_ATTEMPTS`."""
 
@@ -192,7 +222,7 @@ class ConnectorInstances:
         """
         is_new = given.id is None
         with connector_event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
-            require_names(given, is_new=is_new)
+            _require_names(given, is_new=is_new)
             try:
                 if is_new:
                     instance = await self._create(given)
@@ -298,88 +328,29 @@ class ConnectorInstances:
             raise ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
         return row
 
+    async def install_examples(self, user: User) -> Installed:
+        """Install the connectors of the settings; instances that were edited since stay as they are.
 
-def require_names(given: GivenConnector, *, is_new: bool) -> None:
-    """Raises ConnectorRefused for names that are missing, too long or cannot be shown."""
-    problems = dict[str, list[str]]()
-    if given.nice_name is None:
-        if is_new:
-            problems["nice_name"] = ["Must be given."]
-    elif not 1 <= len(given.nice_name.strip()) <= _LONGEST_NAME or not given.nice_name.isprintable():
-        problems["nice_name"] = [f"Must have 1 to {_LONGEST_NAME} printable characters."]
-    if len(given.description or "") > _LONGEST_DESCRIPTION:
-        problems["description"] = [f"Must have at most {_LONGEST_DESCRIPTION} characters."]
-    if is_new:
-        problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(given, name)}
-    if problems:
-        raise ConnectorRefused(problems)
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One table of the settings. `given` has a name, dialect, interface and settings."""
-
-    key: str
-    given: GivenConnector
-
-
-@dataclass(slots=True)
-class Installed:
-    """The result of an installation, in the order of the settings."""
-
-    added: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
-    updated: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
-    unchanged: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
-
-    @property
-    def message(self) -> str:
-        """A sentence for each of the three lists that is not empty."""
-        lists = (("Added", self.added), ("Updated", self.updated), ("Already installed", self.unchanged))
-        return ". ".join(
-            f"{words} connectors: {', '.join(f'{one.nice_name} ({one.dialect})' for one in members)}"
-            for words, members in lists
-            if members
-        )
-
-
-class ConnectorExamples:
-    """Installs the connectors of the settings; instances that were edited since stay as they are."""
-
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        *,
-        records: ConnectorRepository,
-        instances: ConnectorInstances,
-        changed: Callable[[], Awaitable[None]],
-        default_groups: tuple[str, ...],
-    ) -> None:
-        self._examples = examples
-        self._records = records
-        self._instances = instances
-        self._changed = changed
-        self._default_groups = default_groups
-
-    async def install(self, user: User) -> Installed:
-        """Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key."""
-        drafts = await self._valid_drafts()
+        Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key.
+        """
+        drafts = await self._example_drafts()
         done = Installed()
         try:
             for example in self._examples:
-                await self._install(user, example.given, drafts[example.key], done)
+                await self._install_example(user, example.given, drafts[example.key], done)
         finally:
             if done.added or done.updated:
                 await self._changed()
         return done
 
-    async def _valid_drafts(self) -> Mapping[str, Draft]:
+    async def _example_drafts(self) -> Mapping[str, Draft]:
         found, problems, names = dict[str, Draft](), dict[str, list[str]](), set[str]()
         granted = {group for example in self._examples for group in example.given.groups or ()}
         unknown_groups = await self._records.unknown_groups(granted)
         for example in self._examples:
             try:
-                require_names(example.given, is_new=True)
-                found[example.key] = await self._instances.draft(example.given, None)
+                _require_names(example.given, is_new=True)
+                found[example.key] = await self.draft(example.given, None)
             except ConnectorRefused as refused:
                 problems[example.key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
             except ConnectorTypeNotFound as unknown:
@@ -394,7 +365,7 @@ class ConnectorExamples:
             raise ConnectorRefused(problems, "The connectors of the settings are not valid.")
         return found
 
-    async def _install(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
+    async def _install_example(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
         present = await self._named(_folded_name(given))
         # Grants that an operator changed since stay, when the table names none.
         default_groups = None if present else self._default_groups
@@ -424,6 +395,22 @@ class ConnectorExamples:
     async def _named(self, folded_name: str) -> ConnectorInstance | None:
         stored = (await self._records.all()).instances
         return next((one for one in stored if one.nice_name.casefold() == folded_name), None)
+
+
+def _require_names(given: GivenConnector, *, is_new: bool) -> None:
+    """Raises ConnectorRefused for names that are missing, too long or cannot be shown."""
+    problems = dict[str, list[str]]()
+    if given.nice_name is None:
+        if is_new:
+            problems["nice_name"] = ["Must be given."]
+    elif not 1 <= len(given.nice_name.strip()) <= _LONGEST_NAME or not given.nice_name.isprintable():
+        problems["nice_name"] = [f"Must have 1 to {_LONGEST_NAME} printable characters."]
+    if len(given.description or "") > _LONGEST_DESCRIPTION:
+        problems["description"] = [f"Must have at most {_LONGEST_DESCRIPTION} characters."]
+    if is_new:
+        problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(given, name)}
+    if problems:
+        raise ConnectorRefused(problems)
 
 
 def _folded_name(given: GivenConnector) -> str:

@@ -418,7 +418,7 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
             tests = ConnectionTests(
                 EngineBuilder(services.settings),
                 EngineBuilder.build,
-                services.stored_connectors.instances,
+                services.stored_connectors,
                 services.runner.may_hold,
             )
             async with tests.running():
@@ -430,7 +430,7 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
         tests = ConnectionTests(
             EngineBuilder(holder.services.settings),
             EngineBuilder.build,
-            holder.services.stored_connectors.instances,
+            holder.services.stored_connectors,
             holder.services.runner.may_hold,
         )
         async with tests.running():

@@ -55,7 +55,7 @@ async def test_a_right_that_is_taken_during_a_change_does_not_come_back(
     )
     groups = Groups(api.database)
     await groups.create("given-meanwhile")
-    drafts = api.services.stored_connectors.instances
+    drafts = api.services.stored_connectors
     usual = drafts.draft
 
     async def slow(*asked: Any) -> Draft:
