@@ -22,7 +22,7 @@ from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
 from queryserver.identity.protocols import Authenticator, CallerSource
 from queryserver.identity.provisioning import Provisioning
-from queryserver.identity.repository import AccountRepository, IdentityRepository, PreferenceRepository
+from queryserver.identity.repository import AccountRepository, PreferenceRepository
 from queryserver.identity.throttling import LoginThrottle, ThrottleLimits
 from queryserver.identity.tokens import AccountNotes, JwtCodec, TokenLives, Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
@@ -84,8 +84,8 @@ async def open_accounts(
         await accounts.ensure_default_group()
         trail = AuditTrail(AUDIT)
         notes = AccountNotes(trail, metrics)
-        identities, names, group = IdentityRepository(database), rules.usernames, rules.default_group
-        provisioning = Provisioning(callers, records, identities, names, default_group=group, audit=trail)
+        names, group = rules.usernames, rules.default_group
+        provisioning = Provisioning(callers, records, names, default_group=group, audit=trail)
         reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
         external = reader and ExternalBearers(
             reader, provisioning, token_records, create_users=auth.jwt.create_users, metrics=metrics
@@ -284,7 +284,7 @@ async def open_groups(settings: Settings) -> AsyncGenerator[Groups]:
 @asynccontextmanager
 async def open_identities(settings: Settings) -> AsyncGenerator[Identities]:
     async with open_service_database(settings) as database:
-        yield Identities(IdentityRepository(database), _identity_rules(settings))
+        yield Identities(database, _identity_rules(settings))
 
 
 def checked_identity(settings: Settings, name: str, issuer: str, subject: str | None) -> ExternalIdentity:
@@ -318,7 +318,6 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
         provisioning = Provisioning(
             callers,
             AccountRepository(database),
-            IdentityRepository(database),
             account_rules(auth).usernames,
             default_group=auth.default_user_group,
         )

@@ -16,7 +16,7 @@ from queryserver.errors.base import (
 )
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
-from queryserver.identity.repository import AccountRepository, CallerKey, IdentityRepository, KnownCaller, NewAccount
+from queryserver.identity.repository import AccountRepository, CallerKey, KnownCaller, NewAccount
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import BY_SERVER, UNHEARD, AuditTrail
 
@@ -46,7 +46,6 @@ class Provisioning:
         self,
         callers: CallerRepository,
         accounts: AccountRepository,
-        identities: IdentityRepository,
         usernames: UsernameRule,
         *,
         default_group: str,
@@ -55,7 +54,6 @@ class Provisioning:
     ) -> None:
         self._callers = callers
         self._accounts = accounts
-        self._identities = identities
         self._usernames = usernames
         self._default_group = default_group
         self._audit = audit
@@ -82,7 +80,7 @@ class Provisioning:
             known = await self._callers.caller(key)
         known = _admitted(self._judged(identity, person.username, known))
         if not known.is_linked:
-            if await self._identities.link_first(known.user.id, identity):
+            if await self._accounts.link_first(known.user.id, identity):
                 log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
                 subject = f"{known.user.username} {identity.issuer}"
                 self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator, unknown_user
+from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator
 from queryserver.identity.model import ExternalIdentity, Preferences, User, Username
 from queryserver.platform.database import Connection, Database
 
@@ -107,16 +107,6 @@ class KnownCaller:
     """This or any other identity is linked to the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedIdentity:
-    username: str
-    issuer: str
-    subject: str
-    by_administrator: bool
-    """Linked by a command; else at the first call of the identity."""
-    linked_at: datetime
-
-
 TAKE_TURNS = "select pg_advisory_xact_lock(1902341490)"
 """Lock of every transaction that makes or unmakes administrators: what it has counted stays true to its end."""
 
@@ -176,6 +166,21 @@ _PROMOTE_FIRST = f"""
 _NEW_GROUP = """
     with made as (insert into groups (name) values ($1) on conflict do nothing returning id)
     insert into group_rights (group_id, "right") select made.id, unnest($2::text[]) from made
+"""
+
+# Locked, so that of two first calls at once, each of another issuer, one is linked.
+_FREE_USER = f"""
+    select u.id from users u
+    where u.id = $1 and u.password_hash is null and not {IS_ADMINISTRATOR}
+        and not exists (select from external_identities i where i.user_id = u.id)
+    for no key update of u
+"""
+
+_LINK_FIRST = """
+    insert into external_identities (issuer, subject, user_id)
+    select $2, $3, u.id from users u
+    where u.id = $1 and not exists (select from external_identities i where i.user_id = u.id)
+    on conflict do nothing
 """
 
 
@@ -264,6 +269,17 @@ class AccountRepository:
         """Make the group with these rights if there is none of that name; one that exists keeps its own."""
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
+    async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
+        """Link a user who has no password and no identity, and is no administrator.
+
+        False: the user has changed since, or the identity is linked to another user.
+        """
+        async with self._database.transaction() as connection:
+            if await connection.fetchval(_FREE_USER, user_id) is None:
+                return False
+            # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
+            return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
+
     async def _change(self, change: str, username_key: str) -> bool:
         async with self._database.transaction() as connection, administrator_kept(connection):
             return (
@@ -326,77 +342,3 @@ def preferences_of(stored: Mapping[str, Any]) -> Preferences:
     """From their stored form; values that this version does not know count as absent."""
     big_numbers: object = stored.get("big_numbers")
     return Preferences(big_numbers="text") if big_numbers == "text" else Preferences()
-
-
-# Locked, so that of two first calls at once, each of another issuer, one is linked.
-_FREE_USER = f"""
-    select u.id from users u
-    where u.id = $1 and u.password_hash is null and not {IS_ADMINISTRATOR}
-        and not exists (select from external_identities i where i.user_id = u.id)
-    for no key update of u
-"""
-
-_LINK_FIRST = """
-    insert into external_identities (issuer, subject, user_id)
-    select $2, $3, u.id from users u
-    where u.id = $1 and not exists (select from external_identities i where i.user_id = u.id)
-    on conflict do nothing
-"""
-
-_LINK_ANY = """
-    insert into external_identities as known (issuer, subject, user_id, by_administrator) values ($1, $2, $3, true)
-    on conflict (issuer, subject) do update set by_administrator = true where known.user_id = excluded.user_id
-    returning true
-"""
-
-_UNLINK = """
-    delete from external_identities i using users u
-    where u.id = i.user_id and ($1::text is null or u.username_key = $1)
-        and ($2::text is null or i.issuer = $2) and ($3::text is null or i.subject = $3)
-"""
-
-_LINKED = """
-    select u.username, i.issuer, i.subject, i.by_administrator, i.linked_at
-    from external_identities i join users u on u.id = i.user_id
-    where $1::text is null or u.username_key = $1
-    order by u.username_key collate "C", i.issuer collate "C", i.subject collate "C"
-"""
-
-
-class IdentityRepository:
-    """Links between identities and users. All calls raise DatabaseUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
-        """Link a user who has no password and no identity, and is no administrator.
-
-        False: the user has changed since, or the identity is linked to another user.
-        """
-        async with self._database.transaction() as connection:
-            if await connection.fetchval(_FREE_USER, user_id) is None:
-                return False
-            # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
-            return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
-
-    async def link(self, username_key: str, identity: ExternalIdentity) -> bool:
-        """Link any user, for an administrator; repeating it is harmless.
-
-        False: the identity is linked to another user. Raises unknown_user.
-        """
-        async with self._database.transaction() as connection:
-            user_id = await connection.fetchval(
-                "select id from users where username_key = $1 for key share", username_key
-            )
-            if user_id is None:
-                raise unknown_user(username_key)
-            return await connection.fetchval(_LINK_ANY, identity.issuer, identity.subject, user_id) is True
-
-    async def unlink(self, username_key: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """End the links with all parts that are given; their number."""
-        return await self._database.execute(_UNLINK, username_key, issuer, subject)
-
-    async def identities(self, username_key: str | None = None) -> Sequence[LinkedIdentity]:
-        """The links of one user, or all, by name of the user, issuer and subject."""
-        return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, username_key)]

@@ -26,14 +26,7 @@ from queryserver.identity.model import (
     read_right,
 )
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.repository import (
-    Account,
-    AccountRepository,
-    IdentityRepository,
-    LinkedIdentity,
-    NewAccount,
-    administrator_kept,
-)
+from queryserver.identity.repository import Account, AccountRepository, NewAccount, administrator_kept
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.platform.database import Connection, Database
 
@@ -429,9 +422,7 @@ class Groups:
     async def _change_member(self, username: str, group: str, change: str) -> None:
         key = self._usernames.read(username).key
         async with self._database.transaction() as connection, administrator_kept(connection):
-            user_id = await connection.fetchval("select id from users where username_key = $1 for key share", key)
-            if user_id is None:
-                raise unknown_user(key)
+            user_id = await _user_id(connection, key)
             await connection.execute(change, user_id, await _group_id(connection, group))
 
     async def _change_right(self, group: str, right: str, change: str) -> None:
@@ -475,33 +466,78 @@ class IdentityRules:
         return identity
 
 
-class Identities:
-    """Links between users and identities of other issuers. Names of users are read by the case rule."""
+@dataclass(frozen=True, slots=True)
+class LinkedIdentity:
+    username: str
+    issuer: str
+    subject: str
+    by_administrator: bool
+    """Linked by a command; else at the first call of the identity."""
+    linked_at: datetime
 
-    def __init__(self, records: IdentityRepository, rules: IdentityRules) -> None:
-        self._records = records
+
+_LINK = """
+    insert into external_identities as known (issuer, subject, user_id, by_administrator) values ($1, $2, $3, true)
+    on conflict (issuer, subject) do update set by_administrator = true where known.user_id = excluded.user_id
+    returning true
+"""
+
+_UNLINK = """
+    delete from external_identities i using users u
+    where u.id = i.user_id and ($1::text is null or u.username_key = $1)
+        and ($2::text is null or i.issuer = $2) and ($3::text is null or i.subject = $3)
+"""
+
+_LINKED = """
+    select u.username, i.issuer, i.subject, i.by_administrator, i.linked_at
+    from external_identities i join users u on u.id = i.user_id
+    where $1::text is null or u.username_key = $1
+    order by u.username_key collate "C", i.issuer collate "C", i.subject collate "C"
+"""
+
+
+class Identities:
+    """Links between users and identities of other issuers. Names of users are read by the case rule.
+
+    All calls raise DatabaseUnavailable.
+    """
+
+    def __init__(self, database: Database, rules: IdentityRules) -> None:
+        self._database = database
         self._rules = rules
 
     async def link(self, name: str, issuer: str, subject: str | None = None) -> ExternalIdentity:
-        """Make the subject of an issuer this user from its next call on. Without a subject the name is it.
+        """Make the subject of an issuer this user from its next call on; repeating it is harmless.
 
-        Raises InvalidUsername, InvalidParameter (no such issuer, or no legal subject), unknown_user, NameTaken.
+        Without a subject the name is it. Raises InvalidUsername, InvalidParameter (no such issuer, or no legal
+        subject), unknown_user, NameTaken.
         """
         identity = self._rules.identity(name, issuer, subject)
-        if not await self._records.link(self._rules.usernames.read(name).key, identity):
-            raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
+        async with self._database.transaction() as connection:
+            user_id = await _user_id(connection, self._rules.usernames.read(name).key)
+            if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id):
+                raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """End the links of a user, or of all users with an issuer; how many there were. Raises InvalidUsername."""
+        """End the links of a user, or of all users with an issuer; their number. Raises InvalidUsername."""
         key = None if name is None else self._rules.usernames.read(name).key
         if issuer is not None and subject is not None:
             subject = identity_of(issuer, subject).subject
-        return await self._records.unlink(key, issuer=issuer, subject=subject)
+        return await self._database.execute(_UNLINK, key, issuer, subject)
 
     async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
-        """The links of one user, or of all. Raises InvalidUsername."""
-        return await self._records.identities(None if name is None else self._rules.usernames.read(name).key)
+        """The links of one user, or of all, by name of the user, issuer and subject. Raises InvalidUsername."""
+        key = None if name is None else self._rules.usernames.read(name).key
+        return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, key)]
+
+
+async def _user_id(connection: Connection, username_key: str) -> int:
+    """Locked against deletion until the end of the transaction."""
+    user_id = await connection.fetchval("select id from users where username_key = $1 for key share", username_key)
+    if user_id is None:
+        raise unknown_user(username_key)
+    return user_id
 
 
 class UserDirectory(Protocol):
