@@ -34,7 +34,7 @@ from tests.contract.test_signatures import (  # noqa: E402 as above
     SLOW_LOADING_TESTS,
 )
 
-from queryserver.connectors.engine_builders import BuildContext, build_engine  # noqa: E402 the project is no installed package
+from queryserver.connectors.engine_builders import EngineBuilder  # noqa: E402 the project is no installed package
 from queryserver.connectors.model import Connector, ConnectorLimits  # noqa: E402 as above
 from queryserver.engines.protocol import CatalogEngine, Engine  # noqa: E402 the project is no installed package
 from queryserver.platform.settings.tree import Settings  # noqa: E402 as above
@@ -91,7 +91,7 @@ class Column:
         """Built as the server builds it; connects to nothing."""
         limits = ConnectorLimits(*[timedelta(seconds=60)] * 4)
         connector = Connector("docs", self.name, self.interface, "", limits, options=MappingProxyType(self.options))
-        return build_engine(connector, BuildContext.of(Settings()))
+        return EngineBuilder(Settings()).build(connector)
 
 
 COLUMNS = (

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry
 from queryserver.administration.build import ConfigurationServices
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import MetadataServices
-from queryserver.connectors.build import StoredConnectorServices
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engines import Connectors
+from queryserver.connectors.instances import StoredConnectors
 from queryserver.files.build import StorageServices
 from queryserver.identity.build import AccountServices
 from queryserver.identity.callers import RequestLimits, Streams
@@ -38,7 +38,7 @@ class Services:
     accounts: AccountServices
     users: Users
     connectors: Connectors
-    stored_connectors: StoredConnectorServices
+    stored_connectors: StoredConnectors
     connection_tests: ConnectionTests
     access: Access
     submissions: Submissions

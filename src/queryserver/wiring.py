@@ -12,7 +12,6 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from queryserver.administration.build import (
-    ConfigurationGround,
     ConfigurationServices,
     configuration_services,
     metrics_of,
@@ -21,24 +20,20 @@ from queryserver.administration.build import (
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import Ground, MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
-from queryserver.connectors.build import (
-    StoredConnectorServices,
-    configured_connectors,
-    connection_tests,
-    read_stored,
-    stored_connector_services,
-)
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.build import stored_connectors
+from queryserver.connectors.connection_tests import ConnectionTests
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository
+from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.engines.protocol import Engine
 from queryserver.files.build import BUILDERS, Builder, StorageGround, StorageServices, open_storage
 from queryserver.files.model import Scheme
 from queryserver.identity.build import AccountServices, open_accounts
 from queryserver.identity.callers import RequestLimits, Streams
-from queryserver.identity.users import UserListRepository, Users
+from queryserver.identity.users import Users
 from queryserver.imports.build import (
     ImportFiles,
     ImportGround,
@@ -79,15 +74,15 @@ from queryserver.statements.submission import SubmissionLimits, Submissions
 
 @dataclass(frozen=True, slots=True)
 class _Foundation:
-    """What everything else stands on."""
+    """The services that all others are built from."""
 
     settings: Settings
     metrics: Metrics
     kept: Kept
     leases: Leases
     accounts: AccountServices
-    context: BuildContext
-    engines: Callable[[Connector, BuildContext], Engine]
+    builder: EngineBuilder
+    engines: Callable[[EngineBuilder, Connector], Engine]
     connectors: Connectors
     credentials: CredentialBook
     signals: StateSignals
@@ -106,12 +101,12 @@ async def open_services(
     *,
     registry: CollectorRegistry | None = None,
     alone: bool = False,
-    engines: Callable[[Connector, BuildContext], Engine] = build_engine,
+    engines: Callable[[EngineBuilder, Connector], Engine] = EngineBuilder.build,
     stores: Mapping[Scheme, Builder] = BUILDERS,
 ) -> AsyncGenerator[Services]:
     """All services, running; closed in the opposite order.
 
-    `alone`: no other process can be using this database, so nothing waits for dead ones' leases.
+    `alone`: no other process can be using this database, so leases of ended processes are taken over at once.
     `engines` makes the engine of a connector, `stores` the file system of a scheme.
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -142,17 +137,17 @@ async def open_services(
 
 async def _foundation(
     settings: Settings,
-    engines: Callable[[Connector, BuildContext], Engine],
+    engines: Callable[[EngineBuilder, Connector], Engine],
     stores: Mapping[Scheme, Builder],
     metrics: Metrics,
     stack: AsyncExitStack,
 ) -> _Foundation:
     kept = await stack.enter_async_context(open_records(settings, metrics))
     accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
-    context = BuildContext.of(settings)
+    builder = EngineBuilder(settings)
     connectors = Connectors(
         configured_connectors(settings),
-        build=lambda connector: engines(connector, context),
+        build=partial(engines, builder),
         wheel=settings.notebook.interpreters_shown_on_wheel,
         default=settings.notebook.default_interpreter,
         read_stored=partial(read_stored, ConnectorRepository(kept.database, accounts.sealer), settings),
@@ -173,7 +168,7 @@ async def _foundation(
         kept=kept,
         leases=Leases(kept.database, accounts.sealer, statement_ends(settings)),
         accounts=accounts,
-        context=context,
+        builder=builder,
         engines=engines,
         connectors=connectors,
         credentials=CredentialBook(
@@ -191,7 +186,7 @@ async def _foundation(
 
 
 async def _close_engines(connectors: Connectors) -> None:
-    """A driver may hold its thread for ever; what else is open is closed all the same."""
+    """Limited in time: a driver may never return its thread, and the rest must be closed."""
     with stop_step("engines are closed", within_s=ENGINES_CLOSED_WITHIN_S), suppress(TimeoutError):
         async with asyncio.timeout(ENGINES_CLOSED_WITHIN_S):
             await connectors.aclose()
@@ -252,14 +247,15 @@ def _services(
     feed = index_feed(settings.metadata, base.kept.database, base.connectors)
     metadata = metadata_services(_ground(base, feed), runner, notices, submissions)
     readiness = _readiness(base)
-    stored = _stored_connectors(base)
+    connector_records = ConnectorRepository(base.kept.database, base.accounts.sealer)
+    stored = stored_connectors(connector_records, base.builder, base.connectors.refresh)
     return Services(
         settings=settings,
         accounts=base.accounts,
-        users=Users(UserListRepository(base.kept.database)),
+        users=Users(base.kept.database),
         connectors=base.connectors,
         stored_connectors=stored,
-        connection_tests=connection_tests(settings, base.context, stored.instances, base.engines, runner.may_hold),
+        connection_tests=ConnectionTests(base.builder, base.engines, stored, runner.may_hold),
         access=access,
         submissions=submissions,
         following=following,
@@ -314,9 +310,7 @@ def _importing(base: _Foundation, metadata: MetadataServices, submissions: Submi
 
 
 def _configuration(base: _Foundation, readiness: Readiness) -> ConfigurationServices:
-    return configuration_services(
-        ConfigurationGround(base.settings, base.kept.database, base.connectors, base.storage.stores, readiness)
-    )
+    return configuration_services(base.settings, base.kept.database, base.connectors, base.storage.stores, readiness)
 
 
 def _ending(base: _Foundation, access: Access, following: Following, queue: StatementQueue) -> Ending:
@@ -328,11 +322,6 @@ def _ending(base: _Foundation, access: Access, following: Following, queue: Stat
         signals=base.signals,
         cancel_wait=base.settings.editor.cancel_wait,
     )
-
-
-def _stored_connectors(base: _Foundation) -> StoredConnectorServices:
-    records = ConnectorRepository(base.kept.database, base.accounts.sealer)
-    return stored_connector_services(base.settings, records, base.context, base.connectors.refresh)
 
 
 def _submissions(base: _Foundation, queue: StatementQueue, access: Access) -> Submissions:

@@ -15,7 +15,7 @@ from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import FakeEngine
 from tests.fakes.loading import FakeLoadingEngine
 
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.files.build import BUILDERS, Builder
@@ -38,9 +38,9 @@ class Fakes:
 
     built: dict[str, FakeEngine] = field(default_factory=dict)
 
-    def build(self, connector: Connector, context: BuildContext) -> Engine:
+    def build(self, builder: EngineBuilder, connector: Connector) -> Engine:
         if connector.interface != "fake":
-            return build_engine(connector, context)
+            return builder.build(connector)
         kind = FakeCatalogEngine if connector.options.get("catalog") else FakeEngine
         kind = FakeLoadingEngine if connector.options.get("tables") else kind
         return self.built.setdefault(connector.key, kind(dialect=connector.dialect))

@@ -9,7 +9,7 @@ import pytest
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api, Caller, verdict
 from tests.api.test_audit import Event, about, audited
-from tests.unit.test_cli import Ended, command_in
+from tests.unit.cli.test_commands import Ended, command_in
 
 __all__ = ["audited"]
 

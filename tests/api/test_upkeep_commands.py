@@ -13,7 +13,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller
 from tests.fixtures.database import execute
-from tests.unit.test_cli import Ended, command_in
+from tests.unit.cli.test_commands import Ended, command_in
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.statements.retention import Closed

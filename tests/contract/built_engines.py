@@ -10,7 +10,7 @@ import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import Engine, SessionOptions
 from queryserver.errors.statements import EngineError
@@ -25,7 +25,7 @@ _REFUSED_WITHIN_S = 20
 async def built(interface: str, *, dialect: str = "shop", **options: str | int | bool) -> AsyncGenerator[Engine]:
     """The engine of a connector of that interface, closed at the end."""
     connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(options))
-    engine = build_engine(connector, BuildContext.of(Settings()))
+    engine = EngineBuilder(Settings()).build(connector)
     try:
         yield engine
     finally:

@@ -15,7 +15,7 @@ from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, TypeFact
 from tests.contract.test_sqlite_engine import FACTS as SQLITE_FACTS
 
-from queryserver.connectors.engine_builders import BuildContext
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import Engine
 from queryserver.errors.base import ConfigurationError
@@ -69,9 +69,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 def built(example: ModuleType, root: Path, **options: str) -> Engine:
     """As the server builds it, out of a connector's options."""
-    context = BuildContext.of(Settings.model_validate({"desktop": {"connector_policy": {"local_database_dir": root}}}))
+    builder = EngineBuilder(Settings.model_validate({"desktop": {"connector_policy": {"local_database_dir": root}}}))
     connector = Connector("shop", "sqlite", "pysqlite", "Shop", LIMITS, MappingProxyType(options))
-    return example.build(connector, context)
+    return example.build(connector, builder)
 
 
 class TestDocumentedEngine(EngineContract):

@@ -5,7 +5,7 @@ import socket
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import ip_network
 from types import MappingProxyType
@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 from tests.fakes import http_driver
 
-from queryserver.connectors.connection_tests import EngineAttempt
-from queryserver.connectors.engine_builders import BuildContext, build_engine
-from queryserver.connectors.failures import RestAttempt, RestQuestion
+from queryserver.connectors.connection_tests import EngineAttempt, RestAttempt, RestRequest
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import EngineError, EngineUnavailable
@@ -103,8 +102,8 @@ async def _attempt(adapter: str, world: World) -> AsyncGenerator[EngineAttempt]:
     dialect, interface, options = ADAPTERS[adapter]
     filled = {name: value.format(name=_NAME, port=world.port) for name, value in options.items()}
     connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(filled))
-    context = replace(BuildContext.of(_SETTINGS), addresses=_RULES)
-    attempt = EngineAttempt(build_engine(connector, context), dialect, passes_tokens=False)
+    builder = EngineBuilder(_SETTINGS, addresses=_RULES)
+    attempt = EngineAttempt(builder.build(connector), dialect, passes_tokens=False)
     try:
         yield attempt
     finally:
@@ -113,8 +112,8 @@ async def _attempt(adapter: str, world: World) -> AsyncGenerator[EngineAttempt]:
 
 async def _try(attempt: EngineAttempt | RestAttempt) -> EngineError:
     try:
-        async with asyncio.timeout(20), attempt.login(_ANA) as logged_in:
-            await logged_in.try_it()
+        async with asyncio.timeout(20), attempt.login(_ANA) as hello:
+            await hello()
     except EngineError as error:
         return error
     pytest.fail("nobody there speaks any protocol")
@@ -151,7 +150,7 @@ async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, w
 
 
 async def test_rest_servers_are_held_to_the_same(world: World) -> None:
-    attempt = RestAttempt(_RULES, RestQuestion(f"http://{_NAME}:{world.port}/x?op=y", member="Path"))
+    attempt = RestAttempt(_RULES, RestRequest(f"http://{_NAME}:{world.port}/x?op=y", member="Path"))
     world.answers = [[_GOOD], [_BAD]]
     await _try(attempt)
     assert isinstance(await _try(attempt), HostRefused)
@@ -168,7 +167,7 @@ async def test_the_service_s_own_database_is_out_of_reach_by_any_name(adapter: s
     filled = {name: value.format(name=_NAME, port=world.port) for name, value in options.items()}
     own = AddressRules(own=frozenset({("127.0.0.1", world.port)}))
     connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(filled))
-    engine = build_engine(connector, replace(BuildContext.of(_SETTINGS), addresses=own))
+    engine = EngineBuilder(_SETTINGS, addresses=own).build(connector)
     with suppress(EngineError):
         async with engine.session(_ANA, SessionOptions()) as session:
             await session.submit("SELECT 1")

@@ -21,7 +21,7 @@ from tests.e2e.installation import (
 from tests.fixtures.database import execute
 from tests.timing import at_best, soon
 
-from queryserver.identity.logins import Argon2Passwords
+from queryserver.identity.passwords import Passwords
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
@@ -184,7 +184,7 @@ async def log_in(node: Node, username: str, password: str) -> httpx.Response:
 
 async def give_password(place: Installation, username: str, password: str) -> None:
     """Users of an installation have none."""
-    with Argon2Passwords.open() as passwords:
+    with Passwords.open() as passwords:
         new = await passwords.hash(password)
     changed = "update users set password_hash = $2 where username = $1 returning id"
     assert await query(place.database_dsn, changed, username, new)

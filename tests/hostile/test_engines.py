@@ -6,7 +6,6 @@ import sys
 import threading
 from collections import namedtuple
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.contract.postgresql_basis import address_of
 from tests.fixtures.database import execute
 
 from queryserver.connectors import sqlalchemy as sqlalchemy_interface
-from queryserver.connectors.engine_builders import BuildContext
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
@@ -575,7 +574,7 @@ class TestSample:
         self, server: EmbeddedPostgres
     ) -> None:
         url = server.sample_dsn()
-        context = replace(BuildContext.of(Settings()), service_dsn=server.service_dsn(), embedded_database=True)
+        addresses = EngineBuilder(Settings()).addresses
         connector = Connector(
             key="pg",
             dialect="postgresql",
@@ -584,10 +583,17 @@ class TestSample:
             limits=ConnectorLimits(*[timedelta(seconds=60)] * 4),
             options={"url": url},
         )
-        own = sqlalchemy_interface.build(connector, context)
+        embedded, external = (
+            EngineBuilder(
+                Settings.model_validate({"desktop": {"database": {"url": server.service_dsn(), "embedded": embedded}}}),
+                addresses=addresses,
+            )
+            for embedded in (True, False)
+        )
+        own = sqlalchemy_interface.build(connector, embedded)
         assert isinstance(own, PostgresqlEngine)
         assert own._user_logins is not None
-        other = sqlalchemy_interface.build(connector, replace(context, embedded_database=False))
+        other = sqlalchemy_interface.build(connector, external)
         assert isinstance(other, PostgresqlEngine)
         assert other._user_logins is None
         for engine in (own, other):

@@ -16,8 +16,9 @@ from tests.api.token.logins import PASSWORD, accounts, bearer, link, log_in, not
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.identity.build import open_explainer
-from queryserver.identity.model import ExternalIdentity, Username
-from queryserver.identity.repository import AccountRepository, GroupRepository, IdentityRepository, NewAccount
+from queryserver.identity.model import ExternalIdentity, Username, UsernameRule
+from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.identity.users import Groups, Identities, IdentityRules
 
 Opener = Callable[..., AbstractAsyncContextManager[Api]]
 
@@ -28,6 +29,10 @@ _DOOR = "tests.fakes.plug_ins.Door"
 _NOT_FOUND = {"detail": "User not found", "code": "user_not_found"}
 WRONG = "not the password"
 _INACTIVE = {"detail": "User is inactive", "code": "user_inactive"}
+
+
+def _links(api: Api) -> Identities:
+    return Identities(api.database, IdentityRules(UsernameRule(), None))
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ async def administrator(api: Api) -> Caller:
 
 
 async def leave(api: Api, caller: Caller, group: str) -> None:
-    assert await GroupRepository(api.database).remove(caller.username, group)
+    await Groups(api.database).remove(caller.username, group)
 
 
 class TestNamesOfOtherIssuers:
@@ -116,7 +121,7 @@ class TestNamesOfOtherIssuers:
         await records.create(NewAccount(Username("ana", "ana")), default_group="default")
         for subject in ("ANA", " ana", "\uff41na"):
             assert (await bearer(external, issuer.token(sub=subject))).json() == not_valid()
-        assert await IdentityRepository(external.database).identities() == []
+        assert await _links(external).all() == []
         assert (await bearer(external, issuer.token())).status_code == 200
 
     async def test_a_login_back_end_cannot_name_the_local_administrator(self, opener: Opener) -> None:
@@ -145,7 +150,7 @@ class TestNamesOfOtherIssuers:
         assert (await bearer(external, issuer.token(sub="auth0|Admin 7"))).status_code == 200
         assert (await bearer(external, issuer.token(sub="auth0|admin 7"))).json() == not_valid()
         assert (await bearer(external, issuer.token(sub="admin"))).json() == not_valid()
-        assert await IdentityRepository(external.database).unlink("admin") == 1
+        assert await _links(external).unlink("admin") == 1
         assert (await bearer(external, issuer.token(sub="auth0|Admin 7"))).json() == not_valid()
 
     async def test_a_subject_of_one_issuer_is_not_the_user_of_another(self, external: Api, issuer: Issuer) -> None:
@@ -162,14 +167,12 @@ class TestNamesOfOtherIssuers:
         await records.create(NewAccount(Username("ana", "ana")), default_group="default")
         both = await asyncio.gather(bearer(external, issuer.token()), named(external, "ana"))
         assert sorted(one.status_code for one in both) == [200, 401]
-        (linked,) = await IdentityRepository(external.database).identities("ana")
+        (linked,) = await _links(external).all("ana")
         assert not linked.by_administrator
 
     async def test_of_two_links_at_once_one_is_made(self, external: Api) -> None:
-        records = IdentityRepository(external.database)
-        user_id = await AccountRepository(external.database).create(
-            NewAccount(Username("ana", "ana")), default_group="default"
-        )
+        records = AccountRepository(external.database)
+        user_id = await records.create(NewAccount(Username("ana", "ana")), default_group="default")
         identities = [ExternalIdentity(f"issuer {n}", "ana") for n in range(5)]
         made = await asyncio.gather(*(records.link_first(user_id, identity) for identity in identities))
         assert made.count(True) == 1
@@ -180,7 +183,7 @@ class TestNamesOfOtherIssuers:
         records = AccountRepository(external.database)
         await records.create(NewAccount(Username("strasse", "strasse")), default_group="default")
         assert (await bearer(external, issuer.token(sub="stra\u00dfe"))).json() == not_valid()
-        assert await IdentityRepository(external.database).identities() == []
+        assert await _links(external).all() == []
         assert (await bearer(external, issuer.token(sub="strasse"))).status_code == 200
 
     async def test_a_refused_token_that_was_revoked_is_no_good_after_the_link_either(
@@ -399,7 +402,7 @@ class TestGuesses:
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 
     async def test_the_known_addresses_of_a_user_are_bounded(self, behind: Api) -> None:
-        throttle = behind.services.accounts.logins._parts.throttle
+        throttle = behind.services.accounts.logins._throttle
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 20

@@ -16,7 +16,7 @@ from tests.api.driving import Api, open_api
 from tests.fixtures.database import execute
 
 from queryserver.administration.configuration_check import check_settings
-from queryserver.connectors.engine_builders import BuildContext
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
@@ -117,7 +117,7 @@ async def test_the_listener_of_the_service_is_no_destination_by_any_address_of_t
     async with listening("0.0.0.0") as (port, peers):
         settings = Settings.model_validate({"desktop": {"http_host": http_host, "http_port": port}})
         # Without the blocked networks: the rule must not rest on 0.0.0.0 being one of them.
-        blocked = BuildContext.of(settings).addresses
+        blocked = EngineBuilder(settings).addresses
         rules = AddressRules(own=blocked.own)
         for target in ("127.0.0.1", "127.8.9.10", "localhost", "0.0.0.0", "::1", "::", own_address(), "0x7f000001"):
             with pytest.raises(HostRefused, match="an address of the service itself"):
@@ -310,7 +310,7 @@ async def forwarded(host: str, target: int) -> AsyncGenerator[int]:
 async def test_a_driver_whose_database_cannot_be_told_stays_refused(tmp_path: Path) -> None:
     policy = {"allow_service_database_server": True}
     database = {"url": "postgresql://own:secret@127.0.0.1:5433/own"}
-    context = BuildContext.of(Settings.model_validate({"desktop": {"connector_policy": policy, "database": database}}))
+    context = EngineBuilder(Settings.model_validate({"desktop": {"connector_policy": policy, "database": database}}))
     with pytest.raises(EngineUnavailable, match="server of the service's own database"):
         context.addresses.resolve_blocking("127.0.0.1", 5433)
 

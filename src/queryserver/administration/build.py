@@ -1,6 +1,6 @@
-"""What tells clients and administrators about this server."""
+"""From the services of a server to those about the server itself: configuration, logs, metrics."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -8,7 +8,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from queryserver.administration.client_configuration import ClientConfiguration, harmless
-from queryserver.administration.configuration_check import ConfigurationCheck, check_running
+from queryserver.administration.configuration_check import RESULTS, ConfigurationCheck, check_running
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.engines import Connectors
@@ -26,7 +26,7 @@ from queryserver.statements.overview import HistoryFacts
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationServices:
-    """What tells clients and administrators about this server."""
+    """The services about this server, for clients and administrators."""
 
     clients: ClientConfiguration
     banner: str
@@ -35,43 +35,26 @@ class ConfigurationServices:
     logs: ServerLogs
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationGround:
-    """What these services stand on."""
-
-    settings: Settings
-    database: Database
-    connectors: Connectors
-    stores: Stores
-    readiness: Readiness
-
-
-def configuration_services(ground: ConfigurationGround) -> ConfigurationServices:
+def configuration_services(
+    settings: Settings, database: Database, connectors: Connectors, stores: Stores, readiness: Readiness
+) -> ConfigurationServices:
     """All of them; nothing runs in the background."""
-    settings = ground.settings
-    find = partial(check_running, settings, _regular_look(ground.readiness))
+
+    async def check_results(_settings: Settings) -> Iterable[Finding]:
+        # The server checks the result store regularly: no further file is written.
+        is_good = (await readiness.checks())["result_store"].ok
+        return [] if is_good else [Finding.error(RESULTS, "cannot be written to.")]
+
     return ConfigurationServices(
-        clients=ClientConfiguration(settings, ground.connectors, ground.stores, HistoryFacts(ground.database)),
+        clients=ClientConfiguration(settings, connectors, stores, HistoryFacts(database)),
         banner=harmless(settings.desktop.custom.banner_top_html),
-        check=ConfigurationCheck(settings, find),
+        check=ConfigurationCheck(settings, partial(check_running, settings, check_results)),
         logs=ServerLogs(settings.desktop.logging.file),
     )
 
 
-def _regular_look(readiness: Readiness) -> Callable[[Settings], Awaitable[Iterable[Finding]]]:
-    """The look at the result store that the server takes anyway, so that no further file is written."""
-
-    async def look(settings: Settings) -> Iterable[Finding]:
-        del settings
-        if (await readiness.checks())["result_store"].ok:
-            return []
-        return [Finding.error("desktop.task_server.result_file_storage", "cannot be written to.")]
-
-    return look
-
-
 def metrics_of(settings: MetricsSettings, registry: CollectorRegistry) -> Metrics:
-    """What services count with."""
+    """The metrics that all services write."""
     if not settings.enable_prometheus:
         return UNMEASURED
     return PrometheusMetrics(registry, dialects=[one.dialect for one in TYPES], schemes=list(Scheme))
@@ -80,7 +63,7 @@ def metrics_of(settings: MetricsSettings, registry: CollectorRegistry) -> Metric
 def metrics_page(
     registry: CollectorRegistry, metrics: Metrics, database: Database, threads: Executor
 ) -> MetricsPage | None:
-    """What answers `GET /metrics`; None where nothing is counted."""
+    """The page of `GET /metrics`; None where nothing is counted."""
     if not isinstance(metrics, PrometheusMetrics):
         return None
     parts = PageParts(registry, metrics, ServiceFactsReader(database), lambda: database.connections, threads)

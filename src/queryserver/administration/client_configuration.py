@@ -1,4 +1,4 @@
-"""What a client is told about this server and the caller (Contract platform 7.1)."""
+"""The configuration for clients, which depends on the caller (Contract platform 7.1)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,6 @@ class Interpreter:
 
     @property
     def is_sql(self) -> bool:
-        """Whether it takes SQL."""
         return bool(self.flags.get("is_sql"))
 
 
@@ -60,7 +59,7 @@ class Configuration:
     interpreters: Sequence[Interpreter]
     main: Interpreter | None
     default_sql: Interpreter | None
-    """What a statement runs in that names none."""
+    """The interpreter of statements that name none."""
     browsers: Sequence[Browser]
     document_types: Sequence[str]
     may_import: bool
@@ -68,12 +67,11 @@ class Configuration:
 
     @property
     def first_sql(self) -> Interpreter | None:
-        """The first interpreter that takes SQL."""
         return next((one for one in self.interpreters if one.is_sql), None)
 
 
 class ClientConfiguration:
-    """Put together anew for each call: a new connector, or another right, shows at once."""
+    """Made anew for each call: a new connector, or another right, shows at once."""
 
     def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryFacts) -> None:
         self._settings = settings
@@ -142,7 +140,6 @@ class _Writer(HTMLParser):
         self._silent: list[str] = []
 
     def text(self) -> str:
-        """What was written, every tag closed."""
         return "".join([*self._parts, *(f"</{tag}>" for tag in reversed(self._open))])
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -178,11 +175,9 @@ class _Writer(HTMLParser):
 
 
 def _is_web_address(href: str) -> bool:
-    """Browsers drop blanks and control characters before they look at the scheme; here they make it no address."""
-    if _STRIPPED.search(href):
-        return False
+    """Browsers drop blanks and control characters in front of the scheme; here an address must have none."""
     try:
         parts = urlsplit(href)
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.netloc)
+    return not _STRIPPED.search(href) and parts.scheme in {"http", "https"} and bool(parts.netloc)

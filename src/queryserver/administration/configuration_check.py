@@ -1,33 +1,33 @@
-"""What is wrong with the settings of a server that runs (Contract platform 7.5)."""
+"""Problems of the settings: for `queryserver config check`, and of a running server (Contract platform 7.5)."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from queryserver.connectors.build import configured_connectors
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
+from queryserver.connectors.sources import configured_connectors
 from queryserver.connectors.sqlalchemy import postgresql_url, proxied_drivers
-from queryserver.connectors.urls import DriverUrl
 from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
 from queryserver.files.stores.local.storage import PrivateStorage
-from queryserver.identity.build import BACKENDS, BUILT_IN
+from queryserver.identity.build import AUTHENTICATORS, BACKENDS
 from queryserver.identity.external_keys import KeyServers, NoKeys
 from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
-from queryserver.platform.database import Database, open_database, pool_limits, required_dsn
+from queryserver.platform.database import Database
 from queryserver.platform.deployment import Deployment, look_at
 from queryserver.platform.limits import affordable_connections
-from queryserver.platform.migrations import require_newest
+from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.loading import shown_value
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Finding, Settings, contradictions, exposure, warnings
@@ -35,106 +35,27 @@ from queryserver.results.segments import SegmentStore
 from queryserver.statements.build import results_location
 from queryserver.statements.retention import MANY_DOCUMENTS
 
-_RESULTS = "desktop.task_server.result_file_storage"
+RESULTS = "desktop.task_server.result_file_storage"
 _BROKER = "desktop.task_server.broker_url"
-_BROKER_S = 5.0
 KEY_SERVERS = "desktop.auth.jwt.key_server_url"
 
+_REPORT_WITHIN_S = 28.0
+_CHECK_WITHIN_S = 10.0
+_BROKER_WITHIN_S = 5.0
 
-async def look_at_database(settings: Settings) -> Sequence[Finding]:
-    """Raises DatabaseUnavailable, SchemaMismatch."""
-    dsn = required_dsn(settings)
-    await require_newest(dsn)
-    async with open_database(dsn, pool_limits(settings)) as database:
-        return await look_into_database(settings, database)
-
-
-async def look_into_database(settings: Settings, database: Database) -> Sequence[Finding]:
-    """What an open database of the newest schema tells. Raises DatabaseUnavailable."""
-    return list(_of_deployment(settings, await look_at(database, count_up_to=MANY_DOCUMENTS + 1)))
-
-
-def _of_deployment(settings: Settings, deployment: Deployment) -> Iterator[Finding]:
-    if settings.metadata.index.enabled and not deployment.has_trigrams:
-        # The contract wants it told (platform 8.4); ADR 37 is why nobody need act on it.
-        text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
-        yield Finding.warning("metadata.index.enabled", text)
-    kept = settings.desktop.task_server.result_file_storage
-    if deployment.hosts > 1 and (kept is None or isinstance(kept, LocalResults)):
-        text = f"keeps results in a directory, and {deployment.hosts} hosts use the database: all must share it."
-        yield Finding.warning(_RESULTS, text)
-    if deployment.history_entries > MANY_DOCUMENTS:
-        text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
-        yield Finding.warning("editor.history_retention_days", text)
-    for name in settings.notebook.interpreters_shown_on_wheel:
-        if name.isdecimal() and int(name) not in deployment.connectors:
-            yield Finding.warning(
-                "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
-            )
-
-
-async def look_at_results(settings: Settings) -> Iterable[Finding]:
-    """Writes, reads and removes a small file. Raises ConfigurationError."""
-    try:
-        async with PrivateStorage(results_location(settings)) as storage, SegmentStore(storage) as results:
-            await results.ping()
-    except StorageError as error:
-        return [Finding.error(_RESULTS, error.message)]
-    except OSError as error:
-        return [Finding.error(_RESULTS, f"cannot be used: {error.strerror or type(error).__name__}.")]
-    return []
-
-
-async def look_at_broker(settings: Settings) -> Iterable[Finding]:
-    """Whether Redis answers."""
-    client = redis.asyncio.from_url(
-        settings.desktop.task_server.broker_url.get_secret_value(),
-        socket_connect_timeout=_BROKER_S,
-        socket_timeout=_BROKER_S,
-    )
-    try:
-        await client.ping()
-    except (RedisError, OSError, ValueError):
-        return [Finding.error(_BROKER, "does not answer, or refuses the login.")]
-    finally:
-        await client.aclose()
-    return []
-
-
-async def look_at_key_servers(settings: Settings) -> Iterable[Finding]:
-    """Which of them give keys. One that does not is an error only when no other does."""
-    urls = settings.desktop.auth.jwt.key_server_url
-    gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
-    silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
-    found = Finding.error if len(silent) == len(urls) else Finding.warning
-    return [found(KEY_SERVERS, f"{urlsplit(url).hostname} gives no keys.") for url in silent]
-
-
-async def _gives_keys(settings: Settings, url: str) -> bool:
-    jwt = settings.desktop.auth.jwt
-    rules = address_rules(settings)
-    server = KeyServers([url], rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
-    try:
-        return bool((await server.fetch()).keys)
-    except NoKeys:
-        return False
-    finally:
-        await server.aclose()
-
-
-_WITHIN_S = 28.0
+Check: TypeAlias = Callable[[Settings], Awaitable[Iterable[Finding]]]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What was found, and where the settings come from."""
+    """The findings, and the settings with their origin."""
 
     settings: Settings
     findings: Sequence[Finding]
 
     @property
     def directory(self) -> str:
-        """That of the settings file; empty without one."""
+        """The directory of the settings file; empty without one."""
         file = self.settings.sources.file
         return str(file.absolute().parent) if file else ""
 
@@ -154,102 +75,11 @@ class ConfigurationCheck:
     async def report(self) -> CheckReport:
         """Within 30 s."""
         try:
-            async with asyncio.timeout(_WITHIN_S), self._running:
+            async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
                 findings = await self._find()
         except TimeoutError:
-            findings = [Finding.error("desktop", f"could not be checked within {_WITHIN_S:.0f} s.")]
+            findings = [Finding.error("desktop", f"could not be checked within {_REPORT_WITHIN_S:.0f} s.")]
         return CheckReport(self._settings, findings)
-
-
-async def unloadable(settings: Settings) -> Sequence[Finding]:
-    """Classes of others are built and closed again, as they are when a server starts."""
-    auth = settings.desktop.auth
-    found: list[Finding] = []
-    threads = PlugInThreads()
-    try:
-        for key, names, built_in, method in (
-            ("desktop.auth.backend", auth.backend, BACKENDS.keys(), "login"),
-            ("desktop.auth.api_auth", auth.authenticators, BUILT_IN.keys(), "authenticate"),
-        ):
-            for name in names:
-                if name not in built_in:
-                    found += await _problems_of(key, name, method, settings, threads)
-    finally:
-        threads.close()
-    return found
-
-
-async def _problems_of(
-    key: str, name: str, method: str, settings: Settings, threads: PlugInThreads
-) -> Sequence[Finding]:
-    if not is_import_path(name):
-        return [Finding.error(key, f"{name} cannot be loaded: it is neither built in nor an import path.")]
-    try:
-        async with open_plug_in(key, name, settings=settings, threads=threads, method=method):
-            return []
-    except ConfigurationError as error:
-        return [Finding.of_problem(problem) for problem in error.problems]
-
-
-async def look_at_places(settings: Settings) -> Iterable[Finding]:
-    """Resolves the hosts of all connectors of the settings, and connects to none of them."""
-    context = BuildContext.of(settings)
-    looks = [_look(connector, context) for connector in configured_connectors(settings)]
-    return [finding for found in await asyncio.gather(*looks) for finding in found]
-
-
-async def _look(connector: Connector, context: BuildContext) -> Sequence[Finding]:
-    key = f"notebook.interpreters.{connector.key}"
-    try:
-        engine = await asyncio.to_thread(build_engine, connector, context)
-    except ConfigurationError:  # found by another check
-        return []
-    places = engine.capabilities.places
-    await engine.close()
-    url = postgresql_url(connector, context)
-    rules = context.addresses if url is None else url.rules(context.rules(connector)).addresses
-    refusals = [reason for host, port in places if (reason := await _refusal(rules, host, port))]
-    if refusals:
-        return [Finding.error(key, f"cannot be used. {refusals[0]}")]
-    if url is None or not await _are_on_own_server(places, context):
-        return []
-    return _beside_own_database(key, url, context)
-
-
-def _beside_own_database(key: str, url: DriverUrl, context: BuildContext) -> Sequence[Finding]:
-    if context.is_named_as_own_database(url.database):
-        return [Finding.error(key, "cannot be used: it is the service's own database.")]
-    if url.username and url.username == database_login(context.service_dsn or ""):
-        text = (
-            "logs in at the server of the service's own database as the service does: by dblink or a foreign data"
-            " wrapper its statements could reach that database. Give it a role of its own."
-        )
-        return [Finding.warning(key, text)]
-    return []
-
-
-async def _refusal(rules: AddressRules, host: str, port: int) -> str | None:
-    with suppress(UnknownHost):
-        try:
-            await rules.resolve(host, port)
-        except HostRefused as refused:
-            return refused.message
-    return None
-
-
-async def _are_on_own_server(places: Sequence[tuple[str, int]], context: BuildContext) -> bool:
-    everything = AddressRules()
-    for host, port in places:
-        with suppress(UnknownHost):
-            addresses = await everything.resolve(host, port)
-            if await asyncio.to_thread(context.addresses.is_database_server, addresses, port):
-                return True
-    return False
-
-
-_LOOK_S = 10.0
-
-Look = Callable[[Settings], Awaitable[Iterable[Finding]]]
 
 
 async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[Finding]:
@@ -257,18 +87,17 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
 
     Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
     """
-    written = [*_written(settings), *await _of_this_machine(settings), *await _unbuildable(settings)]
-    tried = [] if offline else await _tried(settings, look_at_results)
-    return _in_order(chain(written, await unloadable(settings), *tried))
+    found = [*await _written(settings), *await unloadable(settings)]
+    tried = [] if offline else await _tried(settings, check_results)
+    return _in_order(chain(found, *tried))
 
 
-async def check_running(settings: Settings, results: Look) -> Sequence[Finding]:
-    """Like `check_settings`, for a server that runs with them: nothing is written, no class of others is built.
+async def check_running(settings: Settings, results: Check) -> Sequence[Finding]:
+    """Like `check_settings`, for a server that runs with them: nothing is written, and no plug-in is built.
 
-    `results` looks at the result store.
+    `results` checks the result store.
     """
-    written = [*_written(settings), *await _of_this_machine(settings), *await _unbuildable(settings)]
-    return _in_order(chain(written, *await _tried(settings, results)))
+    return _in_order(chain(await _written(settings), *await _tried(settings, results)))
 
 
 def _in_order(found: Iterable[Finding]) -> Sequence[Finding]:
@@ -276,28 +105,59 @@ def _in_order(found: Iterable[Finding]) -> Sequence[Finding]:
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level)
 
 
-def _written(settings: Settings) -> Iterator[Finding]:
-    for key, text in contradictions(settings, settings.sources.origins):
-        yield Finding.error(key, text)
-    for key, text in chain(warnings(settings), exposure(settings)):
-        yield Finding.warning(key, text)
+async def _tried(settings: Settings, results: Check) -> Sequence[Iterable[Finding]]:
+    checks: list[tuple[str, Check]] = [(RESULTS, results), ("notebook.interpreters", check_places)]
+    if settings.desktop.database.dsn is not None:
+        checks.append(("desktop.database", check_database))
+    if settings.desktop.task_server.enabled:
+        checks.append((_BROKER, check_broker))
+    if settings.desktop.auth.jwt.key_server_url:
+        checks.append((KEY_SERVERS, check_key_servers))
+    return await asyncio.gather(*(_in_time(key, check(settings)) for key, check in checks))
 
 
-async def _of_this_machine(settings: Settings) -> Sequence[Finding]:
-    """Files that are not there, and what its packages and its environment mean together."""
-    return await asyncio.to_thread(
-        lambda: [*_no_files(settings), *_few_open_files(settings), *proxied_drivers(settings, os.environ)]
-    )
+async def _in_time(key: str, check: Awaitable[Iterable[Finding]]) -> Iterable[Finding]:
+    try:
+        async with asyncio.timeout(_CHECK_WITHIN_S):
+            return await check
+    except TimeoutError:
+        return [Finding.error(key, f"did not answer within {_CHECK_WITHIN_S:.0f} s.")]
+    except ConfigurationError as error:
+        return map(Finding.of_problem, error.problems)
+    except QueryServerError as error:
+        return [Finding.error(key, error.message)]
 
 
-def _few_open_files(settings: Settings) -> Iterator[Finding]:
-    permitted = affordable_connections(at_most=True)
-    if permitted < settings.desktop.max_connections:
-        text = f"is above the {permitted} connections that the hard limit of open files permits here."
-        yield Finding.warning("desktop.max_connections", text)
+async def _written(settings: Settings) -> Sequence[Finding]:
+    """What the settings, this machine and the installed packages show without any connection.
+
+    Interpreters and stores are built and closed again, in threads: adapters are imported, certificates and paths read.
+    """
+    found = [Finding.error(key, text) for key, text in contradictions(settings, settings.sources.origins)]
+    found += [Finding.warning(key, text) for key, text in chain(warnings(settings), exposure(settings))]
+    found += await asyncio.to_thread(lambda: [*_of_this_machine(settings)])
+    builder = EngineBuilder(settings)
+    for connector in configured_connectors(settings):
+        with _problems_into(found):
+            engine = await asyncio.to_thread(builder.build, connector)
+            await engine.close()
+    for build in BUILDERS.values():
+        with _problems_into(found):
+            if (store := await asyncio.to_thread(build, settings)) is not None:
+                await store.close()
+    return found
 
 
-def _no_files(settings: Settings) -> Iterator[Finding]:
+@contextmanager
+def _problems_into(found: list[Finding]) -> Generator[None]:
+    try:
+        yield
+    except ConfigurationError as error:
+        found += map(Finding.of_problem, error.problems)
+
+
+def _of_this_machine(settings: Settings) -> Iterator[Finding]:
+    """Missing files, limits of the process, and proxies of the environment."""
     desktop = settings.desktop
     files = {
         "desktop.ssl_certificate": desktop.ssl_certificate,
@@ -308,55 +168,157 @@ def _no_files(settings: Settings) -> Iterator[Finding]:
     for key, file in files.items():
         if file is not None and not file.is_file():
             yield Finding.error(key, f"{file} is not a file.")
+    permitted = affordable_connections(at_most=True)
+    if permitted < desktop.max_connections:
+        text = f"is above the {permitted} connections that the hard limit of open files permits here."
+        yield Finding.warning("desktop.max_connections", text)
+    yield from proxied_drivers(settings, os.environ)
 
 
-async def _unbuildable(settings: Settings) -> Sequence[Finding]:
-    """Interpreters and stores that could not be served. Each is made and closed again; none connects to anything.
+async def check_database(settings: Settings) -> Sequence[Finding]:
+    """Raises DatabaseUnavailable, SchemaMismatch."""
+    async with open_service_database(settings) as database:
+        return await database_findings(settings, database)
 
-    They are made in threads: adapters are imported, certificates read, and paths looked at on the disk.
-    """
+
+async def database_findings(settings: Settings, database: Database) -> Sequence[Finding]:
+    """The findings in an open database of the newest schema. Raises DatabaseUnavailable."""
+    deployment = await look_at(database, count_up_to=MANY_DOCUMENTS + 1)
+    return list(_deployment_findings(settings, deployment))
+
+
+def _deployment_findings(settings: Settings, deployment: Deployment) -> Iterator[Finding]:
+    if settings.metadata.index.enabled and not deployment.has_trigrams:
+        # A warning by Contract platform 8.4; ADR 37 says why no action is needed.
+        text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
+        yield Finding.warning("metadata.index.enabled", text)
+    kept = settings.desktop.task_server.result_file_storage
+    if deployment.hosts > 1 and (kept is None or isinstance(kept, LocalResults)):
+        text = f"keeps results in a directory, and {deployment.hosts} hosts use the database: all must share it."
+        yield Finding.warning(RESULTS, text)
+    if deployment.history_entries > MANY_DOCUMENTS:
+        text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
+        yield Finding.warning("editor.history_retention_days", text)
+    for name in settings.notebook.interpreters_shown_on_wheel:
+        if name.isdecimal() and int(name) not in deployment.connectors:
+            yield Finding.warning(
+                "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
+            )
+
+
+async def check_results(settings: Settings) -> Iterable[Finding]:
+    """Writes, reads and removes a small file. Raises ConfigurationError."""
+    try:
+        async with PrivateStorage(results_location(settings)) as storage, SegmentStore(storage) as results:
+            await results.ping()
+    except StorageError as error:
+        return [Finding.error(RESULTS, error.message)]
+    except OSError as error:
+        return [Finding.error(RESULTS, f"cannot be used: {error.strerror or type(error).__name__}.")]
+    return []
+
+
+async def check_broker(settings: Settings) -> Iterable[Finding]:
+    """Whether Redis answers."""
+    client = redis.asyncio.from_url(
+        settings.desktop.task_server.broker_url.get_secret_value(),
+        socket_connect_timeout=_BROKER_WITHIN_S,
+        socket_timeout=_BROKER_WITHIN_S,
+    )
+    try:
+        await client.ping()
+    except (RedisError, OSError, ValueError):
+        return [Finding.error(_BROKER, "does not answer, or refuses the login.")]
+    finally:
+        await client.aclose()
+    return []
+
+
+async def check_key_servers(settings: Settings) -> Iterable[Finding]:
+    """Whether each gives keys. One that does not is an error only when no other does."""
+    urls = settings.desktop.auth.jwt.key_server_url
+    gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
+    silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
+    found = Finding.error if len(silent) == len(urls) else Finding.warning
+    return [found(KEY_SERVERS, f"{urlsplit(url).hostname} gives no keys.") for url in silent]
+
+
+async def _gives_keys(settings: Settings, url: str) -> bool:
+    jwt = settings.desktop.auth.jwt
+    rules = address_rules(settings)
+    server = KeyServers([url], rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
+    try:
+        return bool((await server.fetch()).keys)
+    except NoKeys:
+        return False
+    finally:
+        await server.aclose()
+
+
+async def unloadable(settings: Settings) -> Sequence[Finding]:
+    """Plug-ins are built and closed again, as they are when a server starts."""
+    auth = settings.desktop.auth
     found: list[Finding] = []
-    context = BuildContext.of(settings)
-    for connector in configured_connectors(settings):
-        async with _problems(found):
-            engine = await asyncio.to_thread(build_engine, connector, context)
-            await engine.close()
-    for build in BUILDERS.values():
-        async with _problems(found):
-            if (store := await asyncio.to_thread(build, settings)) is not None:
-                await store.close()
+    threads = PlugInThreads()
+    try:
+        for key, names, built_in, method in (
+            ("desktop.auth.backend", auth.backend, BACKENDS, "login"),
+            ("desktop.auth.api_auth", auth.authenticators, AUTHENTICATORS, "authenticate"),
+        ):
+            for name in (one for one in names if one not in built_in):
+                if not is_import_path(name):
+                    text = f"{name} cannot be loaded: it is neither built in nor an import path."
+                    found.append(Finding.error(key, text))
+                    continue
+                with _problems_into(found):
+                    async with open_plug_in(key, name, settings=settings, threads=threads, method=method):
+                        pass
+    finally:
+        threads.close()
     return found
 
 
-@asynccontextmanager
-async def _problems(found: list[Finding]) -> AsyncGenerator[None]:
+async def check_places(settings: Settings) -> Iterable[Finding]:
+    """Resolves the hosts of all connectors of the settings, and connects to none of them."""
+    builder = EngineBuilder(settings)
+    found = await asyncio.gather(*(_place_findings(one, builder) for one in configured_connectors(settings)))
+    return chain.from_iterable(found)
+
+
+async def _place_findings(connector: Connector, builder: EngineBuilder) -> Sequence[Finding]:
+    key = f"notebook.interpreters.{connector.key}"
     try:
-        yield
-    except ConfigurationError as error:
-        found += map(Finding.of_problem, error.problems)
+        engine = await asyncio.to_thread(builder.build, connector)
+    except ConfigurationError:  # found by another check
+        return []
+    places = engine.capabilities.places
+    await engine.close()
+    url = postgresql_url(connector, builder)
+    rules = builder.addresses if url is None else url.rules(builder.rules(connector)).addresses
+    for host, port in places:
+        with suppress(UnknownHost):
+            try:
+                await rules.resolve(host, port)
+            except HostRefused as refused:
+                return [Finding.error(key, f"cannot be used. {refused.message}")]
+    if url is None or not await _is_on_own_server(places, builder.addresses):
+        return []
+    if builder.is_named_as_own_database(url.database):
+        return [Finding.error(key, "cannot be used: it is the service's own database.")]
+    if url.username and url.username == database_login(builder.service_dsn or ""):
+        text = (
+            "logs in at the server of the service's own database as the service does: by dblink or a foreign data"
+            " wrapper its statements could reach that database. Give it a role of its own."
+        )
+        return [Finding.warning(key, text)]
+    return []
 
 
-async def _tried(settings: Settings, results: Look) -> Sequence[Iterable[Finding]]:
-    looks: list[tuple[str, Look]] = [
-        ("desktop.task_server.result_file_storage", results),
-        ("notebook.interpreters", look_at_places),
-    ]
-    if settings.desktop.database.dsn is not None:
-        looks.append(("desktop.database", look_at_database))
-    if settings.desktop.task_server.enabled:
-        looks.append(("desktop.task_server.broker_url", look_at_broker))
-    if settings.desktop.auth.jwt.key_server_url:
-        looks.append((KEY_SERVERS, look_at_key_servers))
-    return await asyncio.gather(*(_in_time(key, look(settings)) for key, look in looks))
-
-
-async def _in_time(key: str, look: Awaitable[Iterable[Finding]]) -> Iterable[Finding]:
-    try:
-        async with asyncio.timeout(_LOOK_S):
-            return await look
-    except TimeoutError:
-        return [Finding.error(key, f"did not answer within {_LOOK_S:.0f} s.")]
-    except ConfigurationError as error:
-        return map(Finding.of_problem, error.problems)
-    except QueryServerError as error:
-        return [Finding.error(key, error.message)]
+async def _is_on_own_server(places: Sequence[tuple[str, int]], rules: AddressRules) -> bool:
+    everything = AddressRules()
+    for host, port in places:
+        with suppress(UnknownHost):
+            addresses = await everything.resolve(host, port)
+            if await asyncio.to_thread(rules.is_database_server, addresses, port):
+                return True
+    return False

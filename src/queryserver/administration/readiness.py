@@ -14,14 +14,14 @@ _FAILED_STORE_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Outcome of one look at a part that the service needs."""
+    """Result of one check."""
 
     ok: bool
     ms: int
 
 
 class Readiness:
-    """Looks at database, schema and result store side by side, 2 s each. Tells no addresses and no error texts."""
+    """Checks database, schema and result store at once, 2 s each. Results hold no addresses and no error texts."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Readiness:
         self._store_checked_at = 0.0
         self._store_turn = asyncio.Lock()
         self.stopping = False
-        """Set at the signal to stop: from then on the instance counts as not ready, whatever it can still do."""
+        """Set at the signal to stop: from then on the instance counts as not ready."""
 
     async def checks(self) -> dict[str, Check]:
         """All checks by name. The result store is written to at most every 10 s, every 1 s while that fails."""
@@ -47,7 +47,7 @@ class Readiness:
         return {"database": database, "schema": schema, "result_store": store}
 
     async def _check_store(self) -> Check:
-        # One at a time: anybody may call, and each look at a disk that hangs holds a thread.
+        # One at a time: any client may call, and each check of a disk that hangs holds a thread.
         async with self._store_turn:
             every_s = _STORE_EVERY_S if self._store is None or self._store.ok else _FAILED_STORE_EVERY_S
             if self._store is None or time.monotonic() - self._store_checked_at >= every_s:
@@ -56,11 +56,11 @@ class Readiness:
             return self._store
 
 
-async def _check(look: Callable[[], Awaitable[object]]) -> Check:
+async def _check(check: Callable[[], Awaitable[object]]) -> Check:
     started = time.monotonic()
     try:
         async with asyncio.timeout(_LIMIT_S):
-            await look()
+            await check()
     except (QueryServerError, TimeoutError):
         ok = False
     else:

@@ -1,4 +1,4 @@
-"""What an administrator sees of the log of this server (Contract platform 7.6)."""
+"""The end of the log of this server, for administrators (Contract platform 7.6)."""
 
 import asyncio
 import io
@@ -15,7 +15,7 @@ _SHOWN_BYTES = 32 * 1024
 
 
 class ServerLogs:
-    """The end of the log file, or without one of what this process wrote. Lines are as they were written: redacted."""
+    """The end of the log file, or of the lines of this process; secrets were redacted when they were written."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -29,16 +29,15 @@ class ServerLogs:
 
     async def archive(self) -> tuple[str, bytes]:
         """Name and content of a ZIP file with the last MiB. Raises NotFound when the file is not there."""
-        moment = datetime.now(UTC)
-        content = await asyncio.to_thread(self._packed, moment)
-        return f"queryserver-logs-{moment:%Y%m%dT%H%M%S}.zip", content
+        moment, target = datetime.now(UTC), io.BytesIO()
 
-    def _packed(self, moment: datetime) -> bytes:
-        target = io.BytesIO()
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-            member = zipfile.ZipInfo("queryserver.log", moment.timetuple()[:6])
-            archive.writestr(member, self._tail(KEPT_BYTES), zipfile.ZIP_DEFLATED)
-        return target.getvalue()
+        def pack() -> None:
+            with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+                member = zipfile.ZipInfo("queryserver.log", moment.timetuple()[:6])
+                archive.writestr(member, self._tail(KEPT_BYTES), zipfile.ZIP_DEFLATED)
+
+        await asyncio.to_thread(pack)
+        return f"queryserver-logs-{moment:%Y%m%dT%H%M%S}.zip", target.getvalue()
 
     def _tail(self, max_bytes: int) -> bytes:
         try:

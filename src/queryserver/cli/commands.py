@@ -36,8 +36,7 @@ app.add_typer(statements.app, name="statements")
 @app.callback()
 def _options(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version.", is_eager=True, callback=serving.print_version),
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=serving.print_version)
     ] = False,
 ) -> None:
     """SQL on any engine over HTTP."""
@@ -51,14 +50,6 @@ def main() -> None:
     except QueryServerError as error:
         for line in error.message.splitlines():
             typer.echo(f"error {line}" if isinstance(error, ConfigurationError) else line, err=True)
-        sys.exit(_exit_code(error))
-
-
-def _exit_code(error: QueryServerError) -> int:
-    match error:
-        case ConfigurationError() | SchemaMismatch() | DatabaseUnavailable():
-            return NOT_USABLE
-        case InvalidRequest():
-            return WRONG_USAGE
-        case _:
-            return FAILED
+        if isinstance(error, ConfigurationError | SchemaMismatch | DatabaseUnavailable):
+            sys.exit(NOT_USABLE)
+        sys.exit(WRONG_USAGE if isinstance(error, InvalidRequest) else FAILED)

@@ -13,8 +13,7 @@ from queryserver.identity.model import User
 from queryserver.platform.text import parse_json
 
 if TYPE_CHECKING:
-    from queryserver.connectors.build import StoredConnectorServices
-    from queryserver.connectors.instances import ShownInstance
+    from queryserver.connectors.instances import ShownInstance, StoredConnectors
 
 
 app = typer.Typer(help="Stored connectors.", no_args_is_help=True)
@@ -26,13 +25,24 @@ _OPERATOR = User(id=0, username="(command line)", is_admin=True)
 def list_connectors(config: ConfigFile = None, as_json: AsJson = False, no_header: NoHeader = False) -> None:
     """List all connectors."""
 
-    async def work(services: "StoredConnectorServices") -> None:
-        every = [_exported(one) for one in await services.instances.visible(_OPERATOR)]
+    async def work(connectors: "StoredConnectors") -> None:
+        every = [_exported(one) for one in await connectors.visible(_OPERATOR)]
         if as_json:
             print_json(every)
             return
         header = ("ID", "NAME", "DIALECT", "INTERFACE", "STATE", "GROUPS")
-        print_table(header, map(_line, every), with_header=not no_header)
+        lines = (
+            (
+                one["id"],
+                one["nice_name"],
+                one["dialect"],
+                one["interface"],
+                "runs" if one["is_runnable"] else "does not run here",
+                ",".join(one["groups"]),
+            )
+            for one in every
+        )
+        print_table(header, lines, with_header=not no_header)
 
     _administrate(config, work)
 
@@ -42,8 +52,8 @@ def export_connectors(config: ConfigFile = None, as_json: AsJson = False) -> Non
     """Print all connectors as JSON, for `connector import`; secrets are masked."""
     del as_json  # there is no other form
 
-    async def work(services: "StoredConnectorServices") -> None:
-        print_json([_exported(one) for one in await services.instances.visible(_OPERATOR)])
+    async def work(connectors: "StoredConnectors") -> None:
+        print_json([_exported(one) for one in await connectors.visible(_OPERATOR)])
 
     _administrate(config, work)
 
@@ -55,15 +65,15 @@ def import_connectors(
     as_json: AsJson = False,
 ) -> None:
     """Change the connectors that have an id, and create the others; a masked secret stays as it is."""
-    connectors = _read(file)
+    given_connectors = _read(file)
 
-    async def work(services: "StoredConnectorServices") -> None:
-        done = [await _import(services, one) for one in connectors]
+    async def work(connectors: "StoredConnectors") -> None:
+        done = [await _import(connectors, one) for one in given_connectors]
         if as_json:
             print_json(done)
         else:
             for one in done:
-                typer.echo(_told(one), err="error" in one)
+                typer.echo(_summary(one), err="error" in one)
         if any("error" in one for one in done):
             raise typer.Exit(1)
 
@@ -84,28 +94,23 @@ def _read(file: Path) -> list[dict[str, Any]]:
     return every
 
 
-async def _import(services: "StoredConnectorServices", connector: Mapping[str, Any]) -> dict[str, Any]:
-    """What became of one connector."""
-    from queryserver.api.schemas.fields import parse  # noqa: PLC0415 as above
-    from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 as above
+async def _import(connectors: "StoredConnectors", connector: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of one connector."""
+    from queryserver.api.schemas.fields import parse  # noqa: PLC0415 slow to import
+    from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 slow to import
     from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import
 
     name = str(connector.get("nice_name") or connector.get("id") or "")[:100]
     try:
         fields = parse(ConnectorRequest, {"connector": connector}).connector
-        shown, is_new = await services.instances.save(_OPERATOR, given(fields))
+        shown, is_new = await connectors.save(_OPERATOR, given(fields))
     except QueryServerError as error:
         problems = error.errors if isinstance(error, ConnectorRefused) else {}
         return {"nice_name": name, "error": error.code, "message": error.message, "errors": problems}
     return {"id": str(shown.instance.id), "nice_name": shown.instance.nice_name, "created": is_new}
 
 
-def _line(one: Mapping[str, Any]) -> list[str]:
-    state = "runs" if one["is_runnable"] else "does not run here"
-    return [one["id"], one["nice_name"], one["dialect"], one["interface"], state, ",".join(one["groups"])]
-
-
-def _told(done: Mapping[str, Any]) -> str:
+def _summary(done: Mapping[str, Any]) -> str:
     if "error" not in done:
         return f"{'Created' if done['created'] else 'Changed'} {done['id']} {done['nice_name']}"
     problems: Mapping[str, Iterable[str]] = done["errors"]
@@ -114,7 +119,7 @@ def _told(done: Mapping[str, Any]) -> str:
 
 
 def _exported(shown: "ShownInstance") -> dict[str, Any]:
-    """As update takes it."""
+    """In the form that `connector import` reads."""
     instance = shown.instance
     return {
         "id": str(instance.id),
@@ -129,7 +134,7 @@ def _exported(shown: "ShownInstance") -> dict[str, Any]:
     }
 
 
-def _administrate(config: Path | None, work: "Callable[[StoredConnectorServices], Awaitable[None]]") -> None:
+def _administrate(config: Path | None, work: "Callable[[StoredConnectors], Awaitable[None]]") -> None:
     from queryserver.connectors.build import open_connectors  # noqa: PLC0415 slow to import
 
     administrate(open_connectors, config, work)

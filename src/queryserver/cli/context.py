@@ -1,4 +1,4 @@
-"""What commands have in common: their settings, the database they work on, the audit, how they print."""
+"""Shared by all commands: settings, the running database, the audit, and printing."""
 
 import asyncio
 import os
@@ -30,17 +30,32 @@ PasswordFromStdin: TypeAlias = Annotated[
 
 
 def settings_of(config: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings for a command that works beside a server: in the embedded mode with the database that runs.
+    """The settings for a command; in the embedded mode with the address of the running database.
 
     Raises ConfigurationError.
     """
+    from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
+
     settings = load_settings(config, os.environ, overrides=overrides)
-    _log_warnings_only(settings)
-    return settings if settings.desktop.database.dsn else _with_running_database(settings)
+    # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
+    logs = settings.desktop.logging
+    audit_file = logs.audit_file or logs.file
+    configure_logging(
+        logs.model_copy(update={"level": "WARNING", "file": None, "audit_file": audit_file, "access_log": False})
+    )
+    if settings.desktop.database.dsn:
+        return settings
+    from queryserver.platform.embedded.postgres import running_defaults, with_defaults  # noqa: PLC0415 as below
+    from queryserver.platform.embedded.system import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
+
+    try:
+        defaults = running_defaults(settings.desktop.data_dir)
+    except EmbeddedPostgresError as error:
+        raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
+    return with_defaults(settings, defaults) if defaults else settings
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Do the asynchronous part of a command."""
     return asyncio.run(work())
 
 
@@ -67,11 +82,11 @@ def administrate(
 
 @contextmanager
 def audited(operation: str, *subject: str | None) -> Generator[None]:
-    """One audit event for what a command does inside, in the name of whoever runs it.
+    """One audit event for what a command does inside, in the name of the account that runs it.
 
-    `subject` are the names that it is about, such as a user and a group.
+    `subject`: the names of what is changed, such as a user and a group.
     """
-    from queryserver.platform.logs import AUDIT, AuditTrail  # noqa: PLC0415 as above
+    from queryserver.platform.logs import AUDIT, AuditTrail  # noqa: PLC0415 slow to import
 
     names = " ".join(name for name in subject if name)
     with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
@@ -87,20 +102,19 @@ def operator() -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON value on standard output."""
     typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
 
 
 def printable(text: str) -> str:
     """The text of a user for a terminal: of what does not print, lines and tabs stay and the rest is escaped."""
-    from queryserver.platform.logs import escaped  # noqa: PLC0415 as above
+    from queryserver.platform.logs import escaped  # noqa: PLC0415 slow to import
 
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.splitlines())
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, with_header: bool = True) -> None:
     """A listing: aligned columns on a terminal, else columns separated by tabs."""
-    from queryserver.platform.logs import escaped  # noqa: PLC0415 as above
+    from queryserver.platform.logs import escaped  # noqa: PLC0415 slow to import
 
     lines = [list(header)] if with_header else []
     lines += [[escaped(cell) for cell in row] for row in rows]
@@ -114,31 +128,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[str]], *, with_he
 
 
 def read_password(*, from_stdin: bool) -> str:
-    """A new password; at the prompt it is asked for twice."""
+    """A new password; the prompt reads it twice."""
     if from_stdin:
         return typer.get_text_stream("stdin").readline().rstrip("\r\n")
     return typer.prompt("Password", hide_input=True, confirmation_prompt=True)
-
-
-def _log_warnings_only(settings: Settings) -> None:
-    from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
-
-    # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
-    told = settings.desktop.logging
-    audit_file = told.audit_file or told.file
-    update = {"level": "WARNING", "file": None, "audit_file": audit_file, "access_log": False}
-    configure_logging(told.model_copy(update=update))
-
-
-def _with_running_database(settings: Settings) -> Settings:
-    from queryserver.platform.embedded.postgres import (  # noqa: PLC0415 as below
-        running_defaults,
-        with_defaults,
-    )
-    from queryserver.platform.embedded.system import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
-
-    try:
-        defaults = running_defaults(settings.desktop.data_dir)
-    except EmbeddedPostgresError as error:
-        raise ConfigurationError([f"desktop.data_dir: {error}"]) from error
-    return with_defaults(settings, defaults) if defaults else settings

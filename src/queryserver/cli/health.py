@@ -4,14 +4,13 @@ import asyncio
 import os
 import re
 import ssl
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from queryserver.cli.context import ConfigFile, run
 from queryserver.errors.base import InvalidRequest
-from queryserver.platform.settings.loading import Reading, read_settings
+from queryserver.platform.settings.loading import read_settings
 
 app = typer.Typer()
 
@@ -24,40 +23,6 @@ _USED = ("http_host", "http_port", "url_prefix", "ssl_certificate", "ssl_private
 
 class _Unhealthy(Exception):
     """The reason, for a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Check:
-    """One request."""
-
-    host: str
-    port: int
-    is_tls: bool
-    path: str
-
-    @property
-    def url(self) -> str:
-        """For messages."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.is_tls else 'http'}://{host}:{self.port}{self.path}"
-
-    async def run(self) -> None:
-        """Raises _Unhealthy unless the answer is 200, OSError when there is none."""
-        reader, writer = await asyncio.open_connection(self.host, self.port, ssl=_any_certificate(self.is_tls))
-        try:
-            writer.write(f"GET {self.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            found = _STATUS_LINE.match(head)
-            if found is None:
-                raise _Unhealthy("the answer is not HTTP.")
-            if found[1] != b"200":
-                body = (await reader.read(_BODY_BYTES)).decode(errors="replace").strip()
-                raise _Unhealthy(f"status {found[1].decode()} {body}".strip())
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            raise _Unhealthy("the answer is not HTTP.") from None
-        finally:
-            # Waiting for the end of TLS could take longer than the request.
-            writer.transport.abort()
 
 
 @app.command("health")
@@ -74,45 +39,52 @@ def health(
     given: dict[str, Any] = {"desktop.http_host": host, "desktop.http_port": port}
     overrides = {key: value for key, value in given.items() if value is not None}
     reading = read_settings(config, os.environ, overrides=overrides, with_secrets=False)
-    check = _check(reading, _READY if ready else _ALIVE)
-    try:
-        run(lambda: _within(timeout, check))
-    except (_Unhealthy, OSError) as error:
-        for line in _problems(reading):
-            typer.echo(f"error {line}", err=True)
-        typer.echo(f"{check.url}: {_reason(error, timeout)}", err=True)
-        raise typer.Exit(1) from error
-    typer.echo(f"{check.url}: {'ready' if ready else 'alive'}")
-
-
-def _check(reading: Reading, path: str) -> _Check:
     desktop = reading.settings.desktop
     if not desktop.http_port:
         raise InvalidRequest("desktop.http_port is 0, so the port of the server is not known here: give --port.")
-    host = desktop.http_host.strip("[]")
+    address = desktop.http_host.strip("[]")
+    address = _ANY_ADDRESS.get(address, address)
     is_tls = bool(desktop.ssl_certificate)
-    return _Check(_ANY_ADDRESS.get(host, host), desktop.http_port, is_tls, desktop.url_prefix.rstrip("/") + path)
+    path = desktop.url_prefix.rstrip("/") + (_READY if ready else _ALIVE)
+    shown = f"[{address}]" if ":" in address else address
+    url = f"{'https' if is_tls else 'http'}://{shown}:{desktop.http_port}{path}"
+    try:
+        run(lambda: _require_ok(address, desktop.http_port, path, is_tls=is_tls, within_s=timeout))
+    except (_Unhealthy, OSError) as error:
+        # Problems of the settings that the request is made of.
+        begins = tuple(f"{name}: " for name in (*(f"desktop.{key}" for key in _USED), reading.settings.sources.file))
+        for line in reading.problems:
+            if line.startswith(begins):
+                typer.echo(f"error {line}", err=True)
+        typer.echo(f"{url}: {_reason(error, timeout)}", err=True)
+        raise typer.Exit(1) from error
+    typer.echo(f"{url}: {'ready' if ready else 'alive'}")
 
 
-async def _within(seconds: float, check: _Check) -> None:
-    async with asyncio.timeout(seconds):
-        await check.run()
-
-
-def _any_certificate(is_tls: bool) -> ssl.SSLContext | None:
-    """No secret is sent, and the certificate names what clients call, not this address."""
-    if not is_tls:
-        return None
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _problems(reading: Reading) -> list[str]:
-    """What is wrong with the settings that the request is made of."""
-    begins = tuple(f"{name}: " for name in (*(f"desktop.{key}" for key in _USED), reading.settings.sources.file))
-    return [line for line in reading.problems if line.startswith(begins)]
+async def _require_ok(host: str, port: int, path: str, *, is_tls: bool, within_s: float) -> None:
+    """Raises _Unhealthy unless the answer is 200, OSError when there is none, TimeoutError."""
+    context = None
+    if is_tls:
+        # No secret is sent, and the certificate names the address of clients, not this one.
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(host, port, ssl=context)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            found = _STATUS_LINE.match(head)
+            if found is None:
+                raise _Unhealthy("the answer is not HTTP.")
+            if found[1] != b"200":
+                body = (await reader.read(_BODY_BYTES)).decode(errors="replace").strip()
+                raise _Unhealthy(f"status {found[1].decode()} {body}".strip())
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            raise _Unhealthy("the answer is not HTTP.") from None
+        finally:
+            # Waiting for the end of TLS could take longer than the request.
+            writer.transport.abort()
 
 
 def _reason(error: Exception, timeout: float) -> str:

@@ -1,4 +1,4 @@
-"""Links between users and identities of other issuers."""
+"""Links between users and identities of other issuers, and the checks of tokens."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -93,40 +93,40 @@ def _administrate(
     administrate(open_identities, config, work, operation, *subject)
 
 
-authentication_app = typer.Typer(help="Look at tokens.", no_args_is_help=True)
+authentication_app = typer.Typer(help="Check tokens.", no_args_is_help=True)
 
-_MOST_CHARACTERS = 64 * 1024
+_MAX_CHARACTERS = 64 * 1024
 
 
 @authentication_app.callback()
 def _group() -> None:
-    """Without this the one command would take the place of the group."""
+    """Without this the only command would take the place of the group."""
 
 
 @authentication_app.command("explain")
 def explain(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Say which check takes or refuses the token on standard input. The token is never printed."""
     from queryserver.identity.build import open_explainer  # noqa: PLC0415 as above
-    from queryserver.identity.explaining import Finding  # noqa: PLC0415 slow to import
+    from queryserver.identity.explaining import CheckResult  # noqa: PLC0415 slow to import
 
-    words = sys.stdin.read(_MOST_CHARACTERS).split()
+    words = sys.stdin.read(_MAX_CHARACTERS).split()
     if len(words) == 2 and words[0].lower() == "bearer":
         words = words[1:]
     if len(words) != 1:
         raise typer.BadParameter("Give one token on standard input.")
     settings = settings_of(config)
 
-    async def findings() -> list[Finding]:
+    async def results() -> list[CheckResult]:
         async with open_explainer(settings) as explainer:
             return await explainer.explain(words[0])
 
-    found = run(findings)
-    is_good = not any(finding.passed is False for finding in found)
+    found = run(results)
+    is_good = not any(one.passed is False for one in found)
     if as_json:
-        print_json({"accepted": is_good, "checks": [asdict(finding) for finding in found]})
+        print_json({"accepted": is_good, "checks": [asdict(one) for one in found]})
     else:
-        for finding in found:
-            outcome = {True: "ok", False: "refused", None: "-"}[finding.passed]
-            typer.echo(f"{finding.check:<10} {outcome}{': ' if finding.text else ''}{finding.text}")
+        for one in found:
+            outcome = {True: "ok", False: "refused", None: "-"}[one.passed]
+            typer.echo(f"{one.check:<10} {outcome}{': ' if one.text else ''}{one.text}")
         typer.echo("accepted" if is_good else "refused")
     raise typer.Exit(0 if is_good else 1)

@@ -1,4 +1,4 @@
-"""Serving, and looking at what would be served."""
+"""Serving, the schema of the database, and the settings file."""
 
 import os
 import sys
@@ -46,7 +46,7 @@ def serve(
     settings = load_settings(config, os.environ)
     configure_logging(settings.desktop.logging)
     try:
-        main.serve(settings, embedded=embedded, announce=_announce)
+        main.serve(settings, embedded=embedded, announce=_print_to_terminal)
     except EmbeddedPostgresNotInstalled as error:
         raise ConfigurationError([f"desktop.database.embedded: {error}"]) from error
     except EmbeddedPostgresError as error:
@@ -54,7 +54,7 @@ def serve(
 
 
 def let_arrow_use_the_common_heap() -> None:
-    """What Arrow's own heap has taken it hardly ever gives back. Heard by processes that have not loaded Arrow yet."""
+    """Arrow's own heap hardly ever returns memory. Without effect once Arrow is loaded."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 
@@ -65,8 +65,8 @@ def migrate(
 ) -> None:
     """Create or upgrade the tables. Several at once are safe."""
     from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
-    from queryserver.platform import migrations  # noqa: PLC0415 as above
-    from queryserver.platform.database import required_dsn  # noqa: PLC0415 as above
+    from queryserver.platform import migrations  # noqa: PLC0415 slow to import
+    from queryserver.platform.database import required_dsn  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
     dsn = required_dsn(settings)
@@ -87,11 +87,7 @@ def migrate(
 @app.command("is_db_alive")
 def is_db_alive(config: ConfigFile = None) -> None:
     """Exit 0 when the service database answers, else 1."""
-    from queryserver.platform.database import (  # noqa: PLC0415 as above
-        open_database,
-        pool_limits,
-        required_dsn,
-    )
+    from queryserver.platform.database import open_database, pool_limits, required_dsn  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
     dsn = required_dsn(settings)
@@ -133,7 +129,7 @@ def print_version(wanted: bool) -> None:
 
 
 def _set(key: str, value: object) -> None:
-    """A setting of the command line goes before the environment's, in whatever case that one is written."""
+    """Replace a variable of the environment, in whatever case it is written, by an option of the command line."""
     if value is None:
         return
     name = f"{PREFIX}{key}"
@@ -142,8 +138,8 @@ def _set(key: str, value: object) -> None:
     os.environ[name.upper()] = str(value)
 
 
-def _announce(text: str) -> None:
-    """To the terminal, past the log."""
+def _print_to_terminal(text: str) -> None:
+    """Past the log."""
     sys.stdout.write(f"\n{text}\n\n")
     sys.stdout.flush()
 
@@ -189,7 +185,7 @@ def init(config: ConfigFile = None) -> None:
 
 
 def _missing_database(settings: Settings) -> Iterator[Finding]:
-    """The embedded mode needs no address; that it is meant shows by the setting or by what it left in the directory."""
+    """The embedded mode needs no address; it is recognised by the setting, or by its files in the data directory."""
     database = settings.desktop.database
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:

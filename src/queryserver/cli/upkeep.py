@@ -26,7 +26,7 @@ Age: TypeAlias = Annotated[
 
 @app.command("close_queries")
 def close_queries(age_in_days: Age = 7, config: ConfigFile = None) -> None:
-    """Close results that nobody has used for so many days."""
+    """Close results that no client has used for so many days."""
 
     async def work(kept: "Kept") -> None:
         typer.echo(f"Closing queries older than {age_in_days} days...")
@@ -45,7 +45,7 @@ def close_sessions(
     dialect: Annotated[str, typer.Argument(metavar="DIALECT", help="A dialect, a connector, or `all`.")],
     config: ConfigFile = None,
 ) -> None:
-    """Close sessions that nobody has used for so many days."""
+    """Close sessions that no client has used for so many days."""
     settings = settings_of(config)
 
     async def work(kept: "Kept") -> None:
@@ -69,7 +69,7 @@ def close_sessions(
 @app.command("cleanup")
 def cleanup(
     keep_days: Annotated[int, typer.Option(min=0, max=_CENTURY_DAYS, help="Days that history is kept; 0: none.")] = 30,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be deleted.")] = False,
     as_json: AsJson = False,
     config: ConfigFile = None,
 ) -> None:
@@ -128,11 +128,8 @@ async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] 
 
 
 def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, with_stores: bool = False) -> None:
-    """`with_stores`: `clean_up` looks into the file stores and the upload area, too."""
-    from queryserver.files.build import (  # noqa: PLC0415 as above
-        leftovers_of,
-        open_stores,
-    )
+    """`with_stores`: `clean_up` works in the file stores and the upload area, too."""
+    from queryserver.files.build import leftovers_of, open_stores  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import
 

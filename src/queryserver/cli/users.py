@@ -1,4 +1,4 @@
-"""Users and their tokens."""
+"""Users, their tokens, groups and rights."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -19,18 +19,20 @@ from queryserver.cli.context import (
     read_password,
     settings_of,
 )
-from queryserver.identity.model import ExternalIdentity
-from queryserver.identity.repository import Account
 from queryserver.identity.users import Accounts, Groups, Person
 
 app = typer.Typer()
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="User name.", show_default=False)]
+GroupName: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the group.", show_default=False)]
+User: TypeAlias = Annotated[str, typer.Argument(metavar="USER", help="User name.", show_default=False)]
+Group: TypeAlias = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
+Right: TypeAlias = Annotated[
+    str, typer.Argument(metavar="RIGHT", help="Such as download or connector:7.", show_default=False)
+]
 
 
 class Switch(StrEnum):
-    """On or off."""
-
     ON = "on"
     OFF = "off"
 
@@ -53,7 +55,11 @@ def create_user(
     """Make a user."""
     if issuer is None and subject is not None:
         raise typer.BadParameter("Give --subject with --issuer only.")
-    identity = None if issuer is None else _identity(config, name, issuer, subject)
+    identity = None
+    if issuer is not None:
+        from queryserver.identity.build import checked_identity  # noqa: PLC0415 slow to import
+
+        identity = checked_identity(settings_of(config), name, issuer, subject)
     password = "" if identity else read_password(from_stdin=password_stdin)
     person = Person(email, first_name, last_name, tuple(group or ()))
 
@@ -76,7 +82,7 @@ def disable_user(name: Name, config: ConfigFile = None) -> None:
 
 @app.command("enable-user")
 def enable_user(name: Name, config: ConfigFile = None) -> None:
-    """Let a user in again. Old tokens stay dead."""
+    """Let a user in again. Old tokens stay refused."""
     _administrate(config, lambda accounts: accounts.enable(name), "user.enable", name)
 
 
@@ -109,7 +115,17 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: No
         if as_json:
             print_json([asdict(account) for account in every])
             return
-        print_table(_HEADER, map(_line, every), with_header=not no_header)
+        lines = (
+            (
+                one.username,
+                "admin" if one.is_admin else "user",
+                "active" if one.is_active else "disabled",
+                ",".join(one.groups),
+                one.email,
+            )
+            for one in every
+        )
+        print_table(("USER", "KIND", "STATE", "GROUPS", "EMAIL"), lines, with_header=not no_header)
 
     _administrate(config, work)
 
@@ -120,7 +136,7 @@ def revoke_tokens(
     everybody: Annotated[bool, typer.Option("--all", help="End the tokens of all users.")] = False,
     config: ConfigFile = None,
 ) -> None:
-    """End all tokens of a user, or of everybody."""
+    """End all tokens of one user, or of all users."""
     if everybody == (name is not None):
         raise typer.BadParameter("Give either NAME or --all.")
 
@@ -133,71 +149,40 @@ def revoke_tokens(
     _administrate(config, work, "user.revoke_tokens", name or "*")
 
 
-_HEADER = ("USER", "KIND", "STATE", "GROUPS", "EMAIL")
-
-
-def _line(account: Account) -> tuple[str, ...]:
-    kind = "admin" if account.is_admin else "user"
-    state = "active" if account.is_active else "disabled"
-    return account.username, kind, state, ",".join(account.groups), account.email
-
-
-def _identity(config: Path | None, name: str, issuer: str, subject: str | None) -> ExternalIdentity:
-    from queryserver.identity.build import checked_identity  # noqa: PLC0415 slow to import
-
-    return checked_identity(settings_of(config), name, issuer, subject)
-
-
-def _administrate(
-    config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, *subject: str | None
-) -> None:
-    from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
-
-    administrate(open_administration, config, work, operation, *subject)
-
-
-GroupsName: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="Name of the group.", show_default=False)]
-User: TypeAlias = Annotated[str, typer.Argument(metavar="USER", help="User name.", show_default=False)]
-Group: TypeAlias = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.", show_default=False)]
-Right: TypeAlias = Annotated[
-    str, typer.Argument(metavar="RIGHT", help="Such as download or connector:7.", show_default=False)
-]
-
-
 @app.command("create-group")
-def create_group(name: GroupsName, config: ConfigFile = None) -> None:
+def create_group(name: GroupName, config: ConfigFile = None) -> None:
     """Make a group without rights."""
-    _groups_administrate(config, lambda groups: groups.create(name), "group.create", name)
+    _administrate_groups(config, lambda groups: groups.create(name), "group.create", name)
 
 
 @app.command("delete-group")
-def delete_group(name: GroupsName, config: ConfigFile = None) -> None:
+def delete_group(name: GroupName, config: ConfigFile = None) -> None:
     """Take a group away, with the rights that its members have by it."""
-    _groups_administrate(config, lambda groups: groups.delete(name), "group.delete", name)
+    _administrate_groups(config, lambda groups: groups.delete(name), "group.delete", name)
 
 
 @app.command("add-to-group")
 def add_to_group(user: User, group: Group, config: ConfigFile = None) -> None:
     """Make a user a member of a group."""
-    _groups_administrate(config, lambda groups: groups.add(user, group), "group.add_member", group, user)
+    _administrate_groups(config, lambda groups: groups.add(user, group), "group.add_member", group, user)
 
 
 @app.command("remove-from-group")
 def remove_from_group(user: User, group: Group, config: ConfigFile = None) -> None:
     """End a user's membership of a group."""
-    _groups_administrate(config, lambda groups: groups.remove(user, group), "group.remove_member", group, user)
+    _administrate_groups(config, lambda groups: groups.remove(user, group), "group.remove_member", group, user)
 
 
 @app.command("grant")
 def grant(group: Group, right: Right, config: ConfigFile = None) -> None:
     """Give a group a right; it counts from the next call of its members on."""
-    _groups_administrate(config, lambda groups: groups.grant(group, right), "group.grant", group, right)
+    _administrate_groups(config, lambda groups: groups.grant(group, right), "group.grant", group, right)
 
 
 @app.command("ungrant")
 def ungrant(group: Group, right: Right, config: ConfigFile = None) -> None:
     """Take a right from a group."""
-    _groups_administrate(config, lambda groups: groups.ungrant(group, right), "group.ungrant", group, right)
+    _administrate_groups(config, lambda groups: groups.ungrant(group, right), "group.ungrant", group, right)
 
 
 @app.command("list-grants")
@@ -217,10 +202,18 @@ def list_grants(
         lines = ([one.name, ",".join(one.rights), str(one.members)] for one in listed)
         print_table(("GROUP", "RIGHTS", "MEMBERS"), lines, with_header=not no_header)
 
-    _groups_administrate(config, work)
+    _administrate_groups(config, work)
 
 
-def _groups_administrate(
+def _administrate(
+    config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, *subject: str | None
+) -> None:
+    from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
+
+    administrate(open_administration, config, work, operation, *subject)
+
+
+def _administrate_groups(
     config: Path | None, work: Callable[[Groups], Awaitable[None]], operation: str | None = None, *subject: str | None
 ) -> None:
     from queryserver.identity.build import open_groups  # noqa: PLC0415 slow to import

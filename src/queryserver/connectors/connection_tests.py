@@ -1,37 +1,53 @@
 """Tests of connections: what works, how far, and why not (Contract platform 5.8). Nothing is stored."""
 
 import asyncio
+import base64
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Protocol, TypeAlias
+from urllib.parse import urlencode
 
+import orjson
 import structlog
 
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.failures import cleaned, reason_of
-from queryserver.connectors.instances import ConnectorAudit, ConnectorInstances, Draft, GivenConnector
+from queryserver.connectors.instances import Draft, GivenConnector, StoredConnectors, connector_event
+from queryserver.connectors.model import Connector
+from queryserver.connectors.options import HdfsOptions, flag_of
+from queryserver.connectors.sources import EMBEDDED, draft_connector, option_errors, require_folder_of, rest_options
 from queryserver.connectors.types import Runs
-from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
+from queryserver.engines.connections import MEMORY
+from queryserver.engines.protocol import Engine, SessionOptions
 from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import QueryServerError, TooManyRequests
-from queryserver.errors.statements import EngineError, interface_not_supported
+from queryserver.errors.statements import CredentialsRequired, EngineError, StatementRejected, interface_not_supported
 from queryserver.identity.model import User
+from queryserver.platform.addresses import AddressRules, HttpServer
+from queryserver.platform.outbound import Asked, Exchanges
 
+log = structlog.get_logger(__name__)
 
-class LoggedIn(Protocol):
-    """A login at the data source."""
+_AT_ONCE = 4
+_TIMED_OUT = "No answer came within {:g} s"
+_OWN_LOGIN = "Users give their own credentials through create_session: tested up to the connection"
+_ONLY_NAME = "Only the name of the host was looked up: the port is known to the driver alone"
+_NO_ADDRESS = "Nothing was connected to: the address is known to the driver alone"
+_NO_FILE = "The file does not exist yet: the first statement makes it"
+_FILE_IN_USE = "The file is in use by another server, which runs its statements: it was not opened"
+_NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
 
-    async def try_it(self) -> str | None:
-        """Have it do something; its version, as it says. Raises EngineError."""
-        ...
+Hello: TypeAlias = Callable[[], Awaitable[str | None]]
+"""Runs a first statement and returns the version of the data source; None where it states none. Raises EngineError."""
 
 
 class Attempt(Protocol):
     """Logs in at one data source."""
 
-    def login(self, user: User) -> AbstractAsyncContextManager[LoggedIn]:
+    def login(self, user: User) -> AbstractAsyncContextManager[Hello]:
         """Log in, for the caller where the data source acts for users. Raises EngineError."""
         ...
 
@@ -41,44 +57,7 @@ class Attempt(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """A data source to be tried. It belongs to whoever asked for it, and is to be closed."""
-
-    attempt: Attempt
-    places: Sequence[tuple[str, int]]
-    """Hosts and ports, of which one must answer; empty: none, or only the driver knows."""
-    takes_own_logins: bool = False
-    """Users log in themselves: then the test ends with the connection."""
-    warnings: Sequence[str] = ()
-    """What is to be said however it ends."""
-
-
-class Reach(Protocol):
-    """Connections under the rules for hosts (Contract platform 5.11)."""
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """The permitted addresses. Raises EngineUnavailable."""
-        ...
-
-    async def connect(self, address: str, port: int) -> None:
-        """Open a connection and close it. Raises OSError."""
-        ...
-
-
-log = structlog.get_logger(__name__)
-
-_AT_ONCE = 4
-_ANSWERS = frozenset({"auth", "engine"})
-_TIMED_OUT = "No answer came within {:g} s"
-_OWN_LOGIN = "Users give their own credentials through create_session: tested up to the connection"
-_ONLY_NAME = "Only the name of the host was looked up: the port is known to the driver alone"
-_NOTHING = "Nothing was connected to: the address is known to the driver alone"
-
-
-@dataclass(frozen=True, slots=True)
 class Check:
-    """One step."""
-
     name: str
     ok: bool
     ms: int
@@ -86,8 +65,6 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a test ended."""
-
     reason: str
     """Empty: it worked."""
     checks: Sequence[Check]
@@ -96,85 +73,46 @@ class Outcome:
     server_version: str | None
 
 
-@dataclass(slots=True)
-class _Course:
-    """A test under way."""
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A data source to be tried; the test closes it."""
 
-    began: float = field(default_factory=time.monotonic)
-    checks: list[Check] = field(default_factory=list[Check])
-    at_work: tuple[str, float] | None = None
-    server_version: str | None = None
-    is_connected: bool = False
-    """The connection is a step of its own; else the login makes it."""
-    is_over: bool = False
-
-    @contextmanager
-    def step(self, name: str) -> Generator[None]:
-        """One check; it has failed when something is raised in it, a cancel too."""
-        self.at_work = name, time.monotonic()
-        try:
-            yield
-        except BaseException:  # a cancel too
-            self.fail()
-            raise
-        ms = _ms_since(self.at_work[1])
-        self.at_work = None
-        if name == "login" and not self.is_connected:
-            self.connected_by_login(ms)
-            ms = 0
-        self.checks.append(Check(name, ok=True, ms=ms))
-
-    def connected_by_login(self, ms: int) -> None:
-        """The login has shown that there is a connection."""
-        self.is_connected = True
-        self.checks.append(Check("connect", ok=True, ms=ms))
-
-    def fail(self) -> None:
-        """The step under way has failed."""
-        if self.at_work is not None:
-            name, began = self.at_work
-            self.at_work = None
-            failed = "connect" if name == "login" and not self.is_connected else name
-            self.checks.append(Check(failed, ok=False, ms=_ms_since(began)))
-
-    def answered(self) -> None:
-        """It was the data source itself that said no: then there was a connection."""
-        last = self.checks[-1]
-        if last.name == "connect" and not last.ok:
-            self.checks[-1:] = [Check("connect", ok=True, ms=last.ms), Check("login", ok=False, ms=0)]
-
-    def login_failed(self) -> None:
-        """Where a login costs no exchange of its own, the first statement shows that it was refused."""
-        *before, last = self.checks
-        if last.name == "statement":
-            *before, login = before
-            self.checks = [*before, Check("login", ok=False, ms=login.ms + last.ms)]
+    attempt: Attempt
+    places: Sequence[tuple[str, int]]
+    """Hosts and ports, of which one must answer; port 0: only the driver knows it; empty: no host is known."""
+    takes_own_logins: bool = False
+    """Users log in themselves: then the test ends with the connection."""
+    warnings: Sequence[str] = ()
+    """Part of the answer however the test ends."""
 
 
 class ConnectionTests:
-    """At most four at once. Use `running()`: what a test leaves open is closed behind it, at the latest at the end."""
+    """At most four at once. Use `running()`: what a test leaves open is closed at the latest at its end."""
 
     def __init__(
         self,
-        *,
-        instances: ConnectorInstances,
-        audit: ConnectorAudit,
-        prepare: Callable[[Draft], Awaitable[Trial]],
-        reach: Reach,
-        timeout: timedelta,
+        builder: EngineBuilder,
+        engines: Callable[[EngineBuilder, Connector], Engine],
+        connectors: StoredConnectors,
+        may_hold: Callable[[str], Awaitable[bool]],
     ) -> None:
-        """`prepare` makes what is to be tried of a draft."""
-        self._instances = instances
-        self._audit = audit
-        self._prepare = prepare
-        self._reach = reach
-        self._timeout = timeout
+        """`engines` makes the engine of a connector.
+
+        `may_hold`: whether this process has, or can get hold of, data that only one process can have open.
+        """
+        self._builder = builder
+        self._engines = engines
+        self._connectors = connectors
+        self._may_hold = may_hold
+        self._timeout_s: float = builder.policy.test_timeout_s
+        # A test opens a connection before the login; whether that database may be used is for the engine to decide.
+        is_allowed = builder.policy.allow_service_database_server
+        self._addresses = builder.addresses.without_database_server() if is_allowed else builder.addresses
         self._tasks: set[asyncio.Task[None]] = set()
         self._open = 0
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Test while inside."""
         try:
             yield
         finally:
@@ -188,9 +126,9 @@ class ConnectionTests:
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
         DriverNotInstalled, TooManyRequests.
         """
-        with self._audit.event(user, "test", given.id or given.nice_name) as event:
-            instance = None if given.id is None else await self._instances.stored(given.id)
-            draft = await self._instances.draft(given, instance)
+        with connector_event(user, "test", given.id or given.nice_name) as event:
+            instance = None if given.id is None else await self._connectors.stored(given.id)
+            draft = await self._connectors.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
                 text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
@@ -207,7 +145,7 @@ class ConnectionTests:
         course = _Course()
         self._open += 1
         try:
-            trial = await self._prepare(draft)
+            trial = await self._trial(draft)
         except BaseException:
             self._open -= 1
             raise
@@ -215,10 +153,14 @@ class ConnectionTests:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         try:
-            done, _ = await asyncio.wait({task}, timeout=self._timeout.total_seconds())
+            done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
         finally:
             task.cancel()
-        reason, texts = self._told(draft, trial, course, task if done else None)
+        if done:
+            reason, texts = _result(task.exception(), draft, trial, course)
+        else:
+            course.fail()
+            reason, texts = "timeout", [_TIMED_OUT.format(self._timeout_s), *trial.warnings]
         return Outcome(
             reason=reason,
             checks=tuple(course.checks),
@@ -227,104 +169,182 @@ class ConnectionTests:
             server_version=course.server_version,
         )
 
-    def _told(
-        self, draft: Draft, trial: Trial, course: _Course, ended: "asyncio.Task[None] | None"
-    ) -> tuple[str, list[str]]:
-        """Why it failed, empty when it did not, and what to say."""
-        texts = list(trial.warnings)
-        if ended is None:
-            course.fail()
-            return "timeout", [_TIMED_OUT.format(self._timeout.total_seconds()), *texts]
-        error = ended.exception()
-        if error is None:
-            return "", [*texts, *_untried(trial, course)]
-        if not isinstance(error, QueryServerError | OSError):
-            log.error("connection test failed", exc_info=error)
-        reason = reason_of(error)
-        if reason in _ANSWERS:
-            course.answered()
-        if reason == "auth":
-            course.login_failed()
-        return reason, [cleaned(error, draft.settings, trial.places), *texts]
-
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._open -= 1
 
-    async def _run(self, trial: Trial, user: User, course: _Course) -> None:
+    async def _run(self, trial: _Trial, user: User, course: "_Course") -> None:
         try:
             await self._connect(trial.places, course)
             if not trial.takes_own_logins:
-                await _log_in(trial, user, course)
+                await _log_in(trial.attempt, user, course)
         finally:
             await trial.attempt.close()
 
-    async def _connect(self, places: Sequence[tuple[str, int]], course: _Course) -> None:
+    async def _connect(self, places: Sequence[tuple[str, int]], course: "_Course") -> None:
         """To the first address that takes a connection. Where the driver alone knows the port, the login connects."""
+        found, unknown = list[tuple[str, int]](), None
         with course.step("resolve"):
-            found = await self._addresses(places)
-        if not all(port for _, port in found) or not found:
+            for host, port in places:
+                try:
+                    found += [(address, port) for address in await self._addresses.resolve(host, port)]
+                except EngineError as error:
+                    unknown = error
+            if unknown is not None and not found:
+                raise unknown
+        if not found or not all(port for _, port in found):
             return
         course.is_connected = True
         with course.step("connect"):
-            failure = None
+            failure: OSError | None = None
             for address, port in found:
-                failure = await self._failure(address, port, within_s=self._timeout.total_seconds() / len(found))
-                if failure is None:
+                try:
+                    async with asyncio.timeout(self._timeout_s / len(found)):
+                        _, writer = await asyncio.open_connection(address, port)
+                        writer.close()
+                        with suppress(OSError):
+                            await writer.wait_closed()
+                except OSError as error:  # a TimeoutError is one
+                    failure = error
+                else:
                     return
             if failure is not None:
                 raise failure
 
-    async def _failure(self, address: str, port: int, *, within_s: float) -> OSError | None:
+    async def _trial(self, draft: Draft) -> _Trial:
+        """Raises ConnectorRefused, interface_not_supported, DriverNotInstalled."""
+        row, builder = draft.row, self._builder
+        with option_errors():
+            connector = draft_connector("new", row.dialect, row.interface, draft.settings, builder.settings)
+            if row.runs is Runs.TEST:
+                return _rest_trial(connector, builder)
+            # Adapters are imported at their first use, certificates read, and files looked for.
+            await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
+            engine = await asyncio.to_thread(self._engines, builder, connector)
+        warnings = [_NOT_VERIFIED] if flag_of(connector.options.get("ssl_validate", True)) is False else []
+        if unopened := await self._why_not_to_open(engine, connector):
+            warnings.append(unopened)
+            await engine.close()
+            in_memory = MappingProxyType({**connector.options, "path": MEMORY})
+            engine = self._engines(builder, replace(connector, options=in_memory, read_only=False))
+        return _Trial(
+            EngineAttempt(engine, row.dialect, passes_tokens=builder.settings.desktop.use_thrift_http_jwt),
+            places=await asyncio.to_thread(_places, engine, connector),
+            takes_own_logins=engine.capabilities.wants_credentials,
+            warnings=warnings,
+        )
+
+    async def _why_not_to_open(self, engine: Engine, connector: Connector) -> str | None:
+        """Why a database in memory is tried instead of the file: a test makes no file, and takes none from a server."""
+        path, root = str(connector.options.get("path", MEMORY)), self._builder.databases_dir
+        if connector.interface not in EMBEDDED or path == MEMORY or root is None:
+            return None
+        if not await asyncio.to_thread((root / path).exists):
+            return None if connector.read_only else _NO_FILE
+        data = engine.capabilities.data_name
+        return _FILE_IN_USE if data and not await self._may_hold(data) else None
+
+
+@dataclass(slots=True)
+class _Course:
+    """A test under way."""
+
+    began: float = field(default_factory=time.monotonic)
+    checks: list[Check] = field(default_factory=list[Check])
+    step_under_way: tuple[str, float] | None = None
+    server_version: str | None = None
+    is_connected: bool = False
+    """The connection is a step of its own; else the login makes it."""
+
+    @contextmanager
+    def step(self, name: str) -> Generator[None]:
+        """One check; it has failed when something is raised in it."""
+        began = time.monotonic()
+        self.step_under_way = name, began
         try:
-            async with asyncio.timeout(within_s):
-                await self._reach.connect(address, port)
-        except OSError as error:  # a TimeoutError is one
-            return error
-        return None
+            yield
+        except BaseException:  # a cancel too
+            self.fail()
+            raise
+        self.step_under_way = None
+        ms = _ms_since(began)
+        if name == "login" and not self.is_connected:
+            # The login has shown that there is a connection.
+            self.is_connected = True
+            self.checks.append(Check("connect", ok=True, ms=ms))
+            ms = 0
+        self.checks.append(Check(name, ok=True, ms=ms))
 
-    async def _addresses(self, places: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        found, failure = list[tuple[str, int]](), None
-        for host, port in places:
-            try:
-                found += [(address, port) for address in await self._reach.resolve(host, port)]
-            except EngineError as error:
-                failure = error
-        if failure is not None and not found:
-            raise failure
-        return found
+    def fail(self) -> None:
+        """The step under way has failed."""
+        if self.step_under_way is not None:
+            name, began = self.step_under_way
+            self.step_under_way = None
+            failed = "connect" if name == "login" and not self.is_connected else name
+            self.checks.append(Check(failed, ok=False, ms=_ms_since(began)))
+
+    def refused_by_data_source(self, reason: str) -> None:
+        """The data source itself answered: then there was a connection.
+
+        Where a login costs no exchange of its own, the first statement shows that it was refused.
+        """
+        last = self.checks[-1]
+        if last.name == "connect" and not last.ok:
+            self.checks[-1:] = [Check("connect", ok=True, ms=last.ms), Check("login", ok=False, ms=0)]
+        elif last.name == "statement" and reason == "auth":
+            self.checks[-2:] = [Check("login", ok=False, ms=self.checks[-2].ms + last.ms)]
 
 
-async def _log_in(trial: Trial, user: User, course: _Course) -> None:
+def _result(error: BaseException | None, draft: Draft, trial: _Trial, course: _Course) -> tuple[str, Sequence[str]]:
+    """Why a test that ended failed, empty when it did not, and the texts of its answer."""
+    if error is None and not trial.takes_own_logins:
+        return "", trial.warnings
+    if error is None:
+        untried = [] if course.is_connected else [_ONLY_NAME if trial.places else _NO_ADDRESS]
+        return "", [*trial.warnings, *untried, _OWN_LOGIN]
+    if not isinstance(error, QueryServerError | OSError):
+        log.error("connection test failed", exc_info=error)
+    reason = reason_of(error)
+    if reason in {"auth", "engine"}:
+        course.refused_by_data_source(reason)
+    return reason, [cleaned(error, draft.settings, trial.places), *trial.warnings]
+
+
+async def _log_in(attempt: Attempt, user: User, course: _Course) -> None:
+    is_done = False
     try:
         async with AsyncExitStack() as stack:
             with course.step("login"):
-                logged_in = await stack.enter_async_context(trial.attempt.login(user))
+                hello = await stack.enter_async_context(attempt.login(user))
             with course.step("statement"):
-                course.server_version = await logged_in.try_it()
-            course.is_over = True
+                course.server_version = await hello()
+            is_done = True
     except EngineError as error:
-        if not course.is_over:
+        if not is_done:
             raise
         log.info("tested session did not close cleanly", code=error.code)
 
 
-def _untried(trial: Trial, course: _Course) -> list[str]:
-    """What a test that went well says of how far it went."""
-    if not trial.takes_own_logins:
-        return []
-    if course.is_connected:
-        return [_OWN_LOGIN]
-    return [_ONLY_NAME if trial.places else _NOTHING, _OWN_LOGIN]
+def _places(engine: Engine, connector: Connector) -> Sequence[tuple[str, int]]:
+    """Where the engine connects to; port 0 where only the driver knows which. Drivers are imported late."""
+    known = engine.capabilities.places
+    if known or connector.interface != "sqlalchemy":
+        return known
+    from queryserver.engines.sqlalchemy.engine import SqlalchemyEngine  # noqa: PLC0415 as in its builder
+
+    host = engine.host if isinstance(engine, SqlalchemyEngine) else None
+    return () if host is None else ((host, 0),)
 
 
 def _ms_since(began: float) -> int:
     return round(1000 * (time.monotonic() - began))
 
 
+# Engines.
+
 _HELLO = "SELECT 'Hello World!'"
 _HELLOS = {"oracle": "SELECT 'Hello World!' FROM dual", "calcite": "VALUES 1", "elasticsearch": "SELECT 1"}
-"""Where the usual one is no statement."""
+"""Dialects in which `_HELLO` is no statement."""
 
 _VERSIONS = {
     "postgresql": "SELECT current_setting('server_version')",
@@ -340,13 +360,13 @@ _VERSIONS = {
     "clickhouse": "SELECT version()",
     "snowflake": "SELECT current_version()",
 }
-"""The version is asked for where a statement tells it."""
+"""Dialects in which a statement gives the version."""
 
 _LONGEST_VERSION = 200
 
 
 class EngineAttempt:
-    """See `connectors.tests.Attempt`; owns the engine."""
+    """Logs in at an engine, which it owns."""
 
     def __init__(self, engine: Engine, dialect: str, *, passes_tokens: bool) -> None:
         self._engine = engine
@@ -354,35 +374,95 @@ class EngineAttempt:
         self._passes_tokens = passes_tokens
 
     @asynccontextmanager
-    async def login(self, user: User) -> AsyncGenerator["EngineLogin"]:
+    async def login(self, user: User) -> AsyncGenerator[Hello]:
         token = user.external_token if self._passes_tokens else None
         options = SessionOptions(
-            external_token=token.text if token else None,
-            token_expires_at=token.expires_at if token else None,
+            external_token=token.text if token else None, token_expires_at=token.expires_at if token else None
         )
         async with self._engine.session(user, options) as session:
-            yield EngineLogin(session, self._dialect)
+
+            async def hello() -> str | None:
+                await run(session, _HELLOS.get(self._dialect, _HELLO), max_rows=1)
+                statement = _VERSIONS.get(self._dialect)
+                try:
+                    answer = await run(session, statement, max_rows=1) if statement else Answer()
+                except EngineError:  # an engine without a version may be a good one
+                    return None
+                for batch in answer.rows:
+                    if batch.num_rows and batch.num_columns:
+                        return str(batch.column(0)[0].as_py())[:_LONGEST_VERSION]
+                return None
+
+            yield hello
 
     async def close(self) -> None:
         await self._engine.close()
 
 
-class EngineLogin:
-    """See `connectors.tests.LoggedIn`."""
+# Servers with a REST interface, which take no statements.
 
-    def __init__(self, session: EngineSession, dialect: str) -> None:
-        self._session = session
-        self._dialect = dialect
+_MAX_BYTES = 256 * 1024
+_LONGEST_REST_VERSION = 300
 
-    async def try_it(self) -> str | None:
-        """See the Protocol. An engine that says no version may be a good one."""
-        await run(self._session, _HELLOS.get(self._dialect, _HELLO), max_rows=1)
-        question = _VERSIONS.get(self._dialect)
-        try:
-            answer = await run(self._session, question, max_rows=1) if question else Answer()
-        except EngineError:
-            return None
-        for batch in answer.rows:
-            if batch.num_rows and batch.num_columns:
-                return str(batch.column(0)[0].as_py())[:_LONGEST_VERSION]
-        return None
+
+@dataclass(frozen=True, slots=True)
+class RestRequest:
+    """A GET that only a server of the type answers with an object that has `member`, a text."""
+
+    url: str
+    member: str
+    has_version: bool = False
+    """Whether `member` is the version."""
+    as_user: bool = False
+    """Names the caller the way WebHDFS wants it; the url has a query then."""
+    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+
+def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
+    options = rest_options(connector, builder)
+    if isinstance(options, HdfsOptions):
+        url = options.server_url.rstrip("/")
+        request = RestRequest(f"{url}?op=GETHOMEDIRECTORY", member="Path", as_user=True)
+    else:
+        url, headers = options.url.rstrip("/"), dict[str, str]()
+        if options.username:
+            login = base64.b64encode(f"{options.username}:{options.password}".encode()).decode()
+            headers["Authorization"] = f"Basic {login}"
+        request = RestRequest(f"{url}/api/atlas/admin/version", member="Version", has_version=True, headers=headers)
+    server = HttpServer(url)
+    return _Trial(RestAttempt(builder.addresses, request), [(server.host, server.port)])
+
+
+class RestAttempt:
+    """Logs in at a server with a REST interface."""
+
+    def __init__(self, rules: AddressRules, request: RestRequest) -> None:
+        self._exchanges = Exchanges(rules)
+        self._request = request
+
+    @asynccontextmanager
+    async def login(self, user: User) -> AsyncGenerator[Hello]:
+        """The only exchange proves the login, too."""
+        request, url = self._request, self._request.url
+        if request.as_user:
+            url = f"{url}&{urlencode({'user.name': user.username})}"
+        answer = await self._exchanges.send(Asked(url, headers=request.headers, max_bytes=_MAX_BYTES))
+        if answer.status in {401, 403}:
+            raise CredentialsRequired("The server refused the login.")
+
+        async def hello() -> str | None:
+            if answer.status != 200:
+                raise StatementRejected(f"The server answered with HTTP {answer.status}.")
+            try:
+                body = orjson.loads(answer.body)
+            except orjson.JSONDecodeError:
+                body = None
+            value = body.get(request.member) if isinstance(body, dict) else None
+            if not isinstance(value, str):
+                raise StatementRejected("The server answered, but not as one of this type.")
+            return value[:_LONGEST_REST_VERSION] if request.has_version else None
+
+        yield hello
+
+    async def close(self) -> None:
+        await self._exchanges.__aexit__()

@@ -1,12 +1,16 @@
-"""What builders need besides the connector."""
+"""From a connector to its engine: one function for each interface, listed in `BUILDERS` at the end.
+
+A new interface is a function and a row here, its options a model in `connectors/options.py`, its listing a row in
+`connectors/types.py`. A new dialect of `hiveserver2` is a row of `HS2_OPTIONS` there and of `VARIANTS` of the engine;
+urls of the interface `sqlalchemy` are in `connectors/sqlalchemy.py`.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, TypeAlias
 
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.connectors.options import (
@@ -28,64 +32,72 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import DriverNotInstalled, interface_not_supported
 from queryserver.platform.addresses import AddressRules, address_rules, database_name
-from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
-from queryserver.platform.settings.editor import (
-    BeeswaxSettings,
-    ConnectorPolicySettings,
-    EngineTlsSettings,
-    ImpalaSettings,
-    SparkSettings,
-)
+from queryserver.platform.limits import disk_floor
+from queryserver.platform.settings.editor import EngineTlsSettings
 from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
     from queryserver.engines.postgresql.own_database import OwnDatabase
 
 
-@dataclass(frozen=True)
-class BuildContext:
-    """Settings of the whole server that builders may use; in tests `BuildContext.of(Settings())`."""
+class EngineBuilder:
+    """Makes the engines of one server. Engines of one file share `files`; below `disk_floor` statements are refused."""
 
-    policy: ConnectorPolicySettings
-    beeswax: BeeswaxSettings
-    """For hive without options."""
-    impala: ImpalaSettings
-    """For impala without options."""
-    spark: SparkSettings
-    """For sparksql without options."""
-    use_thrift_http_jwt: bool
-    addresses: AddressRules
-    """Every adapter that opens connections resolves through it."""
-    cell_max_bytes: int
-    """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
-    service_dsn: str | None = field(default=None, repr=False)
-    """The service's own database, which no connector may use."""
-    embedded_database: bool = False
-    """Its server is the private PostgreSQL, which has the users' sample database, too."""
-    disk_floor: DiskFloor = NO_FLOOR
-    """Engines that write temporary files on this machine refuse statements below it."""
-    files: SharedFiles = field(default_factory=SharedFiles)
-    """What engines of one file agree by."""
+    def __init__(self, settings: Settings, *, addresses: AddressRules | None = None) -> None:
+        """`addresses`: the rules for all that engines connect to; by default those of the settings."""
+        self.settings = settings
+        self.policy = settings.desktop.connector_policy
+        self.addresses = addresses or address_rules(settings)
+        self.databases_dir = self.policy.local_database_dir
+        """Directory of the files of duckdb and sqlite; None: only `:memory:`."""
+        self.cell_max_bytes = settings.editor.cell_max_bytes
+        """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
+        self.service_dsn = settings.desktop.database.dsn
+        self.disk_floor = disk_floor(settings)
+        self.files = SharedFiles()
 
     @cached_property
     def own_database(self) -> "OwnDatabase | None":
-        """The service's own database, by which all connectors know it; its adapter is imported at the first use."""
+        """The service's own database, which no connector may use; its adapter is imported at the first use."""
         from queryserver.engines.postgresql.own_database import OwnDatabase
 
         return OwnDatabase(self.service_dsn) if self.service_dsn else None
 
-    def rules(self, connector: Connector) -> OptionRules:
-        """What the options of a connector are validated with."""
-        return OptionRules(
-            self.policy, self.addresses, is_stored=connector.is_stored, is_own_database=self._is_own_database
-        )
+    def build(self, connector: Connector) -> Engine:
+        """The engine of a connector; connects to nothing.
+
+        Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused where
+        single options are the reason; for a stored connector interface_not_supported and DriverNotInstalled where
+        nothing else is wrong.
+        """
+        interface = connector.interface
+        place = f"notebook.interpreters.{connector.key}."
+        build = BUILDERS.get(interface)
+        if build is None and connector.is_stored:
+            raise interface_not_supported(f"Connectors of {connector.dialect} with {interface} do not run here.")
+        if build is None:
+            raise ConfigurationError([f"{place}interface: {interface} cannot be run here."])
+        try:
+            return build(connector, self)
+        except InvalidPath as error:
+            raise OptionsRefused(connector.key, [Problem("path", error.message.rstrip("."))]) from error
+        except OptionsRefused:
+            raise
+        except ConfigurationError as error:
+            # Adapters know the option, not the connector.
+            found = [one if one.startswith(place) else f"{place}{one}" for one in error.problems]
+            raise ConfigurationError(found) from error
 
     def options(self, model: type[Model], connector: Connector) -> Model:
         """The connector's options. Raises OptionsRefused with every problem."""
         return read_options(model, connector.key, connector.options, self.rules(connector))
 
+    def rules(self, connector: Connector) -> OptionRules:
+        return OptionRules(
+            self.policy, self.addresses, is_stored=connector.is_stored, is_own_database=self._is_own_database
+        )
+
     def is_named_as_own_database(self, name: str) -> bool:
-        """Whether a PostgreSQL database has the name of the service's."""
         return bool(self.service_dsn) and name == database_name(self.service_dsn or "")
 
     def _is_own_database(self, host: str, port: int, name: str) -> bool:
@@ -93,99 +105,46 @@ class BuildContext:
         is_server = (host.lower(), port) in self.addresses.service_database
         return self.is_named_as_own_database(name) and (is_server or self.addresses.is_literal_server(host, port))
 
-    @property
-    def databases_dir(self) -> Path | None:
-        """Directory of the files of duckdb and sqlite; None: only `:memory:`."""
-        return self.policy.local_database_dir
 
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """The part of the settings that builders may use."""
-        policy = settings.desktop.connector_policy
-        return cls(
-            policy=policy,
-            beeswax=settings.beeswax,
-            impala=settings.impala,
-            spark=settings.spark,
-            use_thrift_http_jwt=settings.desktop.use_thrift_http_jwt,
-            cell_max_bytes=settings.editor.cell_max_bytes,
-            disk_floor=disk_floor(settings),
-            addresses=address_rules(settings),
-            service_dsn=settings.desktop.database.dsn,
-            embedded_database=settings.desktop.database.embedded,
-        )
-
-
-_SOURCE = "queryserver"
-_HIVE_LIKE = frozenset({"hive", "hplsql"})
-
-Builder = Callable[[Connector, BuildContext], Engine]
-
-
-def build_engine(connector: Connector, context: BuildContext) -> Engine:
-    """The engine of a connector; connects to nothing.
-
-    Raises ConfigurationError for an interface, driver or option that this server cannot run, OptionsRefused where
-    single options are the reason; for a stored one interface_not_supported and DriverNotInstalled where nothing else is
-    wrong.
-    """
-    builder = BUILDERS.get(connector.interface)
-    if builder is None and connector.is_stored:
-        raise interface_not_supported(f"Connectors of {connector.dialect} with {connector.interface} do not run here.")
-    place = f"notebook.interpreters.{connector.key}."
-    if builder is None:
-        raise ConfigurationError([f"{place}interface: {connector.interface} cannot be run here."])
-    try:
-        return builder(connector, context)
-    except InvalidPath as error:
-        raise OptionsRefused(connector.key, [Problem("path", error.message.rstrip("."))]) from error
-    except OptionsRefused:
-        raise
-    except ConfigurationError as error:
-        # Adapters know the option, not the connector.
-        found = [one if one.startswith(place) else f"{place}{one}" for one in error.problems]
-        raise ConfigurationError(found) from error
-
-
-def _duckdb(connector: Connector, context: BuildContext) -> Engine:
+def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.connections import MEMORY
     from queryserver.engines.duckdb.connection import TEMPORARY_MAX_BYTES
     from queryserver.engines.duckdb.engine import FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT, DuckdbEngine
 
-    options = context.options(DuckdbOptions, connector)
+    options = builder.options(DuckdbOptions, connector)
     usual_limit = SESSION_MEMORY_LIMIT if options.path == MEMORY else FILE_MEMORY_LIMIT
     temporary = options.max_temp_directory_size
     return DuckdbEngine(
         path=options.path,
-        root=context.databases_dir,
+        root=builder.databases_dir,
         memory_limit=options.memory_limit or usual_limit,
         threads=options.threads,
         read_only=connector.read_only or options.read_only,
-        files=context.files,
-        cell_max_bytes=context.cell_max_bytes,
+        files=builder.files,
+        cell_max_bytes=builder.cell_max_bytes,
         temporary_max_bytes=TEMPORARY_MAX_BYTES if temporary is None else temporary,
-        floor=context.disk_floor,
+        floor=builder.disk_floor,
     )
 
 
-def _sqlite(connector: Connector, context: BuildContext) -> Engine:
+def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.sqlite.engine import SqliteEngine
 
-    options = context.options(SqliteOptions, connector)
+    options = builder.options(SqliteOptions, connector)
     return SqliteEngine(
         path=options.path,
-        root=context.databases_dir,
+        root=builder.databases_dir,
         read_only=connector.read_only or options.read_only,
-        cell_max_bytes=context.cell_max_bytes,
+        cell_max_bytes=builder.cell_max_bytes,
     )
 
 
-def _trino(connector: Connector, context: BuildContext) -> Engine:
+def _trino(connector: Connector, builder: EngineBuilder) -> Engine:
     """A coordinator of Trino, or of Presto when that is the connector's dialect."""
     from queryserver.engines.trino.engine import TrinoEngine
     from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication
 
-    options = context.options(TrinoOptions, connector)
+    options = builder.options(TrinoOptions, connector)
     address = TrinoAddress(
         url=options.url,
         catalog=options.catalog,
@@ -198,20 +157,20 @@ def _trino(connector: Connector, context: BuildContext) -> Engine:
         ssl_ca=options.ssl_ca,
         session_properties=MappingProxyType(dict(options.session_properties)),
         client_tags=options.client_tags,
-        source=options.source or _SOURCE,
+        source=options.source or "queryserver",
         time_zone=options.timezone,
-        cell_max_bytes=context.cell_max_bytes,
-        rules=context.addresses,
+        cell_max_bytes=builder.cell_max_bytes,
+        rules=builder.addresses,
     )
     variant = PRESTO if connector.dialect == PRESTO.dialect else TRINO
     return TrinoEngine(address, variant, read_only=connector.read_only)
 
 
-def _phoenix(connector: Connector, context: BuildContext) -> Engine:
+def _phoenix(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixAuthentication
     from queryserver.engines.phoenix.engine import PhoenixEngine
 
-    options = context.options(PhoenixOptions, connector)
+    options = builder.options(PhoenixOptions, connector)
     if options.auth_mechanism == PhoenixAuthentication.SPNEGO:
         _require_kerberos(connector, "SPNEGO needs the extra `kerberos` of this server")
     address = PhoenixAddress(
@@ -221,8 +180,8 @@ def _phoenix(connector: Connector, context: BuildContext) -> Engine:
         authentication=PhoenixAuthentication(options.auth_mechanism),
         ssl_validate=options.ssl_validate,
         ssl_ca=options.ssl_ca,
-        cell_max_bytes=context.cell_max_bytes,
-        rules=context.addresses,
+        cell_max_bytes=builder.cell_max_bytes,
+        rules=builder.addresses,
     )
     return PhoenixEngine(address, read_only=connector.read_only)
 
@@ -236,7 +195,7 @@ def _require_kerberos(connector: Connector, text: str) -> None:
     raise OptionsRefused(connector.key, [problem])
 
 
-def _hiveserver2(connector: Connector, context: BuildContext) -> Engine:
+def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
     """Hive, Impala, Spark SQL and HPL/SQL. Without options the sections of the settings stand for them."""
     from queryserver.engines.hiveserver2.engine import Hs2Engine
     from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Kerberos, Limits, Mechanism, Member, Tls
@@ -245,12 +204,17 @@ def _hiveserver2(connector: Connector, context: BuildContext) -> Engine:
     if model is None:
         known = ", ".join(sorted(HS2_OPTIONS))
         raise ConfigurationError([f"notebook.interpreters.{connector.key}.dialect: must be one of {known}."])
-    given = {**section_defaults(connector.dialect, context), **(connector.options or _of_section(connector, context))}
+    settings = builder.settings
+    own = connector.options or _older_options(connector.dialect, settings)
+    given = {**section_defaults(connector.dialect, settings), **own}
     connector = replace(connector, options=MappingProxyType(given))
-    options = context.options(model, connector)
+    options = builder.options(model, connector)
     is_http = options.transport_mode == "http"
-    mechanism = _hs2_mechanism(options, forwards_tokens=context.use_thrift_http_jwt)
-    if problems := _hs2_problems(options, mechanism):
+    mechanism = options.auth_mechanism
+    if not mechanism and is_http and settings.desktop.use_thrift_http_jwt:
+        mechanism = "JWT"
+    mechanism = mechanism or ("NONE" if options.use_sasl or is_http else "NOSASL")
+    if problems := _hs2_contradictions(options, mechanism, is_http=is_http):
         raise OptionsRefused(connector.key, problems)
     if mechanism == Mechanism.GSSAPI:
         _require_kerberos(connector, "the driver of GSSAPI is not installed: pip install queryserver[kerberos]")
@@ -269,25 +233,14 @@ def _hiveserver2(connector: Connector, context: BuildContext) -> Engine:
         query_timeout_s=options.query_timeout_s,
         session_timeout_s=options.session_timeout_s,
         limits=Limits(connect_s=options.connect_timeout_s),
-        cell_max_bytes=context.cell_max_bytes,
-        rules=context.addresses,
+        cell_max_bytes=builder.cell_max_bytes,
+        rules=builder.addresses,
     )
     return Hs2Engine(address, VARIANTS[connector.dialect], read_only=connector.read_only)
 
 
-def _hs2_mechanism(options: Hs2Options, *, forwards_tokens: bool) -> str:
-    if options.auth_mechanism:
-        return options.auth_mechanism
-    is_http = options.transport_mode == "http"
-    if is_http and forwards_tokens:
-        return "JWT"
-    return "NONE" if options.use_sasl or is_http else "NOSASL"
-
-
-def _hs2_problems(options: Hs2Options, mechanism: str) -> list[Problem]:
-    """Options that are valid and contradict each other."""
+def _hs2_contradictions(options: Hs2Options, mechanism: str, *, is_http: bool) -> list[Problem]:
     found = list[Problem]()
-    is_http = options.transport_mode == "http"
     if mechanism == "JWT" and not (options.use_ssl or options.allow_insecure_http):
         found.append(Problem("use_ssl", "must be true with JWT, unless allow_insecure_http is"))
     if mechanism == "JWT" and not is_http:
@@ -297,18 +250,18 @@ def _hs2_problems(options: Hs2Options, mechanism: str) -> list[Problem]:
     return found
 
 
-def section_defaults(dialect: str, sections: BuildContext | Settings) -> Mapping[str, SettingValue]:
+def section_defaults(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
     """The defaults of options that sections of the settings name, for connectors with options, too."""
     if dialect == "impala":
         names = ("query_timeout_s", "session_timeout_s", "close_queries")
-        return {name: getattr(sections.impala, name) for name in names}
-    return {"close_queries": sections.beeswax.close_queries} if dialect in _HIVE_LIKE else {}
+        return {name: getattr(settings.impala, name) for name in names}
+    return {"close_queries": settings.beeswax.close_queries} if dialect in {"hive", "hplsql"} else {}
 
 
-def _of_section(connector: Connector, context: BuildContext) -> Mapping[str, SettingValue]:
-    """The options that older settings files mean."""
-    if connector.dialect == "impala":
-        impala = context.impala
+def _older_options(dialect: str, settings: Settings) -> Mapping[str, SettingValue]:
+    """The options of a connector without any: older settings files have a section for each engine instead."""
+    if dialect == "impala":
+        impala = settings.impala
         return {
             "server_host": impala.server_host,
             "server_port": impala.server_port,
@@ -319,16 +272,12 @@ def _of_section(connector: Connector, context: BuildContext) -> Mapping[str, Set
             # An older file has no mechanism for Impala: a password means LDAP.
             "auth_mechanism": "LDAP" if impala.auth_password.get_secret_value() else "",
             "connect_timeout_s": impala.server_conn_timeout,
-            **_tls_values(impala.ssl),
+            **_tls_options(impala.ssl),
         }
-    if connector.dialect == "sparksql":
-        spark = context.spark
-        return {
-            "server_host": spark.sql_server_host,
-            "server_port": spark.sql_server_port,
-            "use_sasl": spark.use_sasl,
-        }
-    hive = context.beeswax
+    if dialect == "sparksql":
+        spark = settings.spark
+        return {"server_host": spark.sql_server_host, "server_port": spark.sql_server_port, "use_sasl": spark.use_sasl}
+    hive = settings.beeswax
     return {
         "server_host": hive.hive_server_host,
         "server_port": hive.hive_server_port,
@@ -339,28 +288,25 @@ def _of_section(connector: Connector, context: BuildContext) -> Mapping[str, Set
         "username": hive.auth_username,
         "password": hive.auth_password.get_secret_value(),
         "connect_timeout_s": hive.server_conn_timeout,
-        **_tls_values(hive.ssl),
+        **_tls_options(hive.ssl),
     }
 
 
-def _tls_values(tls: EngineTlsSettings) -> Mapping[str, SettingValue]:
-    return {"use_ssl": tls.enabled, "ssl_validate": tls.validate_certificate, "ssl_ca": _text_of(tls.cacerts)}
-
-
-def _text_of(path: Path | None) -> str:
-    if path is None:
-        return ""
+def _tls_options(tls: EngineTlsSettings) -> Mapping[str, SettingValue]:
     try:
-        return path.read_text(encoding="ascii")
+        authorities = tls.cacerts.read_text(encoding="ascii") if tls.cacerts else ""
     except (OSError, UnicodeError):
-        return f"unreadable: {path.name}"
+        authorities = f"unreadable: {tls.cacerts.name}" if tls.cacerts else ""
+    return {"use_ssl": tls.enabled, "ssl_validate": tls.validate_certificate, "ssl_ca": authorities}
 
 
-def _sqlalchemy(connector: Connector, context: BuildContext) -> Engine:
+def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.connectors.sqlalchemy import build
 
-    return build(connector, context)
+    return build(connector, builder)
 
+
+Builder: TypeAlias = Callable[[Connector, EngineBuilder], Engine]
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(
     {

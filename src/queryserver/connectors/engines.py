@@ -1,4 +1,4 @@
-"""Which data sources there are, who may use them, and the engine behind each."""
+"""All connectors of this process: which there are, who may use them, and the engine that is open for each."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """An engine and how many statements, sessions and looks are in it."""
+    """An engine and the number of its uses: statements, sessions and metadata queries."""
 
     connector: Connector
     engine: Engine
@@ -41,7 +41,7 @@ class _Kept:
 class EngineUses:
     """Builds engines at their first use and counts uses.
 
-    A retired engine takes no new use. What is in it goes on; with the last use it is closed.
+    A retired engine takes no new use. Its uses go on; with the last one it is closed.
     """
 
     def __init__(self, build: Callable[[Connector], Engine], metrics: StatementMetrics = UNMEASURED) -> None:
@@ -61,7 +61,7 @@ class EngineUses:
             self._kept.setdefault(_key(connector), _Kept(connector, engine))
 
     def engine(self, connector: Connector) -> Engine:
-        """The engine of this version, to ask what it can do; not to open anything in."""
+        """The engine of this version, for its capabilities; not to open anything in it."""
         return self._of(connector).engine
 
     @asynccontextmanager
@@ -115,7 +115,7 @@ class EngineUses:
         return kept
 
     def _close_aside(self, kept: _Kept) -> None:
-        """Whoever used it last does not wait for its connections to close; `aclose` does."""
+        """The last user does not wait for its connections to close; `aclose` does."""
         closing = asyncio.create_task(self._close(kept), name=f"retired-engine-{kept.connector.key}")
         self._closings.add(closing)
         closing.add_done_callback(self._closings.discard)
@@ -132,20 +132,15 @@ def _key(connector: Connector) -> tuple[str, int]:
     return connector.key, connector.version
 
 
-_OTHER_NAMES = {"beeswax": "hive"}
-_TRY_AGAIN_S = 2.0
-
-
-async def _none_stored() -> tuple[int, Sequence[Connector]]:
-    return 0, ()
+_RETRY_S = 2.0
 
 
 class Connectors:
     """The configured connectors and the stored ones; engines are built when first used.
 
-    Stored ones are known as they were when they were last read. `read_stored` gives the number of their state, too.
-    One that this server cannot run is not offered. Keys of `wheel` come first, in that order; `default` is the key, id
-    or display name of the main one; both without regard to case. Use `watching()` to hear of changes between calls.
+    Stored ones are those of the last reading; `read_stored` returns the number of their state, too. One that this
+    server cannot run is not offered. Keys of `wheel` come first, in that order; `default` is the key, id or display
+    name of the main one; both without regard to case. `watching()` reads changes between calls.
     """
 
     def __init__(
@@ -155,7 +150,7 @@ class Connectors:
         build: Callable[[Connector], Engine],
         wheel: Sequence[str] = (),
         default: str = "",
-        read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] = _none_stored,
+        read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] | None = None,
         metrics: StatementMetrics = UNMEASURED,
     ) -> None:
         self._configured = {connector.key.casefold(): connector for connector in connectors}
@@ -184,11 +179,11 @@ class Connectors:
             await asyncio.gather(watcher, return_exceptions=True)
 
     def may_have_changed(self) -> None:
-        """Somebody said so, or could not have told us if they had."""
+        """After a notice of a change, or after a time in which notices could be lost."""
         self._stale.set()
 
     async def changes(self) -> AsyncGenerator[None]:
-        """One item after each change of the stored connectors, however many came since the last."""
+        """One item after changes of the stored connectors; several changes may share one."""
         seen = self._changes
         while True:
             async with self._changed:
@@ -198,7 +193,7 @@ class Connectors:
             yield
 
     async def at_least(self, version: int) -> None:
-        """Returns once this process knows the stored connectors in this state, or a later one.
+        """Returns once this process has read the stored connectors in this state, or a later one.
 
         Raises DatabaseUnavailable.
         """
@@ -214,9 +209,9 @@ class Connectors:
             await self._read()
 
     def resolve(self, user: User, name: str | None) -> Connector:
-        """The connector that a caller means (Contract editor 1.7).
+        """The connector of a name (Contract editor 1.7).
 
-        Raises UnknownDialect, also when the caller may not use what was named: the two are not told apart. Raises
+        Raises UnknownDialect, also when the caller may not use the connector: the answers are the same. Raises
         NotSupported for a stored one that the caller may use and no server of this build can run.
         """
         wanted = _usual((name or "").strip())
@@ -224,7 +219,10 @@ class Connectors:
         key = key_named(wanted, [(one.key, one.dialect) for one in visible.values()])
         found = self.default_sql(user) if not wanted else None if key is None else visible[key]
         if found is None:
-            self._refuse_idle(user, wanted)
+            for connector, error in self._idle.values():
+                is_meant = wanted in (connector.key, connector.dialect)
+                if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
+                    raise copy(error)  # raised again and again, one object would gather tracebacks
             raise self.unknown(user, name or "")
         return found
 
@@ -241,14 +239,14 @@ class Connectors:
         return next((one for one in self._mains if one.open_to(user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
-        """The one that is meant without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
+        """The connector of calls without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
         main = self.main(user)
         if main is not None and _takes_sql(main):
             return main
         return next((one for one in self._listed if _takes_sql(one) and one.open_to(user)), None)
 
     def find(self, key: str) -> Connector | None:
-        """The connector of that key that runs here, whoever asks."""
+        """The connector of that key that runs here, without regard to rights."""
         return self._connectors.get(key.casefold())
 
     def known(self, key: str) -> Connector | None:
@@ -259,7 +257,7 @@ class Connectors:
         return found
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
-        """Keys and dialect of history entries that a name chooses; an unknown one chooses nothing."""
+        """Keys and dialect of the history entries of a name; an unknown name has none."""
         wanted = _usual(name)
         if wanted in self._connectors and self._connectors[wanted].dialect != wanted:
             return (self._connectors[wanted].key,), None
@@ -276,30 +274,30 @@ class Connectors:
             raise PermissionDenied("You may no longer use the connector of this operation.")
 
     def engine(self, connector: Connector) -> Engine:
-        """The engine of a connector as it is now, to ask what it can do. Raises EngineUnavailable: it was deleted."""
+        """The engine of a connector as it is now, for its capabilities. Raises EngineUnavailable: it was deleted."""
         return self._engines.engine(self._present(connector))
 
     def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
-        """The engine of a connector as it is now, for whatever is opened in it; it stays open while inside.
+        """The engine of a connector as it is now; it stays open while inside.
 
         Raises EngineUnavailable: the connector was deleted.
         """
         return self._engines.using(self._present(connector))
 
     def data_of(self, connector: Connector) -> str | None:
-        """The name of the data that only one process can have; None where any process may."""
+        """The name of the data that only one process can have open; None where any process may."""
         return _data(connector, self.engine(connector))
 
     def runnable_by(self, held: Collection[str]) -> Sequence[str]:
-        """Keys of connectors whose statements a process may run that holds these data."""
+        """Keys of the connectors whose statements a process may run that holds these data."""
         return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
 
     def data_to_hold(self) -> frozenset[str]:
-        """Names of the data of connectors that only one process can have."""
+        """Names of the data of connectors that only one process can have open."""
         return frozenset(data for one in self._connectors.values() if (data := self.data_of(one)) is not None)
 
     def data_in_use(self) -> frozenset[str]:
-        """Names of such data of all engines that may be open, those of former versions too."""
+        """The same of all open engines, those of former versions too."""
         return frozenset(data for one, engine in self._engines.open_engines() if (data := _data(one, engine)))
 
     async def discard_engines(self, data: str) -> None:
@@ -307,7 +305,6 @@ class Connectors:
         await self._engines.discard(lambda connector, engine: _data(connector, engine) == data)
 
     async def aclose(self) -> None:
-        """Close all engines."""
         await self._engines.aclose()
 
     def _arrange(self) -> None:
@@ -324,15 +321,9 @@ class Connectors:
             raise EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
         return present
 
-    def _refuse_idle(self, user: User, wanted: str) -> None:
-        for connector, error in self._idle.values():
-            is_meant = wanted in (connector.key, connector.dialect)
-            if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
-                raise copy(error)  # raised again and again, one object would gather tracebacks
-
     async def _read(self) -> None:
         """The caller has `_reading`."""
-        version, stored = await self._read_stored()
+        version, stored = await self._read_stored() if self._read_stored else (0, ())
         running, idle = dict[str, Connector](), dict[str, tuple[Connector, Exception]]()
         for connector in stored:
             try:
@@ -346,7 +337,7 @@ class Connectors:
             else:
                 running[connector.key] = connector
         configured = {key: one for key, one in self._configured.items() if key not in running and key not in idle}
-        # From here on without a wait: nobody sees one half of a change.
+        # From here on without a wait: no task sees one half of a change.
         self.version, self._connectors, self._idle = version, {**configured, **running}, idle
         self._arrange()
         self._engines.retire_all_but(self._connectors.values())
@@ -363,8 +354,8 @@ class Connectors:
             except DatabaseUnavailable:
                 log.warning("stored connectors not read: the database is out of reach")
                 self._stale.set()
-                await asyncio.sleep(_TRY_AGAIN_S)
-            except Exception:  # the outer wall of a task: the next change must be heard
+                await asyncio.sleep(_RETRY_S)
+            except Exception:  # the outer wall of a task: it must read the next change
                 log.exception("stored connectors not read")
 
 
@@ -378,7 +369,7 @@ def _data(connector: Connector, engine: Engine) -> str | None:
 
 
 def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
-    """Of connectors, given by key and dialect, the key of the one that a name means, by the rules of `resolve`."""
+    """The key of the connector of a name, by the rules of `resolve`; `among`: keys and dialects."""
     wanted = _usual(name)
     dialect, key = _parts(wanted)
     meanings = (
@@ -390,9 +381,9 @@ def key_named(name: str, among: Sequence[tuple[str, str]]) -> str | None:
 
 
 def _usual(name: str) -> str:
-    """As names are compared: folded, older names of dialects replaced."""
+    """The form in which names are compared: folded; `beeswax` is an older name of `hive`."""
     folded = name.casefold()
-    return _OTHER_NAMES.get(folded, folded)
+    return "hive" if folded == "beeswax" else folded
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -1,16 +1,10 @@
-"""Why a connection failed, in words that tell nothing but what concerns it (Contract platform 5.8)."""
+"""Why a connection failed, and a text for the client without secrets and foreign addresses (Contract platform 5.8)."""
 
-import base64
 import re
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from urllib.parse import unquote, urlencode, urlsplit
-
-import orjson
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from urllib.parse import unquote, urlsplit
 
 from queryserver.connectors.model import MASK, SettingValue
 from queryserver.connectors.secrets import secrets_of
@@ -22,14 +16,11 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.identity.model import User
-from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, literal_address
-from queryserver.platform.outbound import Answered, Asked, Exchanges
+from queryserver.platform.addresses import HostRefused, UnknownHost, literal_address
 
-_MOST = 500
-_CAUSES = 10
+_MAX_CHARACTERS = 500
+_MAX_CAUSES = 10
 _LEAST_SECRET = 3
-_ELSEWHERE = "(address)"
 
 _REASONS: Sequence[tuple[type[BaseException], str]] = (
     (UnknownHost, "dns"),
@@ -44,14 +35,14 @@ _REASONS: Sequence[tuple[type[BaseException], str]] = (
     (ConnectionRefusedError, "refused"),
     (TimeoutError, "timeout"),
 )
-"""The first that an error is decides; then the first that one of its causes is."""
+"""The first kind that fits the error decides; then the first that fits one of its causes."""
 
-_WORDS = (
+_PATTERNS = (
     (re.compile(r"(?i)certificate|\btls\b|\bssl\b"), "tls"),
     (re.compile(r"(?i)timed? ?out|in time\b"), "timeout"),
     (re.compile(r"(?i)refused the connection|connection refused"), "refused"),
 )
-"""Adapters whose drivers hide the cause say it themselves."""
+"""For the messages of adapters whose drivers hide the cause."""
 
 _TRACE = re.compile(r"\s*(?:Traceback \(|File \"|at [\w.$<>]+\(|\.\.\. \d+ (?:more|common)|Caused by: )")
 _PLACES = re.compile(
@@ -75,15 +66,19 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         return "refused"  # no route, network unreachable, reset
     text = error.message if isinstance(error, QueryServerError) else ""
-    return next((reason for words, reason in _WORDS if words.search(text)), "other")
+    return next((reason for pattern, reason in _PATTERNS if pattern.search(text)), "other")
 
 
 def cleaned(error: BaseException, settings: Mapping[str, SettingValue], places: Sequence[tuple[str, int]]) -> str:
-    """What to tell of an error: no trace, no secret, no address or file but those that the settings name."""
+    """The text of an error: no trace, no secret, no address or file but those that the settings name."""
     if isinstance(error, QueryServerError):
         text = error.message
+    elif isinstance(error, TimeoutError):
+        text = "No connection came about in time."
+    elif isinstance(error, ConnectionRefusedError):
+        text = "The connection was refused."
     elif isinstance(error, OSError):
-        text = _of_the_system(error)
+        text = "No connection could be made."
     else:
         text = "The test failed; the log of this server says why."
     lines = list[str]()
@@ -92,29 +87,21 @@ def cleaned(error: BaseException, settings: Mapping[str, SettingValue], places: 
             break
         lines.append(line.strip())
     # Cut before the patterns, whose time grows with the text, and after them: a secret must not be torn.
-    text = " ".join(lines)[: 8 * _MOST]
+    text = " ".join(lines)[: 8 * _MAX_CHARACTERS]
     for secret in sorted(_secrets(settings), key=len, reverse=True):
         text = text.replace(secret, MASK)
     known = {host.lower() for host, _ in places}
-    text = _PLACES.sub(lambda found: _ELSEWHERE if _is_elsewhere(found[0], known) else found[0], text)
-    return _FILES.sub("(path)", text)[:_MOST].strip()
+    text = _PLACES.sub(lambda found: "(address)" if _is_foreign(found[0], known) else found[0], text)
+    return _FILES.sub("(path)", text)[:_MAX_CHARACTERS].strip()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     one: BaseException | None = error
-    for _ in range(_CAUSES):
+    for _ in range(_MAX_CAUSES):
         if one is None:
             return
         yield one
         one = one.__cause__ or one.__context__
-
-
-def _of_the_system(error: OSError) -> str:
-    if isinstance(error, TimeoutError):
-        return "No connection came about in time."
-    if isinstance(error, ConnectionRefusedError):
-        return "The connection was refused."
-    return "No connection could be made."
 
 
 def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
@@ -130,85 +117,13 @@ def _secrets(settings: Mapping[str, SettingValue]) -> set[str]:
     return {text for text in found if len(text) >= _LEAST_SECRET}
 
 
-def _is_elsewhere(found: str, known: Collection[str]) -> bool:
+def _is_foreign(place: str, known: Collection[str]) -> bool:
     """Whether it names a host that the settings do not; times of day look like addresses and are none."""
-    is_time = "://" not in found and literal_address(found) is None and re.fullmatch(r"[\d:]+", found) is not None
-    return not is_time and _host(found) not in known
-
-
-def _host(place: str) -> str:
     if "://" in place:
         try:
-            return urlsplit(place).hostname or ""
+            return (urlsplit(place).hostname or "") not in known
         except ValueError:
-            return ""
+            return True
     if literal_address(place) is not None:
-        return place.strip("[]").lower()
-    return place.rpartition(":")[0].lower()
-
-
-_REFUSED = frozenset({401, 403})
-_MAX_BYTES = 256 * 1024
-_SHOWN = 300
-
-
-@dataclass(frozen=True, slots=True)
-class RestQuestion:
-    """A GET that only a server of the type answers with an object that has `member`, a text."""
-
-    url: str
-    member: str
-    tells_version: bool = False
-    as_user: bool = False
-    """Names the caller the way WebHDFS wants it; the url has a query then."""
-    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-
-
-class RestAttempt:
-    """See `connectors.tests.Attempt`."""
-
-    def __init__(self, rules: AddressRules, question: "RestQuestion") -> None:
-        self._exchanges = Exchanges(rules)
-        self._question = question
-
-    @asynccontextmanager
-    async def login(self, user: User) -> AsyncGenerator["RestLogin"]:
-        """See the Protocol. The one exchange that there is proves the login, too."""
-        question, url = self._question, self._question.url
-        if question.as_user:
-            url = f"{url}&{urlencode({'user.name': user.username})}"
-        answer = await self._exchanges.send(Asked(url, headers=question.headers, max_bytes=_MAX_BYTES))
-        if answer.status in _REFUSED:
-            raise CredentialsRequired("The server refused the login.")
-        yield RestLogin(answer, question)
-
-    async def close(self) -> None:
-        await self._exchanges.__aexit__()
-
-
-class RestLogin:
-    """See `connectors.tests.LoggedIn`."""
-
-    def __init__(self, answer: Answered, question: "RestQuestion") -> None:
-        self._answer = answer
-        self._question = question
-
-    async def try_it(self) -> str | None:
-        """See the Protocol. Raises StatementRejected: the answer is not what such a server says."""
-        if self._answer.status != 200:
-            raise StatementRejected(f"The server answered with HTTP {self._answer.status}.")
-        try:
-            told = orjson.loads(self._answer.body)
-        except orjson.JSONDecodeError:
-            told = None
-        value = told.get(self._question.member) if isinstance(told, dict) else None
-        if not isinstance(value, str):
-            raise StatementRejected("The server answered, but not as one of this type.")
-        return value[:_SHOWN] if self._question.tells_version else None
-
-
-def basic(username: str, password: str) -> Mapping[str, str]:
-    """The header of a login; none without a user."""
-    if not username:
-        return {}
-    return {"Authorization": f"Basic {base64.b64encode(f'{username}:{password}'.encode()).decode()}"}
+        return place.strip("[]").lower() not in known
+    return re.fullmatch(r"[\d:]+", place) is None and place.rpartition(":")[0].lower() not in known

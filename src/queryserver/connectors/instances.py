@@ -3,64 +3,57 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, connector_right
-from queryserver.connectors.repository import ConnectorChecks, ConnectorRepository
+from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.secrets import masked, with_stored_secrets
+from queryserver.connectors.sources import ConnectorChecks
 from queryserver.connectors.types import Catalogue, Category, ConnectorType, Flags, complete_settings
 from queryserver.errors.base import NameTaken, QueryServerError, UnknownGroup, VersionConflict
 from queryserver.errors.statements import ConnectorRefused, ConnectorTypeNotFound, connector_not_found, immutable_field
 from queryserver.identity.model import User
-from queryserver.platform.logs import Audit, AuditEvent
+from queryserver.platform.logs import AUDIT, AuditEvent
 
-_LONGEST = 100
-
-
-class ConnectorEvent:
-    """What becomes of an event while its work is done."""
-
-    def __init__(self, subject: str) -> None:
-        self.subject = subject
-        """The id; before there is one, the name."""
-        self.outcome = "ok"
-
-
-class ConnectorAudit:
-    """Writes one event for each change and each refusal."""
-
-    def __init__(self, audit: Audit) -> None:
-        self._audit = audit
-
-    @contextmanager
-    def event(self, user: User, operation: str, subject: str | None) -> Generator[ConnectorEvent]:
-        """One event `connector.<operation>`; its outcome is `ok`, the code of the error, or `interrupted`."""
-        event, outcome = ConnectorEvent((subject or "")[:_LONGEST]), "interrupted"
-        try:
-            yield event
-            outcome = event.outcome
-        except QueryServerError as error:
-            outcome = error.code
-            raise
-        finally:
-            self._audit.record(
-                AuditEvent(
-                    user=user.username,
-                    effective_user=user.username,
-                    operation=f"connector.{operation}",
-                    path=event.subject,
-                    outcome=outcome,
-                )
-            )
-
-
-_ATTEMPTS = 5
+_CHANGE_ATTEMPTS = 5
 _LONGEST_NAME = 100
 _LONGEST_DESCRIPTION = 1000
 
-Settings = Mapping[str, SettingValue]
+Settings: TypeAlias = Mapping[str, SettingValue]
+
+
+@dataclass(slots=True)
+class ConnectorEvent:
+    """An audit event that is written when its work is done."""
+
+    subject: str
+    """The id; before there is one, the name."""
+    outcome: str = "ok"
+
+
+@contextmanager
+def connector_event(user: User, operation: str, subject: str | None) -> Generator[ConnectorEvent]:
+    """Write one audit event `connector.<operation>`; its outcome is `ok`, the code of the error, or `interrupted`."""
+    event, outcome = ConnectorEvent((subject or "")[:_LONGEST_NAME]), "interrupted"
+    try:
+        yield event
+        outcome = event.outcome
+    except QueryServerError as error:
+        outcome = error.code
+        raise
+    finally:
+        AUDIT.record(
+            AuditEvent(
+                user=user.username,
+                effective_user=user.username,
+                operation=f"connector.{operation}",
+                path=event.subject,
+                outcome=outcome,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +81,6 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class ShownType:
-    """A type and whether it runs here."""
-
     row: ConnectorType
     is_runnable: bool
 
@@ -128,12 +119,38 @@ class ShownInstance:
 
     @property
     def flags(self) -> Flags:
-        """Those of the type."""
         return self.row.flags if self.row else {}
 
 
-class ConnectorInstances:
-    """Stored connectors; who may do what beyond seeing is the business of the caller."""
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One table of the settings. `given` has a name, dialect, interface and settings."""
+
+    key: str
+    given: GivenConnector
+
+
+@dataclass(slots=True)
+class Installed:
+    """The result of an installation, in the order of the settings."""
+
+    added: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
+    updated: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
+    unchanged: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
+
+    @property
+    def message(self) -> str:
+        """A sentence for each of the three lists that is not empty."""
+        lists = (("Added", self.added), ("Updated", self.updated), ("Already installed", self.unchanged))
+        return ". ".join(
+            f"{words} connectors: {', '.join(f'{one.nice_name} ({one.dialect})' for one in members)}"
+            for words, members in lists
+            if members
+        )
+
+
+class StoredConnectors:
+    """The stored connectors. What a user may change is checked by the caller; only visibility is checked here."""
 
     def __init__(
         self,
@@ -141,24 +158,25 @@ class ConnectorInstances:
         records: ConnectorRepository,
         checks: ConnectorChecks,
         catalogue: Catalogue,
-        audit: ConnectorAudit,
         changed: Callable[[], Awaitable[None]],
         default_groups: tuple[str, ...],
         offers: Callable[[str], bool],
+        examples: Sequence[Example],
     ) -> None:
-        """`changed` is awaited after a change: then this process knows it.
+        """`changed` is awaited after a change: then this process has read it.
 
-        `default_groups` may use a new connector that names no groups; `offers` says whether listings have a dialect.
+        `default_groups` may use a new connector that names no groups; `offers`: whether listings have a dialect.
+        `examples` are installed by `install_examples`.
         """
         self._records = records
         self._checks = checks
         self._catalogue = catalogue
-        self._audit = audit
         self._changed = changed
         self._default_groups = default_groups
         self._offers = offers
+        self._examples = examples
         self._changing = asyncio.Lock()
-        """Changes that name no version take turns; those of other processes are few enough for `_ATTEMPTS`."""
+        """Changes that name no version take turns; those of other processes are few enough for `_CHANGE_ATTEMPTS`."""
 
     async def types(self) -> Sequence[ShownType]:
         """The catalogue as far as it is offered, in its order."""
@@ -203,8 +221,8 @@ class ConnectorInstances:
         VersionConflict.
         """
         is_new = given.id is None
-        with self._audit.event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
-            require_names(given, is_new=is_new)
+        with connector_event(user, "create" if is_new else "change", given.id or given.nice_name) as event:
+            _require_names(given, is_new=is_new)
             try:
                 if is_new:
                     instance = await self._create(given)
@@ -221,7 +239,7 @@ class ConnectorInstances:
 
     async def delete(self, user: User, connector_id: str) -> int:
         """Delete one that nothing uses; its id. Raises connector_not_found, connector_in_use."""
-        with self._audit.event(user, "delete", connector_id):
+        with connector_event(user, "delete", connector_id):
             instance = await self.stored(connector_id)
             await self._records.remove(instance.id)
         await self._changed()
@@ -230,13 +248,11 @@ class ConnectorInstances:
     async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
         """The instance as `user` sees it."""
         row = self._catalogue.get((instance.dialect, instance.interface))
-        hidden = masked(instance.settings)
-        runs = row is not None and await self._checks.is_runnable(row, instance.settings)
         return ShownInstance(
             instance=instance,
             row=row,
-            settings={**(row.defaults if row else {}), **hidden},
-            is_runnable=runs,
+            settings={**(row.defaults if row else {}), **masked(instance.settings)},
+            is_runnable=row is not None and await self._checks.is_runnable(row, instance.settings),
             shows_groups=user.is_admin,
         )
 
@@ -249,7 +265,7 @@ class ConnectorInstances:
         return instance
 
     async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
-        """What was given, or what is stored where it says nothing; a masked secret is the stored one.
+        """The given settings, or the stored ones where none are given; a masked secret is the stored one.
 
         Raises ConnectorRefused and its subclasses, ConnectorTypeNotFound.
         """
@@ -266,20 +282,12 @@ class ConnectorInstances:
 
     async def _create(self, given: GivenConnector) -> ConnectorInstance:
         draft = await self.draft(given, None)
-        return await self._records.create(
-            NewInstance(
-                nice_name=(given.nice_name or "").strip(),
-                dialect=draft.row.dialect,
-                interface=draft.row.interface,
-                description=given.description or "",
-                settings=draft.settings,
-                groups=self._default_groups if given.groups is None else given.groups,
-            )
-        )
+        groups = self._default_groups if given.groups is None else given.groups
+        return await self._records.create(_new_instance(given, draft, groups))
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
-        """Who names no version wants the present one, also when another change comes between reading and writing."""
-        for attempt in range(_ATTEMPTS):
+        """Without a version in the call the present one is changed, also when another change comes in between."""
+        for attempt in range(_CHANGE_ATTEMPTS):
             instance = await self.stored(given.id or "")
             draft = await self.draft(given, instance)
             if given.version is not None and given.version != instance.version:
@@ -295,7 +303,7 @@ class ConnectorInstances:
             try:
                 return await self._records.change(instance, new)
             except VersionConflict:
-                if given.version is not None or attempt == _ATTEMPTS - 1:
+                if given.version is not None or attempt == _CHANGE_ATTEMPTS - 1:
                     raise
         raise connector_not_found(given.id)
 
@@ -320,8 +328,76 @@ class ConnectorInstances:
             raise ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
         return row
 
+    async def install_examples(self, user: User) -> Installed:
+        """Install the connectors of the settings; instances that were edited since stay as they are.
 
-def require_names(given: GivenConnector, *, is_new: bool) -> None:
+        Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key.
+        """
+        drafts = await self._example_drafts()
+        done = Installed()
+        try:
+            for example in self._examples:
+                await self._install_example(user, example.given, drafts[example.key], done)
+        finally:
+            if done.added or done.updated:
+                await self._changed()
+        return done
+
+    async def _example_drafts(self) -> Mapping[str, Draft]:
+        found, problems, names = dict[str, Draft](), dict[str, list[str]](), set[str]()
+        granted = {group for example in self._examples for group in example.given.groups or ()}
+        unknown_groups = await self._records.unknown_groups(granted)
+        for example in self._examples:
+            try:
+                _require_names(example.given, is_new=True)
+                found[example.key] = await self.draft(example.given, None)
+            except ConnectorRefused as refused:
+                problems[example.key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
+            except ConnectorTypeNotFound as unknown:
+                problems[example.key] = [unknown.message]
+            for group in sorted(unknown_groups & set(example.given.groups or ())):
+                problems.setdefault(example.key, []).append(f"groups: {UnknownGroup(group).message}")
+            name = _folded_name(example.given)
+            if name in names:
+                problems.setdefault(example.key, []).append("nice_name: Another table has the same.")
+            names.add(name)
+        if problems:
+            raise ConnectorRefused(problems, "The connectors of the settings are not valid.")
+        return found
+
+    async def _install_example(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
+        present = await self._named(_folded_name(given))
+        # Grants that an operator changed since stay, when the table names none.
+        default_groups = None if present else self._default_groups
+        new = _new_instance(given, draft, default_groups if given.groups is None else given.groups)
+        # A digest of the secrets would help to guess a weak password: only masked settings go in.
+        content = [given.nice_name, draft.row.dialect, draft.row.interface, masked(draft.settings), given.groups]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        new = replace(new, example_digest=digest)
+        if present is not None and not _is_outdated(present, new):
+            done.unchanged.append(present)
+            return
+        operation = "change" if present else "create"
+        try:
+            with connector_event(user, operation, str(present.id) if present else new.nice_name) as event:
+                if present is not None:
+                    done.updated.append(await self._records.change(present, new))
+                else:
+                    done.added.append(created := await self._records.create(new))
+                    event.subject = str(created.id)
+        except UnknownGroup as error:
+            raise ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
+        except (NameTaken, VersionConflict):
+            # Another call is changing it at the same time: its result stays.
+            if (stored := await self._named(_folded_name(given))) is not None:
+                done.unchanged.append(stored)
+
+    async def _named(self, folded_name: str) -> ConnectorInstance | None:
+        stored = (await self._records.all()).instances
+        return next((one for one in stored if one.nice_name.casefold() == folded_name), None)
+
+
+def _require_names(given: GivenConnector, *, is_new: bool) -> None:
     """Raises ConnectorRefused for names that are missing, too long or cannot be shown."""
     problems = dict[str, list[str]]()
     if given.nice_name is None:
@@ -337,141 +413,24 @@ def require_names(given: GivenConnector, *, is_new: bool) -> None:
         raise ConnectorRefused(problems)
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One table of the settings. `given` has a name, dialect, interface and settings."""
-
-    key: str
-    given: GivenConnector
-
-
-@dataclass(slots=True)
-class Installed:
-    """What was done with which instance, in the order of the settings."""
-
-    added: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
-    updated: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
-    unchanged: list[ConnectorInstance] = field(default_factory=list[ConnectorInstance])
-
-    @property
-    def message(self) -> str:
-        """A sentence for each of the three that has members."""
-        return ". ".join(
-            f"{words} connectors: {', '.join(f'{one.nice_name} ({one.dialect})' for one in members)}"
-            for words, members in (
-                ("Added", self.added),
-                ("Updated", self.updated),
-                ("Already installed", self.unchanged),
-            )
-            if members
-        )
-
-
-class ConnectorExamples:
-    """Installs what the settings name; those that were edited since are left alone."""
-
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        *,
-        records: ConnectorRepository,
-        instances: ConnectorInstances,
-        audit: ConnectorAudit,
-        changed: Callable[[], Awaitable[None]],
-        default_groups: tuple[str, ...],
-    ) -> None:
-        self._examples = examples
-        self._records = records
-        self._instances = instances
-        self._audit = audit
-        self._changed = changed
-        self._default_groups = default_groups
-
-    async def install(self, user: User) -> Installed:
-        """Nothing is installed unless everything is valid. Raises ConnectorRefused with `errors` by key."""
-        drafts = await self._valid_drafts()
-        done = Installed()
-        try:
-            for example in self._examples:
-                await self._install(user, example.given, drafts[example.key], done)
-        finally:
-            if done.added or done.updated:
-                await self._changed()
-        return done
-
-    async def _valid_drafts(self) -> Mapping[str, Draft]:
-        found, problems, names = dict[str, Draft](), dict[str, list[str]](), set[str]()
-        granted = {group for example in self._examples for group in example.given.groups or ()}
-        unknown_groups = await self._records.unknown_groups(granted)
-        for example in self._examples:
-            try:
-                require_names(example.given, is_new=True)
-                found[example.key] = await self._instances.draft(example.given, None)
-            except ConnectorRefused as refused:
-                problems[example.key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
-            except ConnectorTypeNotFound as unknown:
-                problems[example.key] = [unknown.message]
-            for group in sorted(unknown_groups & set(example.given.groups or ())):
-                problems.setdefault(example.key, []).append(f"groups: {UnknownGroup(group).message}")
-            name = _key(example.given)
-            if name in names:
-                problems.setdefault(example.key, []).append("nice_name: Another table has the same.")
-            names.add(name)
-        if problems:
-            raise ConnectorRefused(problems, "The connectors of the settings are not valid.")
-        return found
-
-    async def _install(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
-        stored = {one.nice_name.casefold(): one for one in (await self._records.all()).instances}
-        present = stored.get(_key(given))
-        new = self._new(given, draft, present)
-        if present is not None and not _is_outdated(present, new):
-            done.unchanged.append(present)
-            return
-        operation = "change" if present else "create"
-        try:
-            with self._audit.event(user, operation, str(present.id) if present else new.nice_name) as event:
-                if present is not None:
-                    done.updated.append(await self._records.change(present, new))
-                else:
-                    done.added.append(created := await self._records.create(new))
-                    event.subject = str(created.id)
-        except UnknownGroup as error:
-            raise ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
-        except (NameTaken, VersionConflict):
-            # Somebody else is just at it: what they leave is theirs.
-            done.unchanged += await self._named(_key(given))
-
-    async def _named(self, name: str) -> Iterable[ConnectorInstance]:
-        return [one for one in (await self._records.all()).instances if one.nice_name.casefold() == name]
-
-    def _new(self, given: GivenConnector, draft: Draft, present: ConnectorInstance | None) -> NewInstance:
-        """Grants that an operator changed since stay, when the table names none."""
-        usual = None if present else self._default_groups
-        return NewInstance(
-            nice_name=(given.nice_name or "").strip(),
-            dialect=draft.row.dialect,
-            interface=draft.row.interface,
-            description=given.description or "",
-            settings=draft.settings,
-            groups=usual if given.groups is None else given.groups,
-            example_digest=_digest(given, draft),
-        )
-
-
-def _key(given: GivenConnector) -> str:
+def _folded_name(given: GivenConnector) -> str:
     return (given.nice_name or "").strip().casefold()
 
 
 def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
-    """Whether this call put it there, nobody edited it since, and it is another now. Its type can never change."""
+    """Whether it comes from the settings, was not edited since, and differs from them; its type cannot change."""
     is_ours = present.example_digest is not None
     is_same_type = (present.dialect, present.interface) == (new.dialect, new.interface)
     differs = present.example_digest != new.example_digest or present.settings != new.settings
     return is_ours and is_same_type and differs
 
 
-def _digest(given: GivenConnector, draft: Draft) -> str:
-    """Of what lies in the open anyway: a digest of a weak password would tell it."""
-    content = [given.nice_name, draft.row.dialect, draft.row.interface, masked(draft.settings), given.groups]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+def _new_instance(given: GivenConnector, draft: Draft, groups: tuple[str, ...] | None) -> NewInstance:
+    return NewInstance(
+        nice_name=(given.nice_name or "").strip(),
+        dialect=draft.row.dialect,
+        interface=draft.row.interface,
+        description=given.description or "",
+        settings=draft.settings,
+        groups=groups,
+    )

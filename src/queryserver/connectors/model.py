@@ -1,4 +1,4 @@
-"""A place that statements can be sent to (Contract platform 5: interpreter)."""
+"""Connectors, the data sources of statements, and the stored instances of some of them (Contract platform 5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class Connector:
 
     @property
     def reference(self) -> str:
-        """The name by which calls choose it (Contract editor 1.7); that of an instance says its dialect, too."""
+        """The name in calls (Contract editor 1.7); that of an instance begins with its dialect."""
         return f"{self.dialect}-{self.key}" if self.is_stored else self.key
 
     def open_to(self, user: User) -> bool:
@@ -60,11 +60,10 @@ class Connector:
 SettingValue: TypeAlias = str | int | float | bool
 
 MASK = "********"
-"""Stands in answers where a secret is, and in calls for "unchanged"."""
+"""The text of a secret in answers; in calls it means "unchanged"."""
 
 
 def connector_right(connector_id: int) -> str:
-    """The right that opens an instance (Contract platform 4.3)."""
     return f"connector:{connector_id}"
 
 
@@ -79,32 +78,30 @@ class ConnectorInstance:
     description: str
     """Empty: that of the type."""
     settings: Mapping[str, SettingValue] = field(repr=False)
-    """What differs from nothing: every name that was ever given or that the type lists."""
+    """Every name that was ever given or that the type lists."""
     groups: tuple[str, ...]
     """Groups with the right to it, sorted."""
     version: int
     last_modified: datetime
     example_digest: str | None = None
-    """What `examples/install` put here and nobody edited since; None: not from there, or edited."""
+    """Digest of what `examples/install` stored; None: it comes from a call, or was edited since."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewInstance:
-    """An instance to be stored."""
-
     nice_name: str
     dialect: str
     interface: str
     description: str
     settings: Mapping[str, SettingValue] = field(repr=False)
     groups: tuple[str, ...] | None
-    """None: whoever has it keeps it."""
+    """None: the grants stay as they are."""
     example_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredInstances:
-    """All instances by ascending id, and the number of the state that they are."""
+    """All instances by ascending id, and the number of their state."""
 
     version: int
     instances: tuple[ConnectorInstance, ...]

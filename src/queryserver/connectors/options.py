@@ -1,8 +1,9 @@
 """The options of connectors: one model per interface (Contract platform 5.11).
 
-A model is the only description of what an interface takes: names, types, ranges, defaults and meaning. The catalogue
-makes its templates of it, `read_options` validates with it, the builder of the engine gets an instance, and
-docs/engines.md has its table. A docstring below an option is its line there.
+A model is the only description of the options of an interface: names, types, ranges, defaults and meaning. The
+catalogue makes its templates of it, `read_options` validates with it, the builder of the engine gets an instance, and
+docs/engines.md has its table. A docstring below an option is its line there. A new interface gets a model here; a new
+dialect of HiveServer2 a row of `HS2_OPTIONS`.
 """
 
 import re
@@ -15,16 +16,14 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
-from pydantic.fields import FieldInfo
 
 from queryserver.connectors.model import SettingValue
 from queryserver.errors.base import ConfigurationError
 from queryserver.errors.statements import ConnectorRefused, driver_not_allowed, host_not_allowed, option_not_allowed
 from queryserver.platform.addresses import AddressRules, HttpServer, Place
 from queryserver.platform.settings.editor import ConnectorPolicySettings
+from queryserver.platform.text import boolean_of
 
-_TRUE = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
-_FALSE = frozenset({"false", "0", "no", "off", "n", "f", "nay", ""})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _AMOUNT = re.compile(r"(?P<number>\d{1,12}(\.\d{1,6})?)\s*(?P<prefix>[KMGT]i?)?B", re.IGNORECASE)
 _SHOWN = 60  # characters of a name that a client gave
@@ -53,7 +52,7 @@ class Problem:
 
 
 class OptionsRefused(ConfigurationError):
-    """Options that this server does not take. The lines of the message name their place in the settings file."""
+    """Options that are not valid. The lines of the message name their place in the settings file."""
 
     def __init__(self, key: str, found: Sequence[Problem]) -> None:
         super().__init__(sorted(f"notebook.interpreters.{key}.options.{one.setting}: {one.text}." for one in found))
@@ -68,7 +67,7 @@ class OptionsRefused(ConfigurationError):
 
 
 class Refused(ValueError):
-    """Raised by validators: the texts and kinds of what is wrong with one option."""
+    """Raised by validators: the texts and kinds of the problems of one option."""
 
     def __init__(self, *found: tuple[str, Kind]) -> None:
         super().__init__("refused")
@@ -82,14 +81,14 @@ def invalid(text: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class OptionRules:
-    """What the settings of the server permit; validators get it as their context."""
+    """The limits that the settings of the server set; the context of validators."""
 
     policy: ConnectorPolicySettings
     addresses: AddressRules
     is_stored: bool = False
-    """Only the hosts of stored connectors are checked: the operator's own are resolved when they are connected to."""
+    """Only hosts of stored connectors are checked here: those of the settings file are resolved at each connection."""
     is_own_database: Callable[[str, int, str], bool] = lambda _host, _port, _name: False
-    """Whether host, port and name are those of the service's own database, as far as their text tells."""
+    """Whether the texts of host, port and name are those of the service's own database."""
 
     def refused_host(self, host: str, port: int) -> list[tuple[str, Kind]]:
         """At most one problem: the address may not be connected to (Contract platform 5.11: Hosts)."""
@@ -98,13 +97,12 @@ class OptionRules:
 
 
 def rules_of(info: ValidationInfo) -> OptionRules:
-    """The context of a validation."""
     rules: OptionRules = info.context  # type: ignore[assignment]
     return rules
 
 
 class Options(BaseModel):
-    """What one interface takes."""
+    """The options of one interface."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
@@ -123,7 +121,7 @@ def read_options(
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """What a validation found, by option."""
+    """The problems that a validation found, by option."""
     found = list[Problem]()
     for one in error.errors(include_url=False, include_input=False):
         setting = str(one["loc"][0])
@@ -142,18 +140,13 @@ UNLISTED: Final = "unlisted"
 
 
 def listed_options(model: type[Options]) -> dict[str, SettingValue]:
-    """What the listing of types shows: default values, and examples where there is none."""
-    return {
-        field.alias or name: _shown(field)
-        for name, field in model.model_fields.items()
-        if UNLISTED not in field.metadata
-    }
-
-
-def _shown(field: FieldInfo) -> SettingValue:
-    if field.examples:
-        return field.examples[0]
-    return field.default if isinstance(field.default, str | int | bool) else ""
+    """The options as the listing of types shows them: with default values, and examples where there is none."""
+    listed = dict[str, SettingValue]()
+    for name, field in model.model_fields.items():
+        if UNLISTED not in field.metadata:
+            default = field.default if isinstance(field.default, str | int | bool) else ""
+            listed[field.alias or name] = field.examples[0] if field.examples else default
+    return listed
 
 
 # Types of options. All but secrets ignore blanks around a text; booleans and numbers may be texts.
@@ -170,11 +163,8 @@ def _required(value: Any) -> str:
 
 
 def flag_of(value: object) -> bool | None:
-    """The boolean that a value or a word stands for; None: neither."""
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower()
-    return True if word in _TRUE else False if word in _FALSE else None
+    """The boolean of an option, which may be a text; an empty text means false. None: it is no boolean."""
+    return value if isinstance(value, bool) else boolean_of(str(value).strip() or "false")
 
 
 def _flag(value: Any) -> bool:
@@ -184,8 +174,6 @@ def _flag(value: Any) -> bool:
 
 
 def whole(least: int, most: int | None = None) -> BeforeValidator:
-    """An integer from `least` to `most`."""
-
     def read(value: Any) -> int:
         text = "" if isinstance(value, bool) else _text(value)
         if _WHOLE.fullmatch(text) and least <= int(text) and (most is None or int(text) <= most):
@@ -209,7 +197,7 @@ def choice(*words: str) -> BeforeValidator:
 
 
 def _http_url(value: Any, info: ValidationInfo) -> str:
-    """To where the rules permit, without a login."""
+    """An address that the rules permit, without a login."""
     text = _text(value)
     found: list[tuple[str, Kind]] = [] if text else [("must be given", ConnectorRefused)]
     try:
@@ -284,7 +272,7 @@ Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), AfterValidator(_no_t
 
 
 class GeneralOptions(Options):
-    """What every connector that runs here takes besides (Contract editor 13, marked c); absent: that of `[editor]`."""
+    """Further options of every connector that runs here (Contract editor 13, marked c); absent: those of `[editor]`."""
 
     statement_timeout_s: Annotated[int | None, whole(1)] = None
     metadata_timeout_s: Annotated[int | None, whole(1)] = None
@@ -305,8 +293,7 @@ class SqliteOptions(Options):
 
 
 def _amount(value: Any) -> str:
-    text = _text(value)
-    if not _AMOUNT.fullmatch(text):
+    if not _AMOUNT.fullmatch(text := _text(value)):
         raise invalid("must be a number and its unit, such as 512MB or 2GB")
     return text
 
@@ -315,8 +302,7 @@ def _bytes(value: Any) -> int | None:
     """0B: no temporary files."""
     if not (text := _text(value)):
         return None
-    found = _AMOUNT.fullmatch(text)
-    if found is None:
+    if (found := _AMOUNT.fullmatch(text)) is None:
         raise invalid("must be a number and its unit, such as 512MB or 20GB")
     prefix = (found["prefix"] or "").upper()
     base = 1024 if prefix.endswith("I") else 1000
@@ -335,17 +321,16 @@ class DuckdbOptions(SqliteOptions):
 
 
 def _over_tls(value: str, info: ValidationInfo) -> str:
-    url: str = info.data.get("url", "")
-    if value != "NONE" and url and not (HttpServer(url).is_tls or _is_loopback(HttpServer(url).host)):
+    if value == "NONE" or not (url := info.data.get("url", "")):
+        return value
+    server = HttpServer(url)
+    try:
+        is_loopback = ip_address(server.host).is_loopback
+    except ValueError:
+        is_loopback = server.host == "localhost"
+    if not (server.is_tls or is_loopback):
         raise invalid("needs an https url unless the host is this machine")
     return value
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class TrinoOptions(Options):

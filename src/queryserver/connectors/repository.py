@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import asyncpg
 import orjson
@@ -11,31 +10,13 @@ import structlog
 
 from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, StoredInstances, connector_right
 from queryserver.connectors.secrets import masked, secrets_of, without_secrets
-from queryserver.connectors.types import ConnectorType
 from queryserver.errors.base import NameTaken, UnknownGroup, VersionConflict
 from queryserver.errors.statements import connector_in_use, connector_not_found
 from queryserver.platform.database import Connection, Database, notify
 from queryserver.platform.deployment import Sealer
 
 CHANGED = "connectors"
-"""Kind of the notice that tells every instance of a change; its subject is the number of the new state."""
-
-
-class ConnectorChecks(Protocol):
-    """What this server can say about settings without connecting to anything."""
-
-    async def require_valid(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> None:
-        """Raises ConnectorRefused, or the subclass that fits, with a text for each setting that is wrong.
-
-        `settings` are complete and of the types that `row` wants. A driver that is not installed is no mistake of
-        theirs.
-        """
-        ...
-
-    async def is_runnable(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> bool:
-        """Whether this server has what it needs to run statements through them."""
-        ...
-
+"""Kind of the notice to every server about a change; its subject is the number of the new state."""
 
 log = structlog.get_logger(__name__)
 
@@ -74,24 +55,19 @@ _GRANT = """
     on conflict do nothing
 """
 
-_BURY = """
+_DELETE = """
     update connectors set settings = '[]', sealed_secrets = null, description = '', example_digest = null,
         version = version + 1, changed_at = now(), deleted_at = now()
     where id = $1
 """
 
-# The objects go with their scopes.
-_FORGET_INDEX = "delete from metadata_scopes where connector = $1 and stored"
-
-_AT_WORK = "select count(*) from statements where connector = $1 and state in ('waiting', 'running')"
-
-
-_NAMED = "select id::text from connectors where deleted_at is null and (id::text = $1 or dialect = $1) order by id"
-
 
 async def keys_named(database: Database, name: str) -> list[str]:
-    """Ids, as text, of the stored connectors that an id or a dialect means."""
-    return [row["id"] for row in await database.fetch(_NAMED, name)]
+    """Ids, as text, of the stored connectors with this id or dialect."""
+    rows = await database.fetch(
+        "select id::text from connectors where deleted_at is null and (id::text = $1 or dialect = $1) order by id", name
+    )
+    return [row["id"] for row in rows]
 
 
 class ConnectorRepository:
@@ -119,7 +95,7 @@ class ConnectorRepository:
         return self._instance(row) if row else None
 
     async def create(self, new: NewInstance) -> ConnectorInstance:
-        """Store a new one, under an id that was never used. Raises ConnectorNameTaken, UnknownGroup."""
+        """Store a new one, under an id that was never used. Raises NameTaken, UnknownGroup."""
         async with self._changing() as connection:
             await _require_free_name(connection, new.nice_name)
             values = self._changeable(new)
@@ -132,7 +108,7 @@ class ConnectorRepository:
     async def change(self, instance: ConnectorInstance, new: NewInstance) -> ConnectorInstance:
         """Replace what is changeable of `instance`, whose version must still be the stored one.
 
-        Raises VersionConflict, ConnectorNotFound, ConnectorNameTaken, UnknownGroup.
+        Raises VersionConflict, connector_not_found, NameTaken, UnknownGroup.
         """
         async with self._changing() as connection:
             await _require_free_name(connection, new.nice_name, besides=instance.id)
@@ -149,31 +125,34 @@ class ConnectorRepository:
             return await self._present(connection, instance.id)
 
     async def remove(self, connector_id: int) -> ConnectorInstance:
-        """Leave only a tombstone of names; grants and index rows go with it.
+        """Keep a tombstone with its names; delete the rest, grants and index rows included.
 
-        Raises ConnectorNotFound, ConnectorInUse while a statement of it waits or runs.
+        Raises connector_not_found, connector_in_use while a statement of it waits or runs.
         """
         if not 0 < connector_id <= _INT64_MAX:
             raise connector_not_found(connector_id)
         async with self._changing() as connection:
             removed = await self._present(connection, connector_id)
-            at_work = await connection.fetchval(_AT_WORK, str(connector_id))
-            if at_work:
+            count = await connection.fetchval(
+                "select count(*) from statements where connector = $1 and state in ('waiting', 'running')",
+                str(connector_id),
+            )
+            if count:
                 raise connector_in_use(
-                    f"Statements of this connector that wait or run: {at_work}.", beside={"running": at_work}
+                    f"Statements of this connector that wait or run: {count}.", beside={"running": count}
                 )
-            await connection.execute(_BURY, connector_id)
+            await connection.execute(_DELETE, connector_id)
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
-            await connection.execute(_FORGET_INDEX, str(connector_id))
+            # The objects of the search index go with their scopes.
+            await connection.execute("delete from metadata_scopes where connector = $1 and stored", str(connector_id))
             return removed
 
     async def unknown_groups(self, names: AbstractSet[str]) -> frozenset[str]:
-        """Those names that no group has."""
         rows = await self._database.fetch("select name from groups where name = any($1::text[])", list(names))
         return frozenset(names - {row["name"] for row in rows})
 
     async def reseal(self) -> tuple[int, int]:
-        """Encrypt all secrets anew with the present key: how many instances that were, and of how many it is lost.
+        """Encrypt all secrets anew with the present key: the number of instances done, and of those without a key.
 
         A secret whose key is unknown stays as it is.
         """
@@ -246,8 +225,9 @@ async def _require_free_name(connection: Connection, name: str, *, besides: int 
 
 
 async def _grant(connection: Connection, connector_id: int, groups: tuple[str, ...]) -> None:
-    known = await connection.fetch("select name from groups where name = any($1::text[]) for share", list(groups))
+    rows = await connection.fetch("select name from groups where name = any($1::text[]) for share", list(groups))
+    known = {row["name"] for row in rows}
     for name in groups:
-        if name not in {row["name"] for row in known}:
+        if name not in known:
             raise UnknownGroup(name)
     await connection.execute(_GRANT, list(groups), connector_right(connector_id))

@@ -1,7 +1,7 @@
-"""Secrets among the settings of a connector: what they are, how answers show them, what "unchanged" means.
+"""Secrets among the settings of a connector: which they are, how answers mask them, and how a mask is resolved.
 
-Contract platform 5.1. A secret is the whole value of a setting with a telling name, the password in the user part of
-a url, or the value of a url option with a telling name.
+Contract platform 5.1. A secret is the whole value of a setting whose name has one of `_WORDS`, the password in the
+user part of a url, or the value of a url option of such a name.
 """
 
 import re
@@ -12,24 +12,14 @@ from urllib.parse import unquote
 from queryserver.connectors.model import MASK, SettingValue
 from queryserver.errors.statements import secret_required
 
-_WORDS = (
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "privatekey",
-    "credentialsjson",
-    "accesskey",
-    "apikey",
-)
+_WORDS = ("password", "passwd", "passphrase", "secret", "token", "privatekey", "credentialsjson", "accesskey", "apikey")
 """Without regard to case and to anything but letters and digits."""
 
 _GIVEN_LATER = "${PASSWORD}"
 _PLACES = frozenset({"server_host", "server_port", "host", "port", "username", "user", "driver"})
-"""Single settings that say where a secret goes, and for whom."""
+"""Settings with the receiver of a secret: host, port, user or driver."""
 
-# Each character is looked at once: a url may be long, and written to be slow.
+# Each character is read once: a url may be long, and written to be slow.
 _OPTION = re.compile(r"(?<![\w.%+-])[\w.%+-]++=")
 _THIN_JDBC = re.compile(r"jdbc:\w+:(?:\w+:)?", re.IGNORECASE)
 
@@ -38,7 +28,7 @@ Values = Mapping[str, SettingValue]
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Where in a url a secret stands. `key` finds it again in another url."""
+    """The place of a secret in a url. `key` finds it again in another url."""
 
     key: str
     start: int
@@ -57,20 +47,20 @@ def masked(settings: Values) -> dict[str, SettingValue]:
 
 
 def without_secrets(settings: Values) -> dict[str, SettingValue]:
-    """The settings with all secrets empty: for those whose secrets cannot be had any more."""
+    """The settings with all secrets empty, where they cannot be decrypted any more."""
     return {name: _replaced(name, value, lambda _key, _text: "") for name, value in settings.items()}
 
 
 def secrets_of(settings: Values) -> dict[str, SettingValue]:
-    """The whole values of all settings that hold a secret: what must not lie in the open."""
+    """The whole values of all settings that hold a secret: they are stored sealed only."""
     hidden = masked(settings)
     return {name: value for name, value in settings.items() if hidden[name] != value}
 
 
 def with_stored_secrets(settings: Values, stored: Values) -> dict[str, SettingValue]:
-    """The settings with the stored secret wherever a masked one came back.
+    """The settings with the stored secret in place of each masked one.
 
-    Raises secret_required when there is none, or when what came names another address, driver or user.
+    Raises secret_required when there is none, or when the settings name another address, driver or user.
     """
     taken = dict[str, list[str]]()
     lacking = dict[str, list[str]]()
@@ -112,7 +102,6 @@ def _replaced(name: str, value: SettingValue, by: Callable[[str, str], str]) -> 
 
 
 def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
-    """Key and text of each secret in a value."""
     if is_secret(name):
         yield "", str(value)
     elif isinstance(value, str):
@@ -121,7 +110,7 @@ def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
 
 def _spans(name: str, text: str) -> list[_Span]:
     """Secrets within a url, in their order; none in other texts."""
-    if "://" not in text and "url" not in name.lower():
+    if not _may_be_url(name, text):
         return []
     start, at = _user_part(text)
     colon = _password_colon(text, start, at)
@@ -129,10 +118,14 @@ def _spans(name: str, text: str) -> list[_Span]:
     return [*user_part, *_option_spans(text, max(start, at))]
 
 
+def _may_be_url(name: str, text: str) -> bool:
+    return "://" in text or "url" in name.lower()
+
+
 def _user_part(text: str) -> tuple[int, int]:
     """Where the authority begins, and where its `@` is; both the same without a user part.
 
-    Passwords with raw reserved characters make bad urls, which must not be shown in the open all the same.
+    Passwords with raw reserved characters make bad urls, whose secrets must be masked all the same.
     """
     scheme = text.find("://")
     start = scheme + 3 if scheme >= 0 else 0
@@ -149,7 +142,6 @@ def _user_part(text: str) -> tuple[int, int]:
 
 
 def _password_colon(text: str, start: int, at: int) -> int | None:
-    """The mark between user and password."""
     colon = text.find(":", start, at)
     if colon < 0 and "://" not in text:
         colon = text.find("/", start, at)  # jdbc:oracle:thin:user/password@host
@@ -157,7 +149,7 @@ def _password_colon(text: str, start: int, at: int) -> int | None:
 
 
 def _option_spans(text: str, start: int) -> list[_Span]:
-    """Values of options with telling names, whatever divides them."""
+    """Values of options with names of secrets, whatever divides the options."""
     spans, position = list[_Span](), start
     for found in _OPTION.finditer(text, start):
         name = found[0][:-1]
@@ -170,16 +162,12 @@ def _option_spans(text: str, start: int) -> list[_Span]:
 
 
 def _address(settings: Values) -> dict[str, str]:
-    """Where the secrets go: drivers, users, hosts and ports."""
+    """The receivers of the secrets: drivers, users, hosts and ports."""
     return {
         name: _place(name, str(value))
         for name, value in settings.items()
-        if name in _PLACES or (not is_secret(name) and _is_url(name, value))
+        if name in _PLACES or (not is_secret(name) and isinstance(value, str) and _may_be_url(name, value))
     }
-
-
-def _is_url(name: str, value: SettingValue) -> bool:
-    return isinstance(value, str) and ("://" in value or "url" in name.lower())
 
 
 def _place(name: str, value: str) -> str:

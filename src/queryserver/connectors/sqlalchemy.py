@@ -5,7 +5,6 @@ generic adapter.
 """
 
 import asyncio
-import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -13,7 +12,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import cast
 
-from queryserver.connectors.engine_builders import BUILDERS, BuildContext
+from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.model import Connector, SettingValue
 from queryserver.connectors.options import OptionsRefused, Problem
 from queryserver.connectors.urls import (
@@ -33,35 +32,34 @@ from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, 
 from queryserver.platform.settings.tree import Finding, Settings
 
 
-def build(connector: Connector, context: BuildContext) -> Engine:
-    """The engine of a url."""
-    options = context.options(UrlOptions, connector)
+def build(connector: Connector, builder: EngineBuilder) -> Engine:
+    options = builder.options(UrlOptions, connector)
     url = options.url
     if url.dialect == "postgresql":
-        return _postgresql(connector, url, context)
+        return _postgresql(connector, url, builder)
     if url.dialect == "mysql":
-        return _mysql(connector, url, context)
+        return _mysql(connector, url, builder)
     if url.dialect in {"trino", "phoenix"}:
-        return _by_native_client(connector, options, context)
-    return _by_any_driver(connector, url, context)
+        return _by_native_client(connector, options, builder)
+    return _by_any_driver(connector, url, builder)
 
 
-def postgresql_url(connector: Connector, context: BuildContext) -> DriverUrl | None:
+def postgresql_url(connector: Connector, builder: EngineBuilder) -> DriverUrl | None:
     """The url of a valid connector that the adapter for PostgreSQL serves; None: another one does."""
     if connector.interface != "sqlalchemy":
         return None
-    url = context.options(UrlOptions, connector).url
+    url = builder.options(UrlOptions, connector).url
     return url if url.dialect == "postgresql" else None
 
 
-def _postgresql(connector: Connector, url: DriverUrl, context: BuildContext) -> Engine:
+def _postgresql(connector: Connector, url: DriverUrl, builder: EngineBuilder) -> Engine:
     from queryserver.engines.postgresql.engine import KeepAlive, PostgresqlAddress, PostgresqlEngine, UserLogins
 
     given = cast("PostgresqlUrlOptions", url.options)
     keep_alive = KeepAlive(
         idle_s=given.keepalives_idle, interval_s=given.keepalives_interval, count=given.keepalives_count
     )
-    # libpq's own words, but for those that check certificates: the driver would read authorities of ours.
+    # libpq's own modes, but for those that check certificates: the driver would read authorities of this server.
     verified = client_tls(url.host, check_name=given.sslmode == "verify-full") if "verify" in given.sslmode else None
     address = PostgresqlAddress(
         host=url.host or "localhost",
@@ -74,89 +72,69 @@ def _postgresql(connector: Connector, url: DriverUrl, context: BuildContext) -> 
         connect_timeout_s=given.connect_timeout,
         server_state=given.target_session_attrs,
         keep_alive=None if given.keepalives == "0" else keep_alive,
-        cell_max_bytes=context.cell_max_bytes,
-        rules=url.rules(context.rules(connector)).addresses,
-        own_database=context.own_database,
-        own_servers=context.addresses,
+        cell_max_bytes=builder.cell_max_bytes,
+        rules=url.rules(builder.rules(connector)).addresses,
+        own_database=builder.own_database,
+        own_servers=builder.addresses,
     )
     # The users of the sample database in the private PostgreSQL do not share a login.
-    logins = None
-    if _is_sample(connector, url, context) and context.service_dsn is not None:
-        logins = UserLogins(context.service_dsn, group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=sample_login)
+    logins, dsn = None, builder.service_dsn
+    if dsn and builder.settings.desktop.database.embedded and not connector.is_stored:
+        samples = [("127.0.0.1", port, SAMPLE_DATABASE, SAMPLE_ROLE) for _, port in database_servers(dsn)]
+        if (url.host, url.port, url.path, url.username) in samples:
+            logins = UserLogins(dsn, group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=sample_login)
     return PostgresqlEngine(address, read_only=connector.read_only, user_logins=logins)
 
 
-def _is_sample(connector: Connector, url: DriverUrl, context: BuildContext) -> bool:
-    if connector.is_stored or not context.embedded_database:
-        return False
-    place = (url.host, url.port, url.path, url.username)
-    return any(
-        place == ("127.0.0.1", port, SAMPLE_DATABASE, SAMPLE_ROLE)
-        for _, port in database_servers(context.service_dsn or "")
-    )
-
-
-def _mysql(connector: Connector, url: DriverUrl, context: BuildContext) -> Engine:
+def _mysql(connector: Connector, url: DriverUrl, builder: EngineBuilder) -> Engine:
     from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 
     given = cast("MysqlUrlOptions", url.options)
+    mode, tls = given.ssl_mode, None
+    if mode != "DISABLED":
+        tls = client_tls(url.host, validate=mode != "REQUIRED", check_name=mode == "VERIFY_IDENTITY")
     address = MysqlAddress(
         host=url.host or "localhost",
         port=url.port or PORTS["mysql"],
         database=url.path or None,
         user=url.username,
         password=url.password,
-        ssl=_mysql_tls(url.host, given.ssl_mode),
+        ssl=tls,
         connect_timeout_s=given.connect_timeout,
         read_timeout_s=given.read_timeout,
-        cell_max_bytes=context.cell_max_bytes,
-        rules=context.addresses,
+        cell_max_bytes=builder.cell_max_bytes,
+        rules=builder.addresses,
     )
     return MysqlEngine(address, read_only=connector.read_only)
 
 
-def _mysql_tls(host: str, mode: str) -> ssl.SSLContext | None:
-    if mode == "DISABLED":
-        return None
-    return client_tls(host, validate=mode != "REQUIRED", check_name=mode == "VERIFY_IDENTITY")
-
-
-def _by_native_client(connector: Connector, options: UrlOptions, context: BuildContext) -> Engine:
+def _by_native_client(connector: Connector, options: UrlOptions, builder: EngineBuilder) -> Engine:
     """`trino://` and `phoenix://` mean what the interfaces of those names do (Contract platform 5.10)."""
     url = options.url
-    meant = _trino_options(url, acts_for_users=options.has_impersonation) if url.dialect == "trino" else _login(url)
-    is_private = url.dialect == "trino" and (bool(url.password) or url.port == 443)
+    is_trino = url.dialect == "trino"
+    is_private = is_trino and (bool(url.password) or url.port == 443)
     host = f"[{url.host}]" if ":" in url.host else url.host or "localhost"
     port = url.port or (443 if is_private else PORTS[url.dialect])
-    server = f"{'https' if is_private else 'http'}://{host}:{port}"
-    meant = MappingProxyType({"url": server if url.dialect == "trino" else f"{server}/", **meant})
+    meant: dict[str, SettingValue] = {
+        "url": f"{'https' if is_private else 'http'}://{host}:{port}{'' if is_trino else '/'}",
+        "username": url.username or "",
+        "password": url.password or "",
+        "auth_mechanism": "BASIC" if url.password else "NONE",
+    }
+    if is_trino:
+        meant["catalog"], _, meant["schema"] = url.path.partition("/")
+        meant["has_impersonation"] = options.has_impersonation
+        given = cast("TrinoUrlOptions", url.options)
+        meant |= {"client_tags": given.client_tags, "source": given.source, "timezone": given.timezone}
     try:
-        return BUILDERS[url.dialect](replace(connector, interface=url.dialect, options=meant), context)
+        native = replace(connector, interface=url.dialect, options=MappingProxyType(meant))
+        return BUILDERS[url.dialect](native, builder)
     except OptionsRefused as refused:
         found = [Problem("url", f"its {one.setting} {one.text}", one.kind) for one in refused.found]
         raise OptionsRefused(connector.key, found) from refused
 
 
-def _login(url: DriverUrl) -> dict[str, SettingValue]:
-    mechanism = "BASIC" if url.password else "NONE"
-    return {"username": url.username or "", "password": url.password or "", "auth_mechanism": mechanism}
-
-
-def _trino_options(url: DriverUrl, *, acts_for_users: bool) -> Mapping[str, SettingValue]:
-    catalog, _, schema = url.path.partition("/")
-    given = cast("TrinoUrlOptions", url.options)
-    return {
-        **_login(url),
-        "catalog": catalog,
-        "schema": schema,
-        "has_impersonation": acts_for_users,
-        "client_tags": given.client_tags,
-        "source": given.source,
-        "timezone": given.timezone,
-    }
-
-
-def _by_any_driver(connector: Connector, url: DriverUrl, context: BuildContext) -> Engine:
+def _by_any_driver(connector: Connector, url: DriverUrl, builder: EngineBuilder) -> Engine:
     import sqlalchemy as sa
 
     from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine
@@ -172,19 +150,21 @@ def _by_any_driver(connector: Connector, url: DriverUrl, context: BuildContext) 
             query=dict(url.query),
         ),
         wants_credentials=url.wants_credentials,
-        rules=context.addresses,
+        rules=builder.addresses,
     )
     if connector.is_stored:
-        # One of the settings shows it in each session: a server starts without the driver.
+        # A connector of the settings fails in each session instead: a server starts without the driver.
         address.require_driver()
     return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
 
 
 _GROUP = "sqlalchemy.dialects"
+NATIVE_DIALECTS = frozenset({"postgresql", "mysql", "trino", "phoenix"})
+"""Dialects of urls that adapters of this server serve; they take no proxy from the environment."""
 
 
 class InstalledDrivers:
-    """Looks once for each driver: what is installed later is seen after a restart."""
+    """Which drivers can be imported, each examined once: what is installed later is seen after a restart."""
 
     def __init__(self, rules: AddressRules) -> None:
         """`rules` hold for what a driver connects to while it is imported."""
@@ -193,7 +173,6 @@ class InstalledDrivers:
 
     @property
     def has_kerberos(self) -> bool:
-        """Whether logins by tickets are possible."""
         return find_spec("gssapi") is not None
 
     async def has(self, driver: str) -> bool:
@@ -221,30 +200,20 @@ def _is_installed(driver: str, rules: AddressRules) -> bool:
     return not dialect.is_async
 
 
-_KEY = "desktop.connector_policy.allowed_drivers"
-_PROXIES = frozenset({"http_proxy", "https_proxy", "all_proxy"})
-_NATIVE = frozenset({"postgresql", "mysql", "trino", "phoenix"})
-"""Dialects of adapters of this server, which take no proxy from the environment."""
-
-
 def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """A warning where a proxy meets allowed drivers of installed packages; nothing is imported.
+    """A warning where a proxy of the environment meets allowed drivers of installed packages; nothing is imported.
 
-    The dialects that come with SQLAlchemy do not count: their drivers speak no HTTP.
+    The dialects that come with SQLAlchemy do not count: their drivers speak no HTTP. The environment is read as urllib
+    and requests do: names in any case, and `no_proxy=*` switches all proxies off.
     """
-    if not _names_proxy(environ):
+    given = {name.lower(): text for name, text in environ.items() if text}
+    if given.keys().isdisjoint({"http_proxy", "https_proxy", "all_proxy"}) or given.get("no_proxy") == "*":
         return
-    installed = {one.name.partition(".")[0] for one in entry_points(group=_GROUP)} - _NATIVE
+    installed = {one.name.partition(".")[0] for one in entry_points(group=_GROUP)} - NATIVE_DIALECTS
     drivers = [name for name in settings.desktop.connector_policy.allowed_drivers if driver_of(name)[1] in installed]
     if drivers:
         text = (
             f"names {', '.join(drivers)}: such drivers may go through the proxy that the environment of this server"
             " names, and no rule for addresses reaches behind it."
         )
-        yield Finding.warning(_KEY, text)
-
-
-def _names_proxy(environ: Mapping[str, str]) -> bool:
-    """As urllib and requests read it: in any case, and `no_proxy=*` switches all of them off."""
-    given = {name.lower(): text for name, text in environ.items() if text}
-    return not _PROXIES.isdisjoint(given) and given.get("no_proxy") != "*"
+        yield Finding.warning("desktop.connector_policy.allowed_drivers", text)

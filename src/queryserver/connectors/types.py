@@ -1,4 +1,4 @@
-"""What a type of connector is (Contract platform 5.1)."""
+"""The catalogue of types of connectors, one row for each dialect and interface (Contract platform 5.1)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ Flags: TypeAlias = Mapping[str, str | bool]
 
 
 class Runs(StrEnum):
-    """What this server does with connectors of a type."""
+    """The use of connectors of a type on this server."""
 
     YES = "yes"
     """Statements run, without further installation."""
@@ -40,7 +40,7 @@ class Runs(StrEnum):
     TEST = "test"
     """A connection can be tested; no statement is taken."""
     NO = "no"
-    """Can be stored, listed and edited, and nothing else."""
+    """Can be stored, listed and edited only."""
 
 
 class Category(StrEnum):
@@ -55,7 +55,6 @@ class Category(StrEnum):
 
     @property
     def label(self) -> str:
-        """Name for people."""
         return self.value.capitalize()
 
 
@@ -105,7 +104,6 @@ class ConnectorType:
 
     @property
     def defaults(self) -> Mapping[str, SettingValue]:
-        """The listed settings by name."""
         return dict(self.settings)
 
     @property
@@ -217,11 +215,7 @@ TYPES: Sequence[ConnectorType] = (
     _url("trino", "Trino", "trino://localhost:8080/tpch", _FULL, form=_SSH_AND_CALLER, runs=Runs.YES),
     _url("presto", "Presto", "presto://localhost:8080/tpch", _FULL, form=_SSH_AND_CALLER),
     _url(
-        "dasksql",
-        "DaskSql",
-        "presto://localhost:8080/catalog/default",
-        flags("d", "TTTTFFTFFFF"),
-        form=_SSH_AND_CALLER,
+        "dasksql", "DaskSql", "presto://localhost:8080/catalog/default", flags("d", "TTTTFFTFFFF"), form=_SSH_AND_CALLER
     ),
     _url("elasticsearch", "Elasticsearch SQL", "elasticsearch+http://localhost:9200/", flags("d", "TFFTFFFFFFF")),
     _url("calcite", "Calcite", "calcite://localhost:10000/", _HIVE_PLAIN),
@@ -273,7 +267,6 @@ _BY_PAIR = {(row.dialect, row.interface): row for row in TYPES}
 
 
 def type_of(dialect: str, interface: str) -> ConnectorType | None:
-    """The row of a pair."""
     return _BY_PAIR.get((dialect, interface))
 
 
@@ -299,7 +292,6 @@ def with_defaults(row: ConnectorType, defaults: Mapping[str, SettingValue]) -> C
 
 _LONGEST_S = 365 * 24 * 3600
 _MOST_CHARACTERS = 64 * 1024
-_INT64_MAX = 2**63 - 1
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,19}\s*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_LINES = {ord(one): None for one in "\r\n\t"}
@@ -308,13 +300,13 @@ _NAME_SHOWN = 100
 _GENERAL: Mapping[str, SettingValue] = MappingProxyType(
     {name: 1 if name.endswith("_s") else False for name in GeneralOptions.model_fields}
 )
-"""What every type that runs here takes besides, each with a value of its type."""
+"""Further settings of every type that runs here, each with a value of its type."""
 
 
 def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[str, SettingValue]:
-    """What was given, in the order of the type and with its types; the defaults for what was not.
+    """The given settings, in the order and with the types of the row; defaults for the others.
 
-    Raises unknown_setting, ConnectorRefused; no text of theirs holds a value.
+    Raises unknown_setting, ConnectorRefused; their texts hold no values.
     """
     kinds = {**(_GENERAL if row.takes_statements else {}), **row.defaults}
     unknown = [name for name in given if name not in kinds]
@@ -338,35 +330,25 @@ def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[s
 
 
 def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
-    """The value in the type of `kind`. Raises ValueError that says what it must be."""
+    """The value in the type of `kind`. Raises ValueError with the text of the problem."""
+    problem = None
     if isinstance(kind, bool):
-        if (found := flag_of(value)) is None:
-            message = "Must be true or false."
-            raise ValueError(message)
-        return found
-    if isinstance(kind, int):
-        return _whole(value)
-    return _text(value, has_lines=name in _OF_LINES)
-
-
-def _whole(value: object) -> int:
-    text = value if isinstance(value, str) else str(value) if type(value) is int else ""
-    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
-        text = str(int(value))
-    if not _WHOLE.fullmatch(text) or abs(int(text)) > _INT64_MAX:
-        message = "Must be a whole number."
-        raise ValueError(message)
-    return int(text)
-
-
-def _text(value: object, *, has_lines: bool) -> str:
-    if not isinstance(value, str):
-        message = "Must be text."
-        raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
-    if len(value) > _MOST_CHARACTERS:
-        message = f"Must have at most {_MOST_CHARACTERS} characters."
-        raise ValueError(message)
-    if _CONTROLS.search(value.translate(_NO_LINES) if has_lines else value):
-        message = "Must be free of control characters."
-        raise ValueError(message)
-    return value
+        if (flag := flag_of(value)) is not None:
+            return flag
+        problem = "Must be true or false."
+    elif isinstance(kind, int):
+        text = value if isinstance(value, str) else str(value) if type(value) is int else ""
+        if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+            text = str(int(value))
+        if _WHOLE.fullmatch(text) and abs(int(text)) <= 2**63 - 1:
+            return int(text)
+        problem = "Must be a whole number."
+    elif not isinstance(value, str):
+        problem = "Must be text."
+    elif len(value) > _MOST_CHARACTERS:
+        problem = f"Must have at most {_MOST_CHARACTERS} characters."
+    elif _CONTROLS.search(value.translate(_NO_LINES) if name in _OF_LINES else value):
+        problem = "Must be free of control characters."
+    else:
+        return value
+    raise ValueError(problem)

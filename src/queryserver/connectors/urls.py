@@ -1,4 +1,4 @@
-"""Interface `sqlalchemy`: the url of a driver, and what may be in it (Contract platform 5.11: options in urls)."""
+"""Options of the interface `sqlalchemy`: the url of a driver, and the options in it (Contract platform 5.11)."""
 
 import re
 from collections.abc import Mapping
@@ -41,15 +41,15 @@ _NEVER = (
     " allowurlinlocalinfile autodeserialize queryinterceptors initcommand readdefaultfile readdefaultgroup plugindir"
     " socketfactory creator connectionfactory"
 )
-"""Without regard to case and to anything but letters and digits."""
+"""Options that are never allowed, without regard to case and to anything but letters and digits."""
 _IS_NAME = re.compile(r"[\w.-]+")
-"""Anything else may be a piece of a password that was not percent-encoded."""
+"""A name may be shown; other texts may be a piece of a password that was not percent-encoded."""
 _LEADS_ELSEWHERE = re.compile(
     r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
     r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
     r"|script|command|cmd|host(?:name)?|server|addr|address|addresse|proxy|proxie|endpoint|url|uri|dsn)s?$"
 )
-"""To a file of this server, to code, or to another host."""
+"""Names of options that lead to a file of this server, to code, or to another host."""
 
 
 class PostgresqlUrlOptions(Options):
@@ -129,7 +129,7 @@ class DriverUrl:
         return self.path or self.username or ""
 
     def rules(self, rules: OptionRules) -> OptionRules:
-        """Where it may lead: only the adapter for PostgreSQL can tell the service's database from its neighbours."""
+        """The rules for its hosts: only the adapter for PostgreSQL can exclude one database of a server."""
         is_allowed = not rules.is_stored or rules.policy.allow_service_database_server
         if self.dialect != "postgresql" or not is_allowed:
             return rules
@@ -159,7 +159,7 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
             shown = name[:_SHOWN] if _IS_NAME.fullmatch(name) else "(no name)"
             found.append((f"the option {shown} is not allowed", option_not_allowed))
     options, problems = _typed(dialect, given)
-    user, password = _unquoted(parts.username), _unquoted(parts.password)
+    user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
     url = DriverUrl(
         driver=driver,
         dialect=dialect,
@@ -183,7 +183,6 @@ def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
 
 
 def _parts(text: str) -> tuple[SplitResult, int | None]:
-    """The parts of a url and its port."""
     if not text:
         raise invalid("must be given")
     try:
@@ -216,10 +215,6 @@ def _typed(dialect: str, given: Mapping[str, str]) -> tuple[Options, list[tuple[
         return model.model_validate({name: text for name, text in given.items() if name in model.model_fields}), []
     except ValidationError as error:
         return model(), [(f"the option {one.setting} {one.text}", one.kind) for one in problems_of(error)]
-
-
-def _unquoted(part: str | None) -> str | None:
-    return None if part is None else unquote(part)
 
 
 def _of_trino(value: bool, info: ValidationInfo) -> bool:

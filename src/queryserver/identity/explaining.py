@@ -10,71 +10,74 @@ from queryserver.identity.external_keys import algorithm_of, header_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import CHECKS, ExternalBearers, ExternalTokens, TokenRefused
 from queryserver.identity.keys import Keyring
-from queryserver.identity.protocols import TokenClaims, TokenType
+from queryserver.identity.protocols import TokenType
 from queryserver.identity.tokens import ALGORITHM as OWN
 from queryserver.identity.tokens import JwtCodec
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check says; `passed` is None for one that was not reached, or has nothing to look at."""
+class CheckResult:
+    """The result of one check; `passed` is None for one that was not reached, or does not apply."""
 
     check: str
     passed: bool | None
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainParts:
-    """What tokens are judged by. `reader` and `bearers` are None when `custom_jwt` is off."""
-
-    keyring: Keyring
-    records: TokenRepository
-    takes_own: bool
-    reader: ExternalTokens | None
-    bearers: ExternalBearers | None
-
-
 class Explainer:
-    """Asks the checks one after the other, until one refuses."""
+    """Runs the checks one after the other, until one refuses."""
 
-    def __init__(self, parts: ExplainParts, *, clock: Callable[[], float] = time.time) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        keyring: Keyring,
+        records: TokenRepository,
+        *,
+        takes_own: bool,
+        reader: ExternalTokens | None,
+        bearers: ExternalBearers | None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`reader` and `bearers` are None when `custom_jwt` is off."""
+        self._keyring = keyring
+        self._records = records
+        self._takes_own = takes_own
+        self._reader = reader
+        self._bearers = bearers
         self._clock = clock
 
-    async def explain(self, token: str) -> list[Finding]:
-        """A finding for each of CHECKS. Raises DatabaseUnavailable."""
+    async def explain(self, token: str) -> list[CheckResult]:
+        """A result for each of CHECKS. Raises DatabaseUnavailable."""
         try:
-            passed = await self._judge(token)
+            passed = await self._check(token)
         except TokenRefused as refused:
             reached = CHECKS.index(refused.check)
             return [
-                *(Finding(check, True, "") for check in CHECKS[:reached]),
-                Finding(refused.check, False, refused.reason),
-                *(Finding(check, None, "not looked at") for check in CHECKS[reached + 1 :]),
+                *(CheckResult(check, True, "") for check in CHECKS[:reached]),
+                CheckResult(refused.check, False, refused.reason),
+                *(CheckResult(check, None, "not looked at") for check in CHECKS[reached + 1 :]),
             ]
         skipped = () if passed == EXTERNAL else ("iss", "aud")
         return [
-            Finding(check, None, "an own token has none") if check in skipped else Finding(check, True, "")
+            CheckResult(check, None, "an own token has none") if check in skipped else CheckResult(check, True, "")
             for check in CHECKS
         ]
 
-    async def _judge(self, token: str) -> str:
+    async def _check(self, token: str) -> str:
         """The algorithm of a good token. Raises TokenRefused."""
         algorithm = algorithm_of(token)
         if token.count(".") != 2 or not header_of(token.partition(".")[0]):
             raise TokenRefused("form", "it is no signed token, or its header cannot be read")
-        if algorithm == OWN and self._parts.takes_own:
-            await self._judge_own(token)
-        elif algorithm == EXTERNAL and self._parts.reader and self._parts.bearers:
-            await self._judge_external(token, self._parts.reader, self._parts.bearers)
+        if algorithm == OWN and self._takes_own:
+            await self._check_own(token)
+        elif algorithm == EXTERNAL and self._reader and self._bearers:
+            await self._check_external(token, self._reader, self._bearers)
         elif algorithm in (OWN, EXTERNAL):
             raise TokenRefused("alg", f"tokens with {algorithm} are switched off by desktop.auth.api_auth")
         else:
             raise TokenRefused("alg", f"it is neither {OWN} nor {EXTERNAL}")
         return str(algorithm)
 
-    async def _judge_external(self, token: str, reader: ExternalTokens, bearers: ExternalBearers) -> None:
+    async def _check_external(self, token: str, reader: ExternalTokens, bearers: ExternalBearers) -> None:
         try:
             await reader.read(token)
         except KeyServerUnavailable:
@@ -90,21 +93,18 @@ class Explainer:
         except InvalidToken:
             raise TokenRefused("user", "the token was revoked") from None
 
-    async def _judge_own(self, token: str) -> None:
-        if self._parts.keyring.find(str(header_of(token.partition(".")[0]).get("kid"))) is None:
+    async def _check_own(self, token: str) -> None:
+        if self._keyring.find(str(header_of(token.partition(".")[0]).get("kid"))) is None:
             raise TokenRefused("kid", "no key of this server has that id")
         try:
-            claims = JwtCodec(self._parts.keyring, clock=self._clock).read(token, expired_too=True)
+            claims = JwtCodec(self._keyring, clock=self._clock).read(token, expired_too=True)
         except InvalidToken:
             raise TokenRefused("signature", "it was not made by this server, or the claims are not its own") from None
         if claims.expires_at <= self._clock():
             raise TokenRefused("times", "it has expired")
-        await self._judge_owner(claims)
-
-    async def _judge_owner(self, claims: TokenClaims) -> None:
         if claims.token_type is not TokenType.ACCESS:
             raise TokenRefused("user", "it is a refresh token, good for token/refresh only")
-        owner = await self._parts.records.owner(key_of(claims))
+        owner = await self._records.owner(key_of(claims))
         if owner is None:
             raise TokenRefused("user", "it was deleted")
         if not owner.is_active:

@@ -4,7 +4,7 @@ import asyncio
 import binascii
 import time
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_network
@@ -26,13 +26,13 @@ from queryserver.platform.metrics import UNMEASURED, AccountMetrics
 from queryserver.platform.outbound import Asked, Exchanges
 from queryserver.platform.settings.sections import LOOPBACK, Network
 
-# Certificates of the signer (`x5c`), which nobody here looks at, make headers of several kilobytes.
-_MOST_HEADER_CHARACTERS = 16 * 1024
+# Certificates of the signer (`x5c`), which are ignored here, make headers of several kilobytes.
+_MAX_HEADER_CHARACTERS = 16 * 1024
 _HEADERS_REMEMBERED = 256
 
 
 def algorithm_of(token: str) -> object:
-    """What a token says its algorithm is; None without a header that can be read."""
+    """The algorithm in the header of a token; None without a header that can be read."""
     segment, dot, _ = token.partition(".")
     return header_of(segment).get("alg") if dot else None
 
@@ -40,12 +40,7 @@ def algorithm_of(token: str) -> object:
 @lru_cache(_HEADERS_REMEMBERED)
 def header_of(segment: str) -> Mapping[str, Any]:
     """The header in the first part of a token; empty when it is none. Tokens of one issuer share theirs."""
-    return (_object(segment) or {}) if len(segment) <= _MOST_HEADER_CHARACTERS else {}
-
-
-def claims_of(segment: str) -> Mapping[str, Any] | None:
-    """The claims in the second part; None when they are no JSON object."""
-    return _object(segment)
+    return (object_of(segment) or {}) if len(segment) <= _MAX_HEADER_CHARACTERS else {}
 
 
 def decoded(segment: str) -> bytes:
@@ -55,14 +50,15 @@ def decoded(segment: str) -> bytes:
         raise ValueError(message)
     text = segment + "=" * (-len(segment) % 4)
     content = urlsafe_b64decode(text)
-    # The decoder passes over what does not belong there: two texts would be one token.
+    # The decoder skips foreign characters: two texts would be one token.
     if len(content) != len(segment) * 3 // 4:
         message = "is not base64url"
         raise ValueError(message)
     return content
 
 
-def _object(segment: str) -> Mapping[str, Any] | None:
+def object_of(segment: str) -> Mapping[str, Any] | None:
+    """The content of one part, such as the claims; None when it is no JSON object."""
     try:
         value: object = orjson.loads(decoded(segment))
     except (binascii.Error, ValueError):
@@ -70,10 +66,10 @@ def _object(segment: str) -> Mapping[str, Any] | None:
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else None
 
 
-_LEAST_BITS = 2048
-# What OpenSSL refuses to work with; a check with a key of 16384 bits takes a millisecond.
-_MOST_BITS = 16384
-_MOST_KEYS = 1000
+_MIN_BITS = 2048
+# OpenSSL refuses larger keys; a check with a key of 16384 bits takes a millisecond.
+_MAX_BITS = 16384
+_MAX_KEYS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +82,6 @@ class VerifyingKey:
     _key: RSAPublicKey = field(repr=False, compare=False)
 
     def has_signed(self, content: bytes, signature: bytes) -> bool:
-        """Whether this is an RS256 signature of the content, made with this key."""
         try:
             self._key.verify(signature, content, PKCS1v15(), SHA256())
         except InvalidSignature:
@@ -96,19 +91,19 @@ class VerifyingKey:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The usable keys of a document."""
-
     keys: tuple[VerifyingKey, ...]
 
     @classmethod
     def parse(cls, document: bytes) -> Self:
-        """Keys for RS256 of at least 2048 bits; others are passed over. Raises ValueError: no JWKS document."""
+        """Keys for RS256 of at least 2048 bits; others are skipped. Raises ValueError: no JWKS document."""
         content: object = orjson.loads(document)
         entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
         if not isinstance(entries, list):
             message = "has no list of keys"
             raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
-        return cls(tuple(_usable(cast("list[object]", entries)[:_MOST_KEYS])))
+        listed = cast("list[object]", entries)[:_MAX_KEYS]
+        keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
+        return cls(tuple(key for key in keys if key is not None))
 
     def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
         """The keys of that id; without one the only key that there is."""
@@ -117,18 +112,11 @@ class KeySet:
         return tuple(key for key in self.keys if key.kid == kid)
 
 
-def _usable(entries: list[object]) -> Iterator[VerifyingKey]:
-    for entry in entries:
-        key = _key(cast("Mapping[str, Any]", entry)) if isinstance(entry, dict) else None
-        if key is not None:
-            yield key
-
-
 def _key(entry: Mapping[str, Any]) -> VerifyingKey | None:
     if entry.get("kty") != "RSA" or entry.get("use", "sig") != "sig" or entry.get("alg", "RS256") != "RS256":
         return None
     kid, modulus, exponent = entry.get("kid"), _number(entry.get("n")), _number(entry.get("e"))
-    if not isinstance(kid, str | None) or not _LEAST_BITS <= modulus.bit_length() <= _MOST_BITS:
+    if not isinstance(kid, str | None) or not _MIN_BITS <= modulus.bit_length() <= _MAX_BITS:
         return None
     try:
         return VerifyingKey(kid, modulus, exponent, RSAPublicNumbers(exponent, modulus).public_key())
@@ -137,7 +125,6 @@ def _key(entry: Mapping[str, Any]) -> VerifyingKey | None:
 
 
 def _number(text: object) -> int:
-    """The number of a Base64urlUInt (RFC 7518); 0 when it is none."""
     try:
         return int.from_bytes(decoded(text.rstrip("="))) if isinstance(text, str) else 0
     except ValueError:
@@ -146,7 +133,7 @@ def _number(text: object) -> int:
 
 log = structlog.get_logger(__name__)
 
-_MOST_BYTES = 1024 * 1024
+_MAX_BYTES = 1024 * 1024
 
 
 class NoKeys(Exception):
@@ -166,14 +153,14 @@ class KeySource(Protocol):
 
 
 class KeyServers:
-    """See KeySource: asks a list of addresses, first the one that answered last. `ca`: authorities trusted besides."""
+    """Key servers; the one that answered last is tried first. `ca`: further trusted authorities."""
 
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
         self._secured = Exchanges(rules, authorities=ca)
-        # What a name means is decided by others: keys in the clear come from this machine or not at all.
-        self._plain = Exchanges(replace(rules, allowed=tuple(_loopback(rules.allowed)) or _NOWHERE))
+        # Another party controls what a name resolves to: keys in the clear come from this machine or not at all.
+        self._plain = Exchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
 
     async def fetch(self) -> KeySet:
         """The keys of the first address that answers as it should, each in its time. Raises NoKeys."""
@@ -196,34 +183,29 @@ class KeyServers:
     async def _from(self, url: str) -> KeySet:
         """Raises EngineUnavailable, ValueError (no such document), OSError (the file of authorities)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
-        asked = Asked(url, headers={"Accept": "application/json"}, max_bytes=_MOST_BYTES, within_s=self._timeout_s)
-        answered = await exchanges.send(asked)
-        if answered.status != 200:
-            message = f"it answers {answered.status}"
+        request = Asked(url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s)
+        answer = await exchanges.send(request)
+        if answer.status != 200:
+            message = f"it answers {answer.status}"
             raise ValueError(message)
-        keys = KeySet.parse(answered.body)
+        keys = KeySet.parse(answer.body)
         if not keys.keys:
             log.warning("key server has no usable key", host=urlsplit(url).hostname)
         return keys
 
 
-# An empty list would allow everything.
-_NOWHERE: tuple[Network, ...] = (ip_network("255.255.255.255/32"),)
-
-
-def _loopback(allowed: Sequence[Network]) -> Iterator[Network]:
-    """What of the loopback addresses is allowed; an empty list allows all."""
+def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
+    """The allowed loopback addresses, of an empty list all. Never empty: that would allow everything."""
+    found = [network for network in LOOPBACK if not allowed]
     for network in LOOPBACK:
-        if not allowed:
-            yield network
-        for one in allowed:
-            if one.version == network.version and one.overlaps(network):
-                yield max(one, network, key=lambda each: each.prefixlen)
+        overlapping = (one for one in allowed if one.version == network.version and one.overlaps(network))
+        found += (max(one, network, key=lambda each: each.prefixlen) for one in overlapping)
+    return tuple(found) or (ip_network("255.255.255.255/32"),)
 
 
-# Keys that are due to be fetched again serve on while a key server is slow; longer nobody waits for it.
-_PATIENCE_S = 1.0
-# Without any keys every call would ask again, one after the other.
+# While a key server is slow, keys that are due to be fetched again are still used after this wait.
+_FETCH_WAIT_S = 1.0
+# Without any keys every call would fetch, one after the other.
 _PAUSE_WITHOUT_KEYS_S = 1.0
 
 
@@ -237,7 +219,7 @@ class CacheTimes:
 
 
 class KeyCache:
-    """Fetches when it has to, never twice at once. To be closed by its owner."""
+    """The keys of the source, fetched when they are due or missing, never twice at once. Its owner closes it."""
 
     def __init__(
         self,
@@ -256,16 +238,16 @@ class KeyCache:
         self._fetched_at = 0.0
         self._failed_at: float | None = None
         self._unknown_at: float | None = None
-        self._flight: asyncio.Task[bool] | None = None
+        self._fetching: asyncio.Task[bool] | None = None
 
     def still_good(self, key: VerifyingKey) -> bool:
-        """Whether a key is in the set, and the set needs no fetch now: a call that need not wait."""
+        """Whether a key is in the set, and the set needs no fetch now."""
         return key in self._known and self._clock() - self._fetched_at < self._times.cache_s
 
     async def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
         """The keys of that id, none when it is unknown; an unknown one may cause a fetch.
 
-        Raises KeyServerUnavailable: there are no keys to judge by.
+        Raises KeyServerUnavailable: there are no keys.
         """
         was_fetched = await self._refreshed()
         found = self._usable().find(kid)
@@ -275,18 +257,18 @@ class KeyCache:
         if was_fetched:
             self._unknown_at = now
             return ()
-        if self._flight is None and _within(self._unknown_at, now, self._times.refetch_floor_s):
+        if self._fetching is None and _within(self._unknown_at, now, self._times.refetch_floor_s):
             return ()
-        if self._flight is None:
+        if self._fetching is None:
             self._unknown_at = now
         await self._fetch()
         return self._usable().find(kid)
 
     async def aclose(self) -> None:
-        """Give up a fetch under way, close connections."""
-        if self._flight is not None:
-            self._flight.cancel()
-            await asyncio.wait([self._flight])
+        """Cancel a fetch, close connections."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
         await self._source.aclose()
 
     async def _refreshed(self) -> bool:
@@ -296,20 +278,20 @@ class KeyCache:
             return False
         has_keys = self._has_usable()
         pause_s = self._times.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self._times.refetch_floor_s)
-        if self._flight is None and _within(self._failed_at, now, pause_s):
+        if self._fetching is None and _within(self._failed_at, now, pause_s):
             return False
-        return await self._fetch(patience_s=_PATIENCE_S if has_keys else None)
+        return await self._fetch(wait_s=_FETCH_WAIT_S if has_keys else None)
 
-    async def _fetch(self, *, patience_s: float | None = None) -> bool:
-        """Wait for the fetch under way, or for one that begins now; whether new keys came in that time."""
-        flight = self._flight
-        if flight is None:
-            flight = self._flight = asyncio.create_task(self._fly(), name="key-fetch")
-        # Whoever waits may leave; the fetch is for all.
-        done, _ = await asyncio.wait([flight], timeout=patience_s)
-        return bool(done) and flight.result()
+    async def _fetch(self, *, wait_s: float | None = None) -> bool:
+        """Wait for the running fetch, or for one that begins now; whether new keys came in that time."""
+        fetching = self._fetching
+        if fetching is None:
+            fetching = self._fetching = asyncio.create_task(self._fetch_now(), name="key-fetch")
+        # A waiting call may be cancelled; the fetch is for all calls.
+        done, _ = await asyncio.wait([fetching], timeout=wait_s)
+        return bool(done) and fetching.result()
 
-    async def _fly(self) -> bool:
+    async def _fetch_now(self) -> bool:
         try:
             keys = await self._source.fetch()
         except NoKeys:
@@ -323,7 +305,7 @@ class KeyCache:
             log.info("keys fetched", keys=len(keys.keys))
             return True
         finally:
-            self._flight = None
+            self._fetching = None
 
     def _has_usable(self) -> bool:
         """Whether there are keys that may be used, be they due or not."""

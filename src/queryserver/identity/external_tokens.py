@@ -1,14 +1,14 @@
 """Tokens of another issuer: JWT with RS256 (Contract platform 3.9, Rule T12).
 
-The algorithm is ours, never the token's; the keys come from the key server of the settings, and what a token says about
-keys (`jku`, `x5u`, `jwk`, `x5c`) is not looked at. `cryptography` checks the signature: with the numbers of an RSA key
-there is nothing that could take it for the secret of an HMAC.
+The algorithm is fixed here, never by the token; the keys come from the key server of the settings, and the key headers
+of a token (`jku`, `x5u`, `jwk`, `x5c`) are ignored. `cryptography` checks the signature with the numbers of an RSA key,
+which cannot be taken for the secret of an HMAC.
 """
 
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -23,10 +23,10 @@ from queryserver.errors.base import (
     UserNotFound,
 )
 from queryserver.identity.callers import TokenRepository, bearer_of
-from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, claims_of, decoded, header_of
+from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
 from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, ExternalToken, User, jwt_issuer
-from queryserver.identity.protocols import AuthRequest, ExternalClaims, ExternalTokenReader
-from queryserver.identity.provisioning import Arrivals
+from queryserver.identity.protocols import AuthRequest
+from queryserver.identity.provisioning import Provisioning
 from queryserver.platform.limits import LruCache
 from queryserver.platform.metrics import UNMEASURED, AccountMetrics
 
@@ -35,16 +35,15 @@ log = structlog.get_logger(__name__)
 ALGORITHM = "RS256"
 ANY = "*"
 CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
-"""What is looked at, in this order."""
+"""All checks, in this order."""
 
 _MOST_CHARACTERS = 16 * 1024
 _REMEMBERED = 4096
 _LATEST = 250_000_000_000  # in the year 9892: moments after 9999 have no name
-_SHOWN = 100
 
 
 class TokenRefused(InvalidToken):
-    """A token that failed a check; the client is told no more than of any bad token."""
+    """A token that failed a check; the answer is that of any bad token."""
 
     def __init__(self, check: str, reason: str) -> None:
         super().__init__()
@@ -54,7 +53,7 @@ class TokenRefused(InvalidToken):
 
 @dataclass(frozen=True, slots=True)
 class ExternalRules:
-    """What a token must say; `*`: is not compared."""
+    """The claims that a token must have; `*`: is not compared."""
 
     issuer: str
     audience: str
@@ -63,26 +62,25 @@ class ExternalRules:
 
 
 @dataclass(frozen=True, slots=True)
-class _Good:
-    claims: ExternalClaims
-    key: VerifyingKey
+class ExternalClaims:
+    """The content of a good token of another issuer (Contract platform 3.9)."""
+
+    identity: ExternalIdentity
+    expires_at: int
+    """Its `exp`: seconds since 1970."""
+    refused_from: float
+    """`exp` and the difference of clocks that is accepted."""
+    id: str = field(repr=False)
+    """By which it can be ended: a digest of issuer and `jti`, without a `jti` of the signed text."""
 
 
 class ExternalTokens:
-    """See `identity.protocols.ExternalTokenReader`."""
-
-    def __init__(
-        self,
-        keys: KeyCache,
-        rules: ExternalRules,
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, keys: KeyCache, rules: ExternalRules, *, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
         self._rules = rules
         self._clock = clock
-        # By digest: tokens are long, and need not lie about in memory.
-        self._good = LruCache[bytes, _Good](_REMEMBERED)
+        # By digest: tokens are long, and secret.
+        self._good = LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED)
 
     def recognises(self, token: str) -> bool:
         """Whether its algorithm is RS256."""
@@ -91,38 +89,43 @@ class ExternalTokens:
     async def read(self, token: str) -> ExternalClaims:
         """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        good = self._good.get(digest)
-        if good is None or not self._keys.still_good(good.key):
-            self._good.pop(digest)
-            good = await self._logged(token)
-            self._good.put(digest, good)
-        elif good.claims.refused_from <= self._clock():
-            self._good.pop(digest)
-            refused = TokenRefused("times", "it has expired")
-            _log(refused)
-            raise refused
-        return good.claims
-
-    async def _logged(self, token: str) -> _Good:
         try:
-            return await self._verified(token)
+            if (good := self._good.get(digest)) is None or not self._keys.still_good(good[1]):
+                self._good.pop(digest)
+                good = await self._verified(token)
+                self._good.put(digest, good)
+            elif good[0].refused_from <= self._clock():
+                self._good.pop(digest)
+                raise TokenRefused("times", "it has expired")  # noqa: TRY301 logged like the others
         except TokenRefused as refused:
-            _log(refused)
+            log.info("external bearer refused", check=refused.check, reason=refused.reason)
             raise
+        return good[0]
 
-    async def _verified(self, token: str) -> _Good:
+    async def _verified(self, token: str) -> tuple[ExternalClaims, VerifyingKey]:
         signed, signature = _form(token)
         header = header_of(token.partition(".")[0])
         if header.get("alg") != ALGORITHM:
             raise TokenRefused("alg", f"it is not {ALGORITHM}")
         key = await self._signer(header, signed.encode("ascii"), signature)
-        content = claims_of(signed.partition(".")[2])
+        content = object_of(signed.partition(".")[2])
         if content is None:
             raise TokenRefused("form", "the claims are no JSON object")
         expires_at = self._timely(content)
-        _require_issuer(content, self._rules.issuer)
-        _require_audience(content, self._rules.audience)
-        return _Good(self._claims(content, signed, expires_at), key)
+        found: object = content.get("iss")
+        if self._rules.issuer not in (ANY, found):
+            raise TokenRefused("iss", f"it is {_shown(found)}, not {self._rules.issuer}")
+        found = content.get("aud")
+        listed = cast("list[object]", found) if isinstance(found, list) else [found]
+        if self._rules.audience != ANY and self._rules.audience not in listed:
+            raise TokenRefused("aud", f"it is {_shown(found)}, not {self._rules.audience}")
+        claims = ExternalClaims(
+            identity=self._identity(content),
+            expires_at=expires_at,
+            refused_from=expires_at + self._rules.leeway_s,
+            id=_id(content, signed),
+        )
+        return claims, key
 
     async def _signer(self, header: Mapping[str, Any], signed: bytes, signature: bytes) -> VerifyingKey:
         kid: object = header.get("kid")
@@ -151,16 +154,8 @@ class ExternalTokens:
                 raise TokenRefused("times", f"{name} lies in the future")
         return int(expires_at)
 
-    def _claims(self, content: Mapping[str, Any], signed: str, expires_at: int) -> ExternalClaims:
-        return ExternalClaims(
-            identity=self._identity(content),
-            expires_at=expires_at,
-            refused_from=expires_at + self._rules.leeway_s,
-            id=_id(content, signed),
-        )
-
     def _identity(self, content: Mapping[str, Any]) -> ExternalIdentity:
-        """Whose token it is, exactly as the issuer writes it."""
+        """The bearer, exactly as the issuer writes it."""
         name = self._rules.username_claim
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
@@ -172,10 +167,6 @@ class ExternalTokens:
         if not str(subject).strip():
             raise TokenRefused("user", f"the claim {name} holds no name")
         return ExternalIdentity(jwt_issuer(str(issuer)), str(subject))
-
-
-def _log(refused: TokenRefused) -> None:
-    log.info("external bearer refused", check=refused.check, reason=refused.reason)
 
 
 def _form(token: str) -> tuple[str, bytes]:
@@ -203,25 +194,12 @@ def _moment(content: Mapping[str, Any], name: str) -> float | None:
     return value
 
 
-def _require_issuer(content: Mapping[str, Any], issuer: str) -> None:
-    found: object = content.get("iss")
-    if issuer != ANY and found != issuer:
-        raise TokenRefused("iss", f"it is {_shown(found)}, not {issuer}")
-
-
-def _require_audience(content: Mapping[str, Any], audience: str) -> None:
-    found: object = content.get("aud")
-    listed = cast("list[object]", found) if isinstance(found, list) else [found]
-    if audience != ANY and audience not in listed:
-        raise TokenRefused("aud", f"it is {_shown(found)}, not {audience}")
-
-
 def _shown(value: object) -> str:
-    return "missing" if value is None else repr(value)[:_SHOWN]
+    return "missing" if value is None else repr(value)[:100]
 
 
 def _id(content: Mapping[str, Any], signed: str) -> str:
-    """By what the token is ended: never the signature, which may be written in more than one way."""
+    """The key under which the token is ended; without the signature, which may be written in more than one way."""
     jti: object = content.get("jti")
     named = f"{content.get('iss')}\0{jti}" if isinstance(jti, str) and jti else signed
     return f"external:{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()}"
@@ -233,12 +211,12 @@ _REVOKED = "the token was revoked"
 
 
 class ExternalBearers:
-    """Users of external tokens are found by identity, and made at first sight where the settings say so."""
+    """Users of external tokens are found by identity, and made at the first call where the settings say so."""
 
     def __init__(
         self,
-        reader: ExternalTokenReader,
-        arrivals: Arrivals,
+        reader: ExternalTokens,
+        provisioning: Provisioning,
         records: TokenRepository,
         *,
         create_users: bool,
@@ -246,7 +224,7 @@ class ExternalBearers:
     ) -> None:
         self._metrics = metrics
         self._reader = reader
-        self._arrivals = arrivals
+        self._provisioning = provisioning
         self._records = records
         self._create_users = create_users
 
@@ -262,7 +240,7 @@ class ExternalBearers:
         try:
             claims = await self._reader.read(token)
             try:
-                user = await self._arrivals.user(claims.identity, token_id=claims.id, may_create=self._create_users)
+                user = await self._provisioning.user(claims.identity, token_id=claims.id, may_create=self._create_users)
             except IdentityRefused as refused:
                 _log_refused(refused.reason)
                 raise InvalidToken from None
@@ -289,7 +267,7 @@ class ExternalBearers:
     async def judge(self, token: str) -> None:
         """As `verify`, with the reason of a refused identity. Raises IdentityRefused, else as `user`."""
         claims = await self._reader.read(token)
-        known = await self._arrivals.known(claims.identity, token_id=claims.id)
+        known = await self._provisioning.known(claims.identity, token_id=claims.id)
         if known is None:
             if not self._create_users:
                 raise UserNotFound
@@ -310,7 +288,7 @@ class ExternalBearers:
         except InvalidToken:
             return None
         try:
-            known = await self._arrivals.known(claims.identity, token_id=claims.id)
+            known = await self._provisioning.known(claims.identity, token_id=claims.id)
         except IdentityRefused:
             known = None  # the token stays ended when an administrator links the identity later
         if everything and known is not None and known.is_active and not known.is_revoked:
@@ -327,7 +305,7 @@ def _log_refused(reason: str) -> None:
 
 
 class ExternalCaller:
-    """See `identity.protocols.CallerSource`."""
+    """The authenticator `custom_jwt`."""
 
     def __init__(self, bearers: ExternalBearers) -> None:
         self._bearers = bearers
@@ -343,6 +321,6 @@ class ExternalCaller:
         return await self._bearers.user(token)
 
     async def challenge(self, request: AuthRequest) -> str | None:
-        """None: every 401 asks for a bearer anyway."""
+        """None: every 401 has the challenge for a bearer."""
         del request
         return None

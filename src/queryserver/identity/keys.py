@@ -26,7 +26,7 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SecretKey:
-    """One secret and what is derived from it; a key for one purpose tells nothing about the others."""
+    """The keys that are derived from one secret; none of them reveals another."""
 
     fingerprint: str
     """Hex; may be shown and stored."""
@@ -48,7 +48,7 @@ class SecretKey:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """The key that signs and seals, and former ones that are good for reading only."""
+    """The key that signs and seals, and former ones for reading only."""
 
     present: SecretKey
     former: tuple[SecretKey, ...] = ()
@@ -58,7 +58,6 @@ class Keyring:
         yield from self.former
 
     def find(self, key_id: str) -> SecretKey | None:
-        """The key of that id."""
         return next((key for key in self if key.id == key_id), None)
 
 
@@ -109,7 +108,7 @@ def _kept_secret(data_dir: Path) -> Secret:
 
 
 def _make_secret(file: Path) -> None:
-    """Made under another name, then linked: of processes that start together one wins, and all read its key."""
+    """Written under another name, then linked: processes that start together all read the key of one of them."""
     draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -121,17 +120,13 @@ def _make_secret(file: Path) -> None:
             os.link(draft, file)
         except FileExistsError:
             return
-        _sync_directory(file.parent)
+        directory = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
     finally:
         draft.unlink()
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 _ID_BYTES = 4
@@ -139,14 +134,14 @@ _NONCE_BYTES = 12
 
 
 class AesSealer:
-    """See `platform.deployment.Sealer`. Former keys of the ring still open what they sealed."""
+    """Encrypts secrets of the database. Former keys of the ring still open what they sealed."""
 
     def __init__(self, keyring: Keyring) -> None:
         self._present = bytes.fromhex(keyring.present.id)
         self._ciphers = {bytes.fromhex(key.id): AESGCM(key.sealing) for key in reversed(list(keyring))}
 
     def seal(self, secret: bytes) -> bytes:
-        """The encrypted form; two of one secret never look alike."""
+        """The encrypted form, another one at each call."""
         nonce = os.urandom(_NONCE_BYTES)
         return self._present + nonce + self._ciphers[self._present].encrypt(nonce, secret, self._present)
 

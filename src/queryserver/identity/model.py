@@ -27,20 +27,20 @@ class ExternalToken:
 
 @dataclass(frozen=True, slots=True)
 class SealedToken:
-    """An external token as the database keeps it, beside the statement that needs it."""
+    """An external token as the database keeps it, with the statement that needs it."""
 
     content: bytes = field(repr=False)
     expires_at: int
-    """Seconds since 1970; from then on nobody uses it."""
+    """Seconds since 1970; from then on it is not used."""
 
 
 BigNumbers: TypeAlias = Literal["number", "text"]
-"""How numbers are written that may have more digits than a double keeps."""
+"""The form of numbers that may have more digits than a double keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What a user wants where a call does not say it."""
+    """Preferences of a user, for calls that do not state them."""
 
     big_numbers: BigNumbers = "number"
 
@@ -55,11 +55,11 @@ class User:
     rights: frozenset[str] = field(default_factory=frozenset[str])
     groups: frozenset[str] = field(default_factory=frozenset[str])
     connectors_version: int = field(default=0, compare=False)
-    """The state of the stored connectors when the rights were read: this process must know it, too."""
+    """The state of the stored connectors when the rights were read: this process must have read it, too."""
     external_token: ExternalToken | None = field(default=None, compare=False)
     """For engines that take the caller's own token instead of a login; None with an own token."""
     token_ids: tuple[str, str] = field(default=("", ""), compare=False, repr=False)
-    """By what the token of the call can be ended: its family and its own id; empty texts where there is none."""
+    """The ids by which the token of the call can be ended: of its family and its own; empty where there is none."""
     token_epoch: int | None = field(default=None, compare=False, repr=False)
     """The epoch of an own token; None for a caller without one."""
     preferences: Preferences = field(default=Preferences(), compare=False)
@@ -75,22 +75,17 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedUser:
-    """What a login back end or an authenticator says about the caller."""
+    """The caller by a login back end or an authenticator."""
 
     username: str
     first_name: str = ""
     last_name: str = ""
     email: str = ""
     groups: Sequence[str] | None = None
-    """Names of the groups that the user is in from now on; None: they stay as they are."""
+    """All groups of the user from now on, by name; None: they stay as they are."""
 
 
-STORES = (
-    "filebrowser.s3_access",
-    "filebrowser.abfs_access",
-    "filebrowser.ofs_access",
-    "filebrowser.file_access",
-)
+STORES = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
 """Each opens one store; hdfs needs none."""
 
 _NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORES})
@@ -129,7 +124,7 @@ class UsernameRule:
 
     def read(self, text: str) -> Username:
         """The name that `text` means; blanks around it do not count. Raises InvalidUsername."""
-        # Compatible forms are one: directories compare so, and letters of full width would be further names to guess.
+        # Compatible forms are one name, as in directories: letters of full width would be further names to guess.
         name = unicodedata.normalize("NFKC", text.strip())
         if self.force_lowercase:
             name = name.lower()
@@ -142,8 +137,8 @@ class UsernameRule:
     def read_exact(self, text: str) -> Username:
         """The name that is written exactly as this installation keeps it.
 
-        What another issuer writes in another way, such as in full width, in capitals or with blanks, is the name of
-        another person there: it must not become the user whose name it is changed into. Raises InvalidUsername.
+        A name that another issuer writes in another way, such as in full width, in capitals or with blanks, may be
+        another person there: it must not become the user with the changed name. Raises InvalidUsername.
         """
         name = self.read(text)
         if name.shown != text:
@@ -153,7 +148,6 @@ class UsernameRule:
 
 LDAP = "ldap"
 """The issuer of persons of the directory."""
-_JWT = "jwt:"
 
 IDENTITIES_MAX_LENGTH = 255
 """Of a subject, in characters."""
@@ -168,15 +162,15 @@ class ExternalIdentity:
 
 
 def identity_of(issuer: str, subject: str) -> ExternalIdentity:
-    """The identity that an issuer means by a subject. A directory compares names without case: `Ana` is `ana` there."""
+    """The identity of a subject. A directory compares names without case: `Ana` is `ana` there."""
     return ExternalIdentity(issuer, subject.casefold() if issuer == LDAP else subject)
 
 
 def jwt_issuer(issuer: str) -> str:
     """The issuer of tokens whose claim `iss` is `issuer`."""
-    return _JWT + issuer
+    return f"jwt:{issuer}"
 
 
 def plug_in_issuer(path: str) -> str:
-    """The issuer that a class of `desktop.auth` is, however its path is written."""
+    """The issuer name of a plug-in of `desktop.auth`, however its path is written."""
     return path.replace(":", ".")

@@ -1,4 +1,4 @@
-"""Classes of others that say who calls: loading, building and calling them (Contract platform 4.1, 4.2)."""
+"""Plug-ins for logins and calls: loading and calling classes of the administrator (Contract platform 4.1, 4.2)."""
 
 import asyncio
 import importlib
@@ -21,7 +21,7 @@ from queryserver.errors.base import (
 )
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule, plug_in_issuer
 from queryserver.identity.protocols import AuthRequest, RequestInfo
-from queryserver.identity.provisioning import Arrivals
+from queryserver.identity.provisioning import Provisioning
 from queryserver.platform.settings.tree import Settings
 
 log = structlog.get_logger(__name__)
@@ -29,32 +29,37 @@ log = structlog.get_logger(__name__)
 _THREADS = 8
 _LIMIT_S = 10.0
 
+_POSITIONAL = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.VAR_POSITIONAL,
+)
+
 _Outcome: TypeAlias = tuple[object, BaseException | None]
 
 
 def is_import_path(name: str) -> bool:
-    """Whether a name of the settings is a class of others; built-in names have neither dot nor colon."""
+    """Whether a name of the settings is the class of a plug-in; built-in names have neither dot nor colon."""
     return "." in name or ":" in name
 
 
 def is_well_formed(person: AuthenticatedUser) -> bool:
-    """Whether what a plug-in says about somebody is texts that can be kept: others' code is not held to our types."""
+    """Whether the result of a plug-in is texts that can be stored: no type checker has seen its code."""
     texts: list[object] = [person.username, person.first_name, person.last_name, person.email]
     groups: object = person.groups
     if isinstance(groups, Collection) and not isinstance(groups, str | bytes | Mapping):
         texts += groups
     elif groups is not None:
         return False
-    return all(isinstance(text, str) and _can_be_kept(text) for text in texts)
-
-
-def _can_be_kept(text: str) -> bool:
-    """UTF-8 has no halves of surrogate pairs, PostgreSQL no NUL."""
-    return "\0" not in text and text == text.encode("utf-8", "replace").decode()
+    # UTF-8 has no halves of surrogate pairs, PostgreSQL no NUL.
+    return all(
+        isinstance(text, str) and "\0" not in text and text == text.encode("utf-8", "replace").decode()
+        for text in texts
+    )
 
 
 class TooManyWaiting(Exception):
-    """So many calls wait for a thread that one more would wait in vain."""
+    """So many calls wait for a thread that another one would time out."""
 
 
 class Places:
@@ -79,19 +84,18 @@ class Places:
             self._waiting -= 1
 
     def give_back(self) -> None:
-        """Let the next one in."""
         self._free.release()
 
 
 class PlugInThreads:
-    """Where the blocking functions of plug-ins run: at most 8 at once, each call has 10 s, its wait included.
+    """Threads for the blocking functions of plug-ins: 8, and 10 s for each call, its wait included.
 
     With `most_waiting`, a call that finds so many waiting raises TooManyWaiting at once.
     """
 
     def __init__(self, *, limit_s: float = _LIMIT_S, most_waiting: int | None = None) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="plug-in")
-        # Calls wait here and not in the pool: what is given up there stays, password and all, until a thread is free.
+        # Calls wait here and not in the pool, which keeps a call that was given up, and its password, to its turn.
         self._places = Places(_THREADS, most_waiting=most_waiting)
         self._limit_s = limit_s
         self._running: set[asyncio.Task[_Outcome]] = set()
@@ -103,10 +107,10 @@ class PlugInThreads:
         limit_s: float = math.inf,
         share: Places | None = None,
     ) -> object:
-        """What a function gives, be it async or not. Raises Exceptions that it raises, TimeoutError, TooManyWaiting.
+        """The result of a function, be it async or not. Raises its Exceptions, TimeoutError, TooManyWaiting.
 
         `limit_s` shortens its time, `share` is the part of the threads that calls of its kind may fill.
-        In a task of its own: it may raise what would end this server, or pass over being cancelled.
+        In a task of its own: it may raise what would end this server, or ignore its cancellation.
         """
         running = asyncio.create_task(self._outcome(function, arguments, share), name="plug-in")
         self._running.add(running)
@@ -163,38 +167,44 @@ class PlugInThreads:
             try:
                 return await asyncio.wrap_future(running)
             except asyncio.CancelledError:
-                # Nobody waits any more, but the thread works on.
+                # The call was given up, but the thread works on and keeps its places until then.
                 loop, kept = asyncio.get_running_loop(), taken.pop_all()
-                running.add_done_callback(lambda _: _give_back(loop, kept))
+
+                def give_back(_: object) -> None:  # in the thread, perhaps after the end of the loop
+                    with suppress(RuntimeError):
+                        loop.call_soon_threadsafe(kept.close)
+
+                running.add_done_callback(give_back)
                 raise
-
-
-def _give_back(loop: asyncio.AbstractEventLoop, kept: ExitStack) -> None:
-    """Called in the thread. The loop may have ended before it."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(kept.close)
 
 
 @asynccontextmanager
 async def open_plug_in(
     key: str, name: str, *, settings: Settings, threads: PlugInThreads, method: str
 ) -> AsyncGenerator[object]:
-    """An instance of the class that `name` stands for, built as the contract says; closed with the block.
+    """An instance of the class of that name, built as the contract says; closed with the block.
 
     Raises ConfigurationError with `key`: it cannot be loaded or built, or has no `method`.
     """
     try:
         # Importing reads files, and may import much.
         kind = await asyncio.to_thread(_load, name)
-        instance = kind(settings) if _takes_an_argument(kind) else kind()
-    except Exception as error:  # code of others may raise anything when it is imported and built
-        raise ConfigurationError([f"{key}: {name} cannot be loaded: {_told(error)}"]) from error
+        parameters = inspect.signature(kind).parameters.values()
+        instance = kind(settings) if any(one.kind in _POSITIONAL for one in parameters) else kind()
+    except Exception as error:  # a plug-in may raise anything when it is imported and built
+        text = str(error).partition("\n")[0][:300].rstrip(".")
+        reason = f"{type(error).__name__}{': ' if text else ''}{text}."
+        raise ConfigurationError([f"{key}: {name} cannot be loaded: {reason}"]) from error
     if not callable(getattr(instance, method, None)):
         raise ConfigurationError([f"{key}: {name} cannot be loaded: it has no method {method}."])
     try:
         yield instance
     finally:
-        await _close(name, instance, threads)
+        if callable(close := getattr(instance, "close", None)):
+            try:
+                await threads.call(cast("Callable[[], Awaitable[None]]", close))
+            except Exception:  # an error of a plug-in must not prevent the closing of the rest
+                log.exception("plug-in not closed", plug_in=name)
 
 
 def _load(name: str) -> Callable[..., object]:
@@ -209,71 +219,52 @@ def _load(name: str) -> Callable[..., object]:
     return found
 
 
-def _takes_an_argument(kind: Callable[..., object]) -> bool:
-    places = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    return any(parameter.kind in places for parameter in inspect.signature(kind).parameters.values())
-
-
-async def _close(name: str, instance: object, threads: PlugInThreads) -> None:
-    close = getattr(instance, "close", None)
-    if not callable(close):
-        return
-    try:
-        await threads.call(cast("Callable[[], Awaitable[None]]", close))
-    except Exception:  # somebody else's code must not keep us from closing the rest
-        log.exception("plug-in not closed", plug_in=name)
-
-
-def _told(error: Exception) -> str:
-    text = str(error).partition("\n")[0][:300].rstrip(".")
-    return f"{type(error).__name__}{': ' if text else ''}{text}."
-
-
-# A challenge adorns a 401 that is certain: nobody waits long for it, and hanging ones leave most threads to calls.
+# A challenge only adds to a 401 that is certain: its time is short, and hanging ones leave most threads to calls.
 _CHALLENGE_LIMIT_S = 2.0
 _CHALLENGES_AT_ONCE = 2
 
 
 class PluggedCaller:
-    """See `identity.protocols.CallerSource`: calls `authenticate` of a class of others, sync or async."""
+    """An authenticator: calls `authenticate` of a plug-in, sync or async."""
 
-    def __init__(self, name: str, instance: object, threads: PlugInThreads, arrivals: Arrivals) -> None:
+    def __init__(self, name: str, instance: object, threads: PlugInThreads, provisioning: Provisioning) -> None:
         self._name = name
         self._issuer = plug_in_issuer(name)
         self._authenticate = getattr(instance, "authenticate")  # noqa: B009 nothing else is known of it
         self._challenge = getattr(instance, "authenticate_header", None)
         self._threads = threads
-        self._arrivals = arrivals
+        self._provisioning = provisioning
         self._challenges = Places(_CHALLENGES_AT_ONCE)
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """The user whom the class names, made at first sight; None when it names none.
+        """The user whom the class names, made at the first call; None when it names none.
 
         Raises AuthenticationFailed, UserNotFound (a name that is no user's), UserInactive, DatabaseUnavailable;
-        RuntimeError or TypeError where the class fails or takes too long: the call fails as for any fault of ours.
+        RuntimeError or TypeError where the class fails or takes too long: the call fails with an internal error.
         """
         try:
             given = await self._threads.call(self._authenticate, request)
         except AuthenticationFailed:
             raise
-        except Exception as error:  # code of others may raise anything
+        except Exception as error:  # a plug-in may raise anything
             message = f"{self._name}: {type(error).__name__}"
             raise RuntimeError(message) from error
         if given is None:
             return None
-        person = self._person(given)
+        # Of a tuple the first part is the user, the second is the plug-in's own.
+        pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
+        person = pair[0] if len(pair) == 2 else None
+        if not isinstance(person, AuthenticatedUser) or not is_well_formed(person):
+            message = f"{self._name}: gave no AuthenticatedUser of texts"
+            raise TypeError(message)
         try:
-            return await self._arrivals.user(ExternalIdentity(self._issuer, person.username), person=person)
+            return await self._provisioning.user(ExternalIdentity(self._issuer, person.username), person=person)
         except IdentityRefused as refused:
             log.info("user of an authenticator refused", authenticator=self._name, reason=refused.reason)
             raise
 
     async def challenge(self, request: AuthRequest) -> str | None:
-        """What `authenticate_header` says within 2 s; None when it fails, or gives a text that cannot be a header."""
+        """The text of `authenticate_header` within 2 s; None when it fails, or gives a text that cannot be a header."""
         if not callable(self._challenge):
             return None
         try:
@@ -288,18 +279,9 @@ class PluggedCaller:
         log.error("challenge is no header", authenticator=self._name)
         return None
 
-    def _person(self, given: object) -> AuthenticatedUser:
-        """The user of the result, of which a tuple holds something of the plug-in's own beside the user."""
-        pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
-        person = pair[0] if len(pair) == 2 else None
-        if not isinstance(person, AuthenticatedUser) or not is_well_formed(person):
-            message = f"{self._name}: gave no AuthenticatedUser of texts"
-            raise TypeError(message)
-        return person
-
 
 class PluggedLogin:
-    """See `identity.protocols.LoginBackend`: calls the method `login` of a class of others, sync or async."""
+    """A login back end: calls `login` of a plug-in, sync or async."""
 
     def __init__(self, name: str, instance: object, threads: PlugInThreads, usernames: UsernameRule) -> None:
         self._name = name
@@ -308,7 +290,7 @@ class PluggedLogin:
         self._threads = threads
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """What the class says of the name by the case rule; of an illegal one it is not asked.
+        """The user of the class; None for an illegal name, which it never gets. Names are in the form of the case rule.
 
         Raises AuthenticationFailed, LoginBackendUnavailable for all else that it raises, and under overload.
         """
@@ -322,7 +304,7 @@ class PluggedLogin:
             raise
         except TooManyWaiting:
             raise LoginBackendUnavailable("Too many logins at once.") from None
-        except Exception as error:  # code of others may raise anything
+        except Exception as error:  # a plug-in may raise anything
             log.exception("login back end failed", backend=self._name)
             raise LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
         if given is None or (isinstance(given, AuthenticatedUser) and is_well_formed(given)):

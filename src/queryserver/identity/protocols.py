@@ -1,28 +1,28 @@
-"""Who calls, and by which proof."""
+"""The seams of logins and of calls, and what plug-ins see of a call (Contract platform 4)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User
+from queryserver.identity.model import AuthenticatedUser, User
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What a login back end may know of the call."""
+    """The facts about a call that login back ends get."""
 
     client: str
     """Address of the client: of the peer, or what a trusted proxy says; `unknown` where that is unclear."""
 
 
 class LoginBackend(Protocol):
-    """Judges a name and a password; asked in the order of `desktop.auth.backend`."""
+    """Checks a name and a password. Back ends are tried in the order of `desktop.auth.backend`."""
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The user; None: the next back end is asked.
+        """The user; None: the next back end is tried.
 
-        Raises AuthenticationFailed: nobody else is asked. Any other error counts as "out of reach".
+        Raises AuthenticationFailed: no other back end is tried. Any other error counts as "out of reach".
         """
         ...
 
@@ -30,17 +30,13 @@ class LoginBackend(Protocol):
 class CallHeaders(Protocol):
     """Headers of a call by name, whatever the case."""
 
-    def get(self, name: str, /) -> str | None:
-        """The first value of that name."""
-        ...
+    def get(self, name: str, /) -> str | None: ...
 
-    def getlist(self, name: str, /) -> list[str]:
-        """All values of that name, in their order."""
-        ...
+    def getlist(self, name: str, /) -> list[str]: ...
 
 
 class AuthRequest(Protocol):
-    """What an authenticator may know of a call; the body is not for it."""
+    """The facts about a call that authenticators get; the body is not one of them."""
 
     @property
     def raw_headers(self) -> Sequence[tuple[bytes, bytes]]:
@@ -48,9 +44,7 @@ class AuthRequest(Protocol):
         ...
 
     @property
-    def method(self) -> str:
-        """In capitals."""
-        ...
+    def method(self) -> str: ...
 
     @property
     def url(self) -> str:
@@ -58,9 +52,7 @@ class AuthRequest(Protocol):
         ...
 
     @property
-    def headers(self) -> CallHeaders:
-        """The headers by name."""
-        ...
+    def headers(self) -> CallHeaders: ...
 
     @property
     def client(self) -> str:
@@ -69,12 +61,12 @@ class AuthRequest(Protocol):
 
     @property
     def is_from_trusted_proxy(self) -> bool:
-        """Whether the peer is in `desktop.trusted_proxies`: else its headers are the caller's own word (T19)."""
+        """Whether the peer is in `desktop.trusted_proxies`: else its headers are claims of the caller (T19)."""
         ...
 
 
 class Authenticator(Protocol):
-    """Tells who makes a call."""
+    """Finds the user who makes a call."""
 
     async def authenticate(self, request: AuthRequest) -> User:
         """The caller. Raises NotAuthenticated, KeyServerUnavailable, DatabaseUnavailable."""
@@ -85,33 +77,11 @@ class CallerSource(Protocol):
     """One entry of `desktop.auth.api_auth`."""
 
     async def caller(self, request: AuthRequest) -> User | None:
-        """The caller; None: the next entry is asked. Raises NotAuthenticated: nobody else is asked."""
+        """The caller; None: the next entry is tried. Raises NotAuthenticated: no other entry is tried."""
         ...
 
     async def challenge(self, request: AuthRequest) -> str | None:
-        """What the answer says in a further `WWW-Authenticate` when nobody knew the caller; within 2 s.
-
-        Raises nothing: what goes wrong is left out.
-        """
-        ...
-
-
-class Passwords(Protocol):
-    """Hashes of passwords. Each call costs tens of milliseconds of a bounded number of threads."""
-
-    async def hash(self, password: str) -> str:
-        """A salted hash. Raises LoginBackendUnavailable under overload."""
-        ...
-
-    async def verify(self, password_hash: str | None, password: str) -> bool:
-        """Whether they belong together; without a hash the same work is done in vain.
-
-        Raises LoginBackendUnavailable under overload.
-        """
-        ...
-
-    def is_outdated(self, password_hash: str) -> bool:
-        """Whether the hash was made with other parameters than today's."""
+        """The text of a further `WWW-Authenticate` when no entry knows the caller; within 2 s. Raises nothing."""
         ...
 
 
@@ -139,9 +109,7 @@ class TokenClaims:
 class TokenCodec(Protocol):
     """Own tokens as text."""
 
-    def sign(self, claims: TokenClaims) -> str:
-        """The token."""
-        ...
+    def sign(self, claims: TokenClaims) -> str: ...
 
     def recognises(self, token: str) -> bool:
         """Whether a token is of this kind, be it good or not: its algorithm is HS256."""
@@ -149,29 +117,4 @@ class TokenCodec(Protocol):
 
     def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
         """The content of a good token. Raises InvalidToken for a bad form, key, signature or time."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalClaims:
-    """What is taken from a good token of another issuer (Contract platform 3.9)."""
-
-    identity: ExternalIdentity
-    expires_at: int
-    """Its `exp`: seconds since 1970."""
-    refused_from: float
-    """`exp` and the difference of clocks that is accepted."""
-    id: str = field(repr=False)
-    """By what it can be ended: a digest of issuer and `jti`, without a `jti` of what was signed."""
-
-
-class ExternalTokenReader(Protocol):
-    """Tokens of another issuer."""
-
-    def recognises(self, token: str) -> bool:
-        """Whether a token is of this kind, be it good or not: its algorithm is RS256."""
-        ...
-
-    async def read(self, token: str) -> ExternalClaims:
-        """The content of a good token. Raises InvalidToken, KeyServerUnavailable."""
         ...

@@ -16,7 +16,7 @@ from queryserver.errors.base import (
 )
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
-from queryserver.identity.repository import AccountRepository, CallerKey, IdentityRepository, KnownCaller, NewAccount
+from queryserver.identity.repository import AccountRepository, CallerKey, KnownCaller, NewAccount
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import BY_SERVER, UNHEARD, AuditTrail
 
@@ -27,26 +27,25 @@ _MOST_SETTLED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Settled:
-    """What came of the groups that were named for a user."""
+class _GroupsOf:
+    """The groups that were named for a user, and those that the user is in since."""
 
     named: frozenset[str]
     groups: frozenset[str]
 
 
-class Arrivals:
+class Provisioning:
     """Finds the users of external identities, and makes those that are new.
 
-    New users are active, no administrators, without password, in the default group, and linked to the identity. A user
-    who exists is linked at the first call that fits the name, but never one who has a password, is an administrator, or
-    is linked to another identity: that takes an administrator.
+    New users are active, no administrators, without password, in the default group, and linked to the identity. An
+    existing user is linked at the first call that fits the name, but never one who has a password, is an administrator,
+    or is linked to another identity: that takes an administrator.
     """
 
     def __init__(
         self,
         callers: CallerRepository,
         accounts: AccountRepository,
-        identities: IdentityRepository,
         usernames: UsernameRule,
         *,
         default_group: str,
@@ -55,11 +54,10 @@ class Arrivals:
     ) -> None:
         self._callers = callers
         self._accounts = accounts
-        self._identities = identities
         self._usernames = usernames
         self._default_group = default_group
         self._audit = audit
-        self._settled = LruCache[int, _Settled](_MOST_SETTLED, life_s=_SETTLED_S, clock=clock)
+        self._settled = LruCache[int, _GroupsOf](_MOST_SETTLED, life_s=_SETTLED_S, clock=clock)
 
     async def user(
         self,
@@ -82,7 +80,12 @@ class Arrivals:
             known = await self._callers.caller(key)
         known = _admitted(self._judged(identity, person.username, known))
         if not known.is_linked:
-            known = await self._linked(identity, person.username, known, key)
+            if await self._accounts.link_first(known.user.id, identity):
+                log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
+                subject = f"{known.user.username} {identity.issuer}"
+                self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)
+            # Of two first calls at once one has linked the user, perhaps to another identity.
+            known = _admitted(self._judged(identity, person.username, await self._callers.caller(key)))
         if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
             known = _admitted(self._judged(identity, person.username, await self._callers.caller(key)))
         if not known.came_lately:
@@ -120,7 +123,7 @@ class Arrivals:
         return known
 
     def _wrong_name(self, text: str) -> str | None:
-        """Why no user can be made of the name; None: one can."""
+        """Why no user can have the name; None: one can."""
         try:
             name = self._usernames.read(text)
         except InvalidUsername:
@@ -129,16 +132,8 @@ class Arrivals:
             return None
         return f"its name is not in the normal form, which is {name.shown}, and is not linked to a user"
 
-    async def _linked(self, identity: ExternalIdentity, name: str, known: KnownCaller, key: CallerKey) -> KnownCaller:
-        if await self._identities.link_first(known.user.id, identity):
-            log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
-            subject = f"{known.user.username} {identity.issuer}"
-            self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)
-        # Of two first calls at once one has linked the user, perhaps to another identity.
-        return _admitted(self._judged(identity, name, await self._callers.caller(key)))
-
     async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
-        """Raises IdentityRefused for a name that is no name of a user as it stands."""
+        """Raises IdentityRefused for a name that no user can have."""
         if reason := self._wrong_name(person.username):
             raise IdentityRefused(reason)
         account = NewAccount(
@@ -151,31 +146,29 @@ class Arrivals:
         try:
             user_id = await self._accounts.create(account, default_group=self._default_group)
         except NameTaken:
-            return  # by a call at the side of this one
+            return  # another call at the same time has made the user
         log.info("user made at first sight", user_id=user_id)
         self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
 
     async def _settle(self, user: User, named: frozenset[str]) -> bool:
-        """Bring the groups of a user in line with those named; whether there was something to do.
+        """Put the user into the named groups and no others; whether that changed anything.
 
-        Nothing is written again while the user is in the groups that came of the same names within the last minute.
+        Nothing is written again while the user is in the groups that the same names led to within the last minute.
         """
         settled = self._settled.get(user.id)
         if settled and (settled.named, settled.groups) == (named, user.groups):
             return False
         groups = await self._callers.join_only(user.id, sorted(named), default_group=self._default_group)
-        beside = self._settled.get(user.id)
-        # A call at the side of this one may have found the same to do, and has told of it.
-        self._tell(user.username, user.groups if beside is settled or beside is None else beside.groups, groups)
+        # A call at the same time may have made the same changes, and recorded them.
+        latest = self._settled.get(user.id)
+        before = user.groups if latest is None or latest is settled else latest.groups
+        for operation, changed in (("group.add_member", groups - before), ("group.remove_member", before - groups)):
+            for group in sorted(changed):
+                self._audit.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
         if left_out := named - groups:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
-        self._settled.put(user.id, _Settled(named, groups))
+        self._settled.put(user.id, _GroupsOf(named, groups))
         return groups != user.groups
-
-    def _tell(self, username: str, before: frozenset[str], now: frozenset[str]) -> None:
-        for operation, groups in (("group.add_member", now - before), ("group.remove_member", before - now)):
-            for group in sorted(groups):
-                self._audit.record(username, operation, f"{group} {username}", facts=BY_SERVER)
 
 
 def _admitted(known: KnownCaller | None) -> KnownCaller:

@@ -1,4 +1,4 @@
-"""Users and groups, identities of other issuers, and who stays administrator."""
+"""Users, their preferences, their identities at other issuers, and the rule that an administrator stays."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
-import asyncpg
-
-from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator, unknown_user
-from queryserver.identity.model import BigNumbers, ExternalIdentity, Preferences, User, Username
+from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator
+from queryserver.identity.model import ExternalIdentity, Preferences, User, Username
 from queryserver.platform.database import Connection, Database
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user as administrators see one."""
+    """A user in the lists of administrators."""
 
     id: int
     username: str
@@ -50,7 +48,7 @@ class NewAccount:
 
 @dataclass(frozen=True, slots=True)
 class StoredLogin:
-    """What a login looks at."""
+    """The columns of a user that a login needs."""
 
     user_id: int
     username: str
@@ -61,7 +59,7 @@ class StoredLogin:
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """What the state of a token depends on."""
+    """The parts of a token that its state depends on."""
 
     user_id: int
     family: str
@@ -70,7 +68,7 @@ class TokenKey:
 
 @dataclass(frozen=True, slots=True)
 class TokenOwner:
-    """The user of a token as the database knows it now."""
+    """The present state of the user of a token."""
 
     user: User
     is_active: bool
@@ -81,9 +79,9 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True)
 class CallerKey:
-    """Who calls without an own token: an identity of another issuer, and by what its token can be ended.
+    """The caller without an own token: an identity of another issuer, and the id by which its token can be ended.
 
-    `username_key` is that of the user whom the name means where nothing is linked; None: it can mean none.
+    `username_key` is that of the user with this name, where nothing is linked; None: no user can have the name.
     """
 
     identity: ExternalIdentity
@@ -93,7 +91,7 @@ class CallerKey:
 
 @dataclass(frozen=True, slots=True)
 class KnownCaller:
-    """A user as the database knows one now, found by a linked identity or else by name."""
+    """The present state of a user who was found by a linked identity, or else by name."""
 
     user: User
     is_active: bool
@@ -109,44 +107,22 @@ class KnownCaller:
     """This or any other identity is linked to the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupGrants:
-    """A group with its rights and how many users are in it."""
-
-    name: str
-    rights: tuple[str, ...]
-    """In order."""
-    members: int
-
-
-@dataclass(frozen=True, slots=True)
-class LinkedIdentity:
-    """An identity and its user."""
-
-    username: str
-    issuer: str
-    subject: str
-    by_administrator: bool
-    """Linked by a command; else at the first call of the identity."""
-    linked_at: datetime
-
-
 TAKE_TURNS = "select pg_advisory_xact_lock(1902341490)"
-"""Held to the end of a transaction by whoever makes or unmakes administrators: what it counts stays true until then."""
+"""Lock of every transaction that makes or unmakes administrators: what it has counted stays true to its end."""
 
 IS_ADMINISTRATOR = """
     (u.is_admin or exists (
         select from group_members m join group_rights r using (group_id)
         where m.user_id = u.id and r."right" = 'admin'))
 """
-"""Of a row `u` of users: by its own flag, or by a group."""
+"""Condition on a row `u` of users: by its own flag, or by a group."""
 
 ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {IS_ADMINISTRATOR})"
 
 
 @asynccontextmanager
 async def administrator_kept(connection: Connection) -> AsyncGenerator[None]:
-    """Around a change, inside a transaction: raises last_administrator at the end when it has left nobody."""
+    """Around a change, inside a transaction. Raises last_administrator at the end when the change left none."""
     await connection.execute(TAKE_TURNS)
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield
@@ -154,22 +130,11 @@ async def administrator_kept(connection: Connection) -> AsyncGenerator[None]:
         raise last_administrator("The last active administrator cannot be disabled or stop being one.")
 
 
-_LOGIN = "select id, username, password_hash, is_active, token_epoch from users where username_key = $1"
-
 _INSERT = """
     insert into users (username, username_key, password_hash, is_admin, first_name, last_name, email)
     values ($1, $2, $3, $4, $5, $6, $7)
     on conflict (username_key) do nothing
     returning id
-"""
-
-# Locked against deletion until the memberships are written.
-_GROUPS = "select id, name from groups where name = any($1::text[]) order by id for key share"
-
-_JOIN = """
-    insert into group_members (user_id, group_id)
-    select $1, unnest($2::bigint[])
-    on conflict do nothing
 """
 
 # False: the identity is linked to another user already.
@@ -203,6 +168,21 @@ _NEW_GROUP = """
     insert into group_rights (group_id, "right") select made.id, unnest($2::text[]) from made
 """
 
+# Locked, so that of two first calls at once, each of another issuer, one is linked.
+_FREE_USER = f"""
+    select u.id from users u
+    where u.id = $1 and u.password_hash is null and not {IS_ADMINISTRATOR}
+        and not exists (select from external_identities i where i.user_id = u.id)
+    for no key update of u
+"""
+
+_LINK_FIRST = """
+    insert into external_identities (issuer, subject, user_id)
+    select $2, $3, u.id from users u
+    where u.id = $1 and not exists (select from external_identities i where i.user_id = u.id)
+    on conflict do nothing
+"""
+
 
 class AccountRepository:
     """Users and groups. Each call is one transaction; all raise DatabaseUnavailable."""
@@ -211,12 +191,13 @@ class AccountRepository:
         self._database = database
 
     async def login_of(self, username_key: str) -> StoredLogin | None:
-        """The user of that name."""
-        row = await self._database.row(_LOGIN, username_key)
+        row = await self._database.row(
+            "select id, username, password_hash, is_active, token_epoch from users where username_key = $1",
+            username_key,
+        )
         return StoredLogin(*row) if row else None
 
     async def record_login(self, user_id: int) -> None:
-        """Set the time of the last login to now."""
         await self._database.execute("update users set last_login = now() where id = $1", user_id)
 
     async def replace_hash(self, user_id: int, *, old: str, new: str) -> None:
@@ -228,7 +209,7 @@ class AccountRepository:
     async def create(self, account: NewAccount, *, default_group: str) -> int:
         """The id of the new user, who joins the default group too.
 
-        Raises NameTaken, UnknownGroup, NameTaken.
+        Raises NameTaken (of the user or the identity), UnknownGroup.
         """
         async with self._database.transaction() as connection:
             return await _create(connection, account, default_group)
@@ -249,12 +230,11 @@ class AccountRepository:
             return await connection.execute(_PROMOTE_FIRST, user_id) == "UPDATE 1"
 
     async def has_users(self) -> bool:
-        """Whether there is any user."""
         return await self._database.value("select exists (select from users)")
 
     async def all(self) -> Sequence[Account]:
-        """Every user, by name."""
-        return [_account(row) for row in await self._database.fetch(_ALL)]
+        rows = await self._database.fetch(_ALL)
+        return [Account(**cast("dict[str, Any]", {**row, "groups": tuple(row["groups"])})) for row in rows]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
         """All users and all groups, each in order. Raises DatabaseUnavailable."""
@@ -263,23 +243,12 @@ class AccountRepository:
 
     async def set_active(self, username_key: str, *, active: bool) -> bool:
         """Enable, or disable and end all tokens. False: no such user. Raises last_administrator."""
-        if active:
-            return bool(
-                await self._database.execute("update users set is_active = true where username_key = $1", username_key)
-            )
-        return await self._with_an_administrator_left(
-            "update users set is_active = false, token_epoch = token_epoch + 1 where username_key = $1", username_key
-        )
+        change = "is_active = true" if active else "is_active = false, token_epoch = token_epoch + 1"
+        return await self._change(change, username_key)
 
     async def set_admin(self, username_key: str, *, admin: bool) -> bool:
         """Set the administrator flag. False: no such user. Raises last_administrator."""
-        if admin:
-            return bool(
-                await self._database.execute("update users set is_admin = true where username_key = $1", username_key)
-            )
-        return await self._with_an_administrator_left(
-            "update users set is_admin = false where username_key = $1", username_key
-        )
+        return await self._change("is_admin = true" if admin else "is_admin = false", username_key)
 
     async def set_password(self, username_key: str, password_hash: str) -> bool:
         """Replace the password and end all tokens. False: no such user."""
@@ -291,7 +260,7 @@ class AccountRepository:
         return bool(changed)
 
     async def end_tokens(self, username_key: str | None) -> int:
-        """End all tokens of one user, or of everybody; how many users that were."""
+        """End all tokens of one user, or of all; the number of users."""
         return await self._database.execute(
             "update users set token_epoch = token_epoch + 1 where $1::text is null or username_key = $1", username_key
         )
@@ -300,9 +269,23 @@ class AccountRepository:
         """Make the group with these rights if there is none of that name; one that exists keeps its own."""
         await self._database.execute(_NEW_GROUP, name, list(rights))
 
-    async def _with_an_administrator_left(self, change: str, username_key: str) -> bool:
+    async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
+        """Link a user who has no password and no identity, and is no administrator.
+
+        False: the user has changed since, or the identity is linked to another user.
+        """
+        async with self._database.transaction() as connection:
+            if await connection.fetchval(_FREE_USER, user_id) is None:
+                return False
+            # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
+            return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
+
+    async def _change(self, change: str, username_key: str) -> bool:
         async with self._database.transaction() as connection, administrator_kept(connection):
-            return await connection.execute(change, username_key) == "UPDATE 1"
+            return (
+                await connection.execute(f"update users set {change} where username_key = $1", username_key)
+                != "UPDATE 0"
+            )
 
 
 async def _create(connection: Connection, account: NewAccount, default_group: str) -> int:
@@ -318,33 +301,29 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     )
     if user_id is None:
         raise NameTaken(f"User {account.username.shown} exists already.")
-    groups = {row["name"]: row["id"] for row in await connection.fetch(_GROUPS, [default_group, *account.groups])}
+    # Locked against deletion until the memberships are written.
+    rows = await connection.fetch(
+        "select id, name from groups where name = any($1::text[]) order by id for key share",
+        [default_group, *account.groups],
+    )
+    groups = {row["name"]: row["id"] for row in rows}
     for name in account.groups:
         if name not in groups:
             raise UnknownGroup(name)
-    await connection.execute(_JOIN, user_id, list(groups.values()))
-    if account.identity:
-        await _link(connection, account.identity, user_id, by_administrator=account.by_administrator)
+    await connection.execute(
+        "insert into group_members (user_id, group_id) select $1, unnest($2::bigint[]) on conflict do nothing",
+        user_id,
+        list(groups.values()),
+    )
+    if identity := account.identity:
+        linked = await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id, account.by_administrator)
+        if not linked:
+            raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
     return user_id
 
 
-async def _link(connection: Connection, identity: ExternalIdentity, user_id: int, *, by_administrator: bool) -> None:
-    """Raises NameTaken."""
-    if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id, by_administrator):
-        raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
-
-
-def _account(row: asyncpg.Record) -> Account:
-    values: dict[str, Any] = dict(row)
-    values["groups"] = tuple(row["groups"])
-    return Account(**values)
-
-
-_BIG_NUMBERS: Mapping[object, BigNumbers] = {"number": "number", "text": "text"}
-
-
 class PreferenceRepository:
-    """What users want where a call does not say it."""
+    """Preferences of users, for calls that do not state them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -360,164 +339,6 @@ class PreferenceRepository:
 
 
 def preferences_of(stored: Mapping[str, Any]) -> Preferences:
-    """From their stored form; what this version does not know counts as absent."""
-    return Preferences(big_numbers=_BIG_NUMBERS.get(stored.get("big_numbers"), Preferences().big_numbers))
-
-
-# Locked against deletion until the membership or right that needs them is written.
-_USER = "select id from users where username_key = $1 for key share"
-_GROUP = "select id from groups where name = $1 for key share"
-
-_JOIN_GROUP = "insert into group_members (user_id, group_id) values ($1, $2) on conflict do nothing"
-_LEAVE = "delete from group_members where user_id = $1 and group_id = $2"
-_GRANT = """insert into group_rights (group_id, "right") values ($1, $2) on conflict do nothing"""
-_UNGRANT = """delete from group_rights where group_id = $1 and "right" = $2"""
-
-_GRANTS = """
-    select g.name,
-        array(select r."right" from group_rights r where r.group_id = g.id order by r."right" collate "C") as rights,
-        (select count(*) from group_members m where m.group_id = g.id) as members
-    from groups g where $1::text is null or g.name = $1 order by g.name collate "C"
-"""
-
-
-class GroupRepository:
-    """Groups and memberships. Each call is one transaction; all raise DatabaseUnavailable.
-
-    Changes say whether they changed anything. Whatever would leave no active administrator raises last_administrator.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def create(self, name: str) -> bool:
-        """Make a group without rights; False when there is one of that name."""
-        return bool(
-            await self._database.execute("insert into groups (name) values ($1) on conflict (name) do nothing", name)
-        )
-
-    async def delete(self, name: str) -> bool:
-        """Take a group away with its memberships and rights; False when there is none. Raises last_administrator."""
-        async with self._database.transaction() as connection, administrator_kept(connection):
-            return _changed(await connection.execute("delete from groups where name = $1", name))
-
-    async def add(self, username_key: str, group: str) -> bool:
-        """Make a user a member. Raises unknown_user, UnknownGroup."""
-        async with self._database.transaction() as connection:
-            user_id, group_id = await _user(connection, username_key), await _group(connection, group)
-            return _changed(await connection.execute(_JOIN_GROUP, user_id, group_id))
-
-    async def remove(self, username_key: str, group: str) -> bool:
-        """End a membership. Raises unknown_user, UnknownGroup, last_administrator."""
-        async with self._database.transaction() as connection, administrator_kept(connection):
-            user_id, group_id = await _user(connection, username_key), await _group(connection, group)
-            return _changed(await connection.execute(_LEAVE, user_id, group_id))
-
-    async def grant(self, group: str, right: str) -> bool:
-        """Give a group a right. Raises UnknownGroup."""
-        async with self._database.transaction() as connection:
-            return _changed(await connection.execute(_GRANT, await _group(connection, group), right))
-
-    async def ungrant(self, group: str, right: str) -> bool:
-        """Take a right from a group. Raises UnknownGroup, last_administrator."""
-        async with self._database.transaction() as connection, administrator_kept(connection):
-            return _changed(await connection.execute(_UNGRANT, await _group(connection, group), right))
-
-    async def grants(self, group: str | None) -> Sequence[GroupGrants]:
-        """One group, or all in order. Raises UnknownGroup."""
-        rows = await self._database.fetch(_GRANTS, group)
-        if group is not None and not rows:
-            raise UnknownGroup(group)
-        return [GroupGrants(row["name"], tuple(row["rights"]), row["members"]) for row in rows]
-
-
-async def _user(connection: Connection, username_key: str) -> int:
-    user_id = await connection.fetchval(_USER, username_key)
-    if user_id is None:
-        raise unknown_user(username_key)
-    return user_id
-
-
-async def _group(connection: Connection, name: str) -> int:
-    group_id = await connection.fetchval(_GROUP, name)
-    if group_id is None:
-        raise UnknownGroup(name)
-    return group_id
-
-
-def _changed(tag: str) -> bool:
-    return not tag.endswith(" 0")
-
-
-# Locked, so that of two first calls at once, each of another issuer, one is linked.
-_FREE_USER = f"""
-    select u.id from users u
-    where u.id = $1 and u.password_hash is null and not {IS_ADMINISTRATOR}
-        and not exists (select from external_identities i where i.user_id = u.id)
-    for no key update of u
-"""
-
-_LINK_FIRST = """
-    insert into external_identities (issuer, subject, user_id)
-    select $2, $3, u.id from users u
-    where u.id = $1 and not exists (select from external_identities i where i.user_id = u.id)
-    on conflict do nothing
-"""
-
-_LINK_ANY = """
-    insert into external_identities as known (issuer, subject, user_id, by_administrator) values ($1, $2, $3, true)
-    on conflict (issuer, subject) do update set by_administrator = true where known.user_id = excluded.user_id
-    returning true
-"""
-
-_UNLINK = """
-    delete from external_identities i using users u
-    where u.id = i.user_id and ($1::text is null or u.username_key = $1)
-        and ($2::text is null or i.issuer = $2) and ($3::text is null or i.subject = $3)
-"""
-
-_LINKED = """
-    select u.username, i.issuer, i.subject, i.by_administrator, i.linked_at
-    from external_identities i join users u on u.id = i.user_id
-    where $1::text is null or u.username_key = $1
-    order by u.username_key collate "C", i.issuer collate "C", i.subject collate "C"
-"""
-
-
-class IdentityRepository:
-    """Links between identities and users. All calls raise DatabaseUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def link_first(self, user_id: int, identity: ExternalIdentity) -> bool:
-        """Link a user who has no password and no identity, and is no administrator.
-
-        False: the user is another by now, or the identity is linked to another user.
-        """
-        async with self._database.transaction() as connection:
-            if await connection.fetchval(_FREE_USER, user_id) is None:
-                return False
-            # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
-            return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
-
-    async def link(self, username_key: str, identity: ExternalIdentity) -> bool:
-        """Link any user, in the name of an administrator; repeating it is harmless.
-
-        False: the identity is linked to another user. Raises unknown_user.
-        """
-        async with self._database.transaction() as connection:
-            user_id = await connection.fetchval(
-                "select id from users where username_key = $1 for key share", username_key
-            )
-            if user_id is None:
-                raise unknown_user(username_key)
-            return await connection.fetchval(_LINK_ANY, identity.issuer, identity.subject, user_id) is True
-
-    async def unlink(self, username_key: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """End links; each part that is given narrows which. How many there were."""
-        return await self._database.execute(_UNLINK, username_key, issuer, subject)
-
-    async def identities(self, username_key: str | None = None) -> Sequence[LinkedIdentity]:
-        """Those of one user, or all, by name of the user, issuer and subject."""
-        return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, username_key)]
+    """From their stored form; values that this version does not know count as absent."""
+    big_numbers: object = stored.get("big_numbers")
+    return Preferences(big_numbers="text") if big_numbers == "text" else Preferences()

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-import asyncpg
-
 from queryserver.errors.base import (
     InvalidParameter,
     InvalidPassword,
@@ -27,18 +25,10 @@ from queryserver.identity.model import (
     identity_of,
     read_right,
 )
-from queryserver.identity.protocols import Passwords
-from queryserver.identity.repository import (
-    Account,
-    AccountRepository,
-    GroupGrants,
-    GroupRepository,
-    IdentityRepository,
-    LinkedIdentity,
-    NewAccount,
-)
+from queryserver.identity.passwords import Passwords
+from queryserver.identity.repository import Account, AccountRepository, NewAccount, administrator_kept
 from queryserver.identity.throttling import LoginThrottle
-from queryserver.platform.database import Database
+from queryserver.platform.database import Connection, Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +44,13 @@ class UserSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupName:
-    """A group, to choose from."""
-
     id: int
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class UserDetails:
-    """A user, to choose from or to show. `groups` are in order of their names, and empty where not asked for."""
+    """A user, to choose from or to show. `groups` are in order of their names, and empty where not wanted."""
 
     id: int
     username: str
@@ -85,17 +73,16 @@ class UserFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
-    """What is typed into a field that completes names. `text` is found anywhere in a name, without case."""
+class Completion:
+    """The text that an administrator has typed so far, and the names to complete it with."""
 
     text: str
+    """Found anywhere in a name, without case."""
     count: int
-    with_groups: bool = False
+    with_groups: bool
     """Whether users bring their groups."""
-    without_user: int | None = None
-    """Id of a user who is left out."""
-    groups_of: int | None = None
-    """Id of the user whose groups alone are wanted."""
+    with_caller: bool
+    only_groups_of_caller: bool
 
 
 # Names are in the order of their characters in every database, whatever its collation.
@@ -127,8 +114,6 @@ _MATCHING = f"""
 
 _DETAILS = "u.id, u.username, u.first_name, u.last_name, u.email, u.last_login"
 
-_WITH_IDS = f"select {_DETAILS} from users u where u.id = any($1::bigint[]) {_BY_NAME}"
-
 _SUGGESTED = f"""
     select {_DETAILS} from users u
     where u.is_active and (strpos(u.username_key, $1) > 0 or strpos(lower(u.username), $2) > 0)
@@ -147,22 +132,28 @@ _GROUP_NAMES = """
     order by g.name collate "C"
 """
 
-
 _AT_ONCE = 2000
-"""Rows that are made users before others have their turn: about 6 ms."""
+"""Rows that are read before other tasks have their turn: about 6 ms."""
+
+MAX_PAGE = 1000
 
 
-class UserListRepository:
-    """Looks users up. Everything is ordered by name; all calls raise DatabaseUnavailable."""
+class Users:
+    """Lists of users and groups, for administrators, by name. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def matching(
-        self, wanted: UserFilter, *, offset: int, limit: int | None
+        self, wanted: UserFilter, *, page: int | None = None, limit: int | None = None
     ) -> tuple[int, Sequence[UserSummary]]:
-        """How many match, and those from `offset` on; all of them without a limit."""
-        name = wanted.username
+        """How many match, and one page of them; without page and limit all."""
+        offset, size = 0, limit
+        if page is not None or limit is not None:
+            size = limit or MAX_PAGE
+            offset = min(((page or 1) - 1) * size, 2**62)  # what the database counts in
+        # Names are stored composed.
+        name = None if wanted.username is None else unicodedata.normalize("NFKC", wanted.username)
         rows = await self._database.fetch(
             _MATCHING,
             None if name is None else name.casefold(),
@@ -170,47 +161,44 @@ class UserListRepository:
             wanted.is_active,
             None if wanted.groups is None else list(wanted.groups),
             offset,
-            limit,
+            size,
         )
         users: list[UserSummary] = []
         for start in range(0, len(rows), _AT_ONCE):
-            # A page past the end is one row that has the count alone.
-            users += [_summary(row) for row in rows[start : start + _AT_ONCE] if row["id"] is not None]
+            users += [
+                UserSummary(row["id"], row["username"], tuple(row["groups"]), row["is_active"], row["is_admin"])
+                for row in rows[start : start + _AT_ONCE]
+                if row["id"] is not None  # a page past the end is one row that has the count alone
+            ]
             await asyncio.sleep(0)
         return rows[0]["count"], users
 
     async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
-        """The users of these ids, each once."""
-        return [UserDetails(*row) for row in await self._database.fetch(_WITH_IDS, list(ids))]
-
-    async def suggested_users(self, typed: Suggestion) -> Sequence[UserDetails]:
-        """Active users whose names fit."""
+        """The users of these ids, each once; unknown ids are left out."""
         rows = await self._database.fetch(
-            _SUGGESTED, typed.text.casefold(), typed.text.lower(), typed.without_user, typed.count
+            f"select {_DETAILS} from users u where u.id = any($1::bigint[]) {_BY_NAME}", list(ids)
         )
-        groups = await self._groups_of([row["id"] for row in rows]) if typed.with_groups else {}
-        return [UserDetails(*row, groups=tuple(groups.get(row["id"], ()))) for row in rows]
+        return [UserDetails(*row) for row in rows]
 
-    async def suggested_groups(self, typed: Suggestion) -> Sequence[GroupName]:
-        """Groups whose names fit."""
-        # Compared here: in a database with the collation C lower() knows ASCII only. Groups are few.
-        wanted = typed.text.casefold()
-        rows = await self._database.fetch(_GROUP_NAMES, typed.groups_of)
-        return [GroupName(*row) for row in rows if wanted in row["name"].casefold()][: typed.count]
-
-    async def _groups_of(self, user_ids: Sequence[int]) -> dict[int, list[GroupName]]:
+    async def completions(self, caller: User, typed: Completion) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
+        """Active users and groups whose names hold the text."""
+        text = unicodedata.normalize("NFKC", typed.text)
+        without = None if typed.with_caller else caller.id
+        users = await self._database.fetch(_SUGGESTED, text.casefold(), text.lower(), without, typed.count)
         groups: dict[int, list[GroupName]] = {}
-        for row in await self._database.fetch(_GROUPS_OF, user_ids):
-            groups.setdefault(row["user_id"], []).append(GroupName(row["id"], row["name"]))
-        return groups
-
-
-def _summary(row: asyncpg.Record) -> UserSummary:
-    return UserSummary(row["id"], row["username"], tuple(row["groups"]), row["is_active"], row["is_admin"])
+        if typed.with_groups:
+            for row in await self._database.fetch(_GROUPS_OF, [row["id"] for row in users]):
+                groups.setdefault(row["user_id"], []).append(GroupName(row["id"], row["name"]))
+        # Compared here: in a database with the collation C lower() knows ASCII only. Groups are few.
+        names = await self._database.fetch(_GROUP_NAMES, caller.id if typed.only_groups_of_caller else None)
+        return (
+            [UserDetails(*row, groups=tuple(groups.get(row["id"], ()))) for row in users],
+            [GroupName(*row) for row in names if text.casefold() in row["name"].casefold()][: typed.count],
+        )
 
 
 MAX_PASSWORD_BYTES = 1024
-"""What a login takes (Contract platform 3.2)."""
+"""The longest that a login takes (Contract platform 3.2)."""
 
 DEFAULT_RIGHTS = (
     "filebrowser.s3_access",
@@ -221,7 +209,7 @@ DEFAULT_RIGHTS = (
     "download",
     "metadata",
 )
-"""What the default group may when it is made (Contract platform 4.3)."""
+"""The rights of the default group when it is made (Contract platform 4.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +223,7 @@ class AccountRules:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """What is known of a new user beside the name."""
+    """A new user, but for the name."""
 
     email: str = ""
     first_name: str = ""
@@ -262,7 +250,8 @@ class Accounts:
         self, name: str, password: str, *, is_admin: bool = False, person: Person | None = None
     ) -> Username:
         """Make a user. Raises InvalidPassword, NameTaken, UnknownGroup."""
-        account = await self._new(name, password, is_admin=is_admin, person=person or Person())
+        self._rules.usernames.read(name)
+        account = self._account(name, await self._hash(password), is_admin=is_admin, person=person or Person())
         await self._records.create(account, default_group=self._rules.default_group)
         return account.username
 
@@ -271,7 +260,7 @@ class Accounts:
     ) -> Username:
         """Make a user without a password who is an identity of another issuer.
 
-        Raises NameTaken, UnknownGroup, NameTaken.
+        Raises NameTaken (of the user or the identity), UnknownGroup.
         """
         account = self._account(name, None, is_admin=is_admin, person=person or Person())
         linked = replace(account, identity=identity, by_administrator=True)
@@ -283,19 +272,19 @@ class Accounts:
 
         Raises InvalidPassword.
         """
-        account = await self._new(name, password, is_admin=True, person=Person())
+        self._rules.usernames.read(name)
+        account = self._account(name, await self._hash(password), is_admin=True, person=Person())
         return await self._records.create_first(account, default_group=self._rules.default_group)
 
     async def all(self) -> Sequence[Account]:
-        """Every user, by name."""
         return await self._records.all()
 
     async def disable(self, name: str) -> None:
-        """Nobody gets in as this user any more, and all tokens end. Raises unknown_user, last_administrator."""
+        """Refuse all logins of the user, and end all tokens. Raises unknown_user, last_administrator."""
         _require(name, await self._records.set_active(self._key(name), active=False))
 
     async def enable(self, name: str) -> None:
-        """The user may log in again; old tokens stay dead. Raises unknown_user."""
+        """The user may log in again; old tokens stay refused. Raises unknown_user."""
         _require(name, await self._records.set_active(self._key(name), active=True))
 
     async def set_admin(self, name: str, *, admin: bool) -> None:
@@ -316,12 +305,8 @@ class Accounts:
         _require(name, bool(await self._records.end_tokens(self._key(name))))
 
     async def end_all_tokens(self) -> int:
-        """End all tokens of everybody; how many users that were."""
+        """End all tokens of all users; the number of users."""
         return await self._records.end_tokens(None)
-
-    async def _new(self, name: str, password: str, *, is_admin: bool, person: Person) -> NewAccount:
-        self._rules.usernames.read(name)
-        return self._account(name, await self._hash(password), is_admin=is_admin, person=person)
 
     def _account(self, name: str, password_hash: str | None, *, is_admin: bool, person: Person) -> NewAccount:
         return NewAccount(
@@ -355,111 +340,102 @@ def _require(name: str, found: bool) -> None:
 MAX_NAME_LENGTH = 150
 
 
-class Groups:
-    """Makes and changes groups; what is so already stays as it is.
+@dataclass(frozen=True, slots=True)
+class GroupGrants:
+    name: str
+    rights: tuple[str, ...]
+    """In order."""
+    members: int
 
-    User names are read by the case rule, names of groups are taken to the letter.
+
+# Locked against deletion until the membership or right that needs it is written.
+_GROUP = "select id from groups where name = $1 for key share"
+
+_GRANTS = """
+    select g.name,
+        array(select r."right" from group_rights r where r.group_id = g.id order by r."right" collate "C") as rights,
+        (select count(*) from group_members m where m.group_id = g.id) as members
+    from groups g where $1::text is null or g.name = $1 order by g.name collate "C"
+"""
+
+
+class Groups:
+    """Makes and changes groups; a change that was made already is no error.
+
+    User names are read by the case rule, names of groups are taken to the letter. All calls raise DatabaseUnavailable.
     """
 
-    def __init__(self, records: GroupRepository, usernames: UsernameRule, default_group: str) -> None:
-        self._records = records
-        self._usernames = usernames
+    def __init__(
+        self, database: Database, usernames: UsernameRule | None = None, default_group: str = "default"
+    ) -> None:
+        self._database = database
+        self._usernames = usernames or UsernameRule()
         self._default_group = default_group
 
     async def create(self, name: str) -> None:
         """Make a group without rights. Raises invalid_group_name, NameTaken."""
-        if not _can_be_listed(name):
+        # Lists of groups are written with commas between them, and lines of commands with tabs.
+        is_printable = name.isprintable() and name == name.strip() and "," not in name
+        if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
             raise invalid_group_name(
                 "A group name has 1 to 150 printable characters without comma, and no blank at its ends."
             )
-        if not await self._records.create(name):
+        insert = "insert into groups (name) values ($1) on conflict (name) do nothing"
+        if not await self._database.execute(insert, name):
             raise NameTaken(f"Group {name} exists already.")
 
     async def delete(self, name: str) -> None:
         """Take a group away. Raises UnknownGroup, default_group_kept, last_administrator."""
         if name == self._default_group:
             raise default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
-        if not await self._records.delete(name):
-            raise UnknownGroup(name)
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            if await connection.execute("delete from groups where name = $1", name) == "DELETE 0":
+                raise UnknownGroup(name)
 
     async def add(self, username: str, group: str) -> None:
         """Make a user a member. Raises InvalidUsername, unknown_user, UnknownGroup."""
-        await self._records.add(self._usernames.read(username).key, group)
+        await self._change_member(
+            username, group, "insert into group_members (user_id, group_id) values ($1, $2) on conflict do nothing"
+        )
 
     async def remove(self, username: str, group: str) -> None:
         """End a membership. Raises InvalidUsername, unknown_user, UnknownGroup, last_administrator."""
-        await self._records.remove(self._usernames.read(username).key, group)
+        await self._change_member(username, group, "delete from group_members where user_id = $1 and group_id = $2")
 
     async def grant(self, group: str, right: str) -> None:
         """Give a group a right. Raises invalid_right, UnknownGroup."""
-        await self._records.grant(group, read_right(right))
+        await self._change_right(
+            group, right, """insert into group_rights (group_id, "right") values ($1, $2) on conflict do nothing"""
+        )
 
     async def ungrant(self, group: str, right: str) -> None:
         """Take a right from a group. Raises invalid_right, UnknownGroup, last_administrator."""
-        await self._records.ungrant(group, read_right(right))
+        await self._change_right(group, right, """delete from group_rights where group_id = $1 and "right" = $2""")
 
     async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
         """One group, or all in order. Raises UnknownGroup."""
-        return await self._records.grants(group)
+        rows = await self._database.fetch(_GRANTS, group)
+        if group is not None and not rows:
+            raise UnknownGroup(group)
+        return [GroupGrants(row["name"], tuple(row["rights"]), row["members"]) for row in rows]
+
+    async def _change_member(self, username: str, group: str, change: str) -> None:
+        key = self._usernames.read(username).key
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            user_id = await _user_id(connection, key)
+            await connection.execute(change, user_id, await _group_id(connection, group))
+
+    async def _change_right(self, group: str, right: str, change: str) -> None:
+        name = read_right(right)
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            await connection.execute(change, await _group_id(connection, group), name)
 
 
-def _can_be_listed(name: str) -> bool:
-    """Lists of groups are written with commas between them, and lines of commands with tabs."""
-    return 0 < len(name) <= MAX_NAME_LENGTH and name.isprintable() and name == name.strip() and "," not in name
-
-
-MAX_PAGE = 1000
-_MOST_SKIPPED = 2**62  # what the database counts in
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """What an administrator has typed so far, and what to complete it with."""
-
-    text: str
-    count: int
-    with_groups: bool
-    with_caller: bool
-    only_groups_of_caller: bool
-
-
-class Users:
-    """Users and groups by what they are called. The callers are administrators."""
-
-    def __init__(self, lists: UserListRepository) -> None:
-        self._lists = lists
-
-    async def matching(
-        self, wanted: UserFilter, *, page: int | None = None, limit: int | None = None
-    ) -> tuple[int, Sequence[UserSummary]]:
-        """How many match, and one page of them; without page and limit all."""
-        if page is None and limit is None:
-            return await self._lists.matching(_composed(wanted), offset=0, limit=None)
-        size = limit or MAX_PAGE
-        offset = min(((page or 1) - 1) * size, _MOST_SKIPPED)
-        return await self._lists.matching(_composed(wanted), offset=offset, limit=size)
-
-    async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
-        """The users of these ids, each once; unknown ids are left out."""
-        return await self._lists.with_ids(ids)
-
-    async def completions(self, caller: User, typed: Completion) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
-        """Active users and groups whose names hold the text."""
-        suggestion = Suggestion(
-            text=unicodedata.normalize("NFKC", typed.text),
-            count=typed.count,
-            with_groups=typed.with_groups,
-            without_user=None if typed.with_caller else caller.id,
-            groups_of=caller.id if typed.only_groups_of_caller else None,
-        )
-        return await self._lists.suggested_users(suggestion), await self._lists.suggested_groups(suggestion)
-
-
-def _composed(wanted: UserFilter) -> UserFilter:
-    """Names are stored composed."""
-    if wanted.username is None:
-        return wanted
-    return replace(wanted, username=unicodedata.normalize("NFKC", wanted.username))
+async def _group_id(connection: Connection, name: str) -> int:
+    group_id = await connection.fetchval(_GROUP, name)
+    if group_id is None:
+        raise UnknownGroup(name)
+    return group_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,37 +466,82 @@ class IdentityRules:
         return identity
 
 
-class Identities:
-    """Names of users are read by the case rule."""
+@dataclass(frozen=True, slots=True)
+class LinkedIdentity:
+    username: str
+    issuer: str
+    subject: str
+    by_administrator: bool
+    """Linked by a command; else at the first call of the identity."""
+    linked_at: datetime
 
-    def __init__(self, records: IdentityRepository, rules: IdentityRules) -> None:
-        self._records = records
+
+_LINK = """
+    insert into external_identities as known (issuer, subject, user_id, by_administrator) values ($1, $2, $3, true)
+    on conflict (issuer, subject) do update set by_administrator = true where known.user_id = excluded.user_id
+    returning true
+"""
+
+_UNLINK = """
+    delete from external_identities i using users u
+    where u.id = i.user_id and ($1::text is null or u.username_key = $1)
+        and ($2::text is null or i.issuer = $2) and ($3::text is null or i.subject = $3)
+"""
+
+_LINKED = """
+    select u.username, i.issuer, i.subject, i.by_administrator, i.linked_at
+    from external_identities i join users u on u.id = i.user_id
+    where $1::text is null or u.username_key = $1
+    order by u.username_key collate "C", i.issuer collate "C", i.subject collate "C"
+"""
+
+
+class Identities:
+    """Links between users and identities of other issuers. Names of users are read by the case rule.
+
+    All calls raise DatabaseUnavailable.
+    """
+
+    def __init__(self, database: Database, rules: IdentityRules) -> None:
+        self._database = database
         self._rules = rules
 
     async def link(self, name: str, issuer: str, subject: str | None = None) -> ExternalIdentity:
-        """Make the subject of an issuer this user from its next call on. Without a subject the name is it.
+        """Make the subject of an issuer this user from its next call on; repeating it is harmless.
 
-        Raises InvalidUsername, InvalidParameter (no such issuer, or no legal subject), unknown_user, NameTaken.
+        Without a subject the name is it. Raises InvalidUsername, InvalidParameter (no such issuer, or no legal
+        subject), unknown_user, NameTaken.
         """
         identity = self._rules.identity(name, issuer, subject)
-        if not await self._records.link(self._rules.usernames.read(name).key, identity):
-            raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
+        async with self._database.transaction() as connection:
+            user_id = await _user_id(connection, self._rules.usernames.read(name).key)
+            if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id):
+                raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
-        """End the links of a user, or of all users with an issuer; how many there were. Raises InvalidUsername."""
+        """End the links of a user, or of all users with an issuer; their number. Raises InvalidUsername."""
         key = None if name is None else self._rules.usernames.read(name).key
         if issuer is not None and subject is not None:
             subject = identity_of(issuer, subject).subject
-        return await self._records.unlink(key, issuer=issuer, subject=subject)
+        return await self._database.execute(_UNLINK, key, issuer, subject)
 
     async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
-        """The links of one user, or of all. Raises InvalidUsername."""
-        return await self._records.identities(None if name is None else self._rules.usernames.read(name).key)
+        """The links of one user, or of all, by name of the user, issuer and subject. Raises InvalidUsername."""
+        key = None if name is None else self._rules.usernames.read(name).key
+        return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, key)]
+
+
+async def _user_id(connection: Connection, username_key: str) -> int:
+    """Locked against deletion until the end of the transaction."""
+    user_id = await connection.fetchval("select id from users where username_key = $1 for key share", username_key)
+    if user_id is None:
+        raise unknown_user(username_key)
+    return user_id
 
 
 class UserDirectory(Protocol):
-    """Looks users up by id."""
+    """Users by id."""
 
     async def user(self, user_id: int) -> User | None:
         """An active user with rights and groups; None when disabled or deleted. Raises DatabaseUnavailable."""

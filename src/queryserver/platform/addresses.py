@@ -11,7 +11,6 @@ import asyncio
 import re
 import socket
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Self, TypeAlias
@@ -287,24 +286,6 @@ def _addresses(host: str, port: int) -> list[str]:
         return [host]
     infos = socket.getaddrinfo(host or "localhost", port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
-
-
-@dataclass(frozen=True, slots=True)
-class TcpReach:
-    """See `interfaces.connection_trials.Reach`."""
-
-    rules: AddressRules
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """See the Protocol. Raises UnknownHost, HostRefused."""
-        return await self.rules.resolve(host, port)
-
-    async def connect(self, address: str, port: int) -> None:
-        """See the Protocol. Whoever asks limits the time."""
-        _, writer = await asyncio.open_connection(address, port)
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
 
 
 _POSTGRESQL_PORT = 5432

@@ -1,14 +1,17 @@
-"""Creating and upgrading the schema of the service database."""
+"""Creating and upgrading the schema of the service database, and opening it when the schema is right."""
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import structlog
 
 from queryserver.errors.base import SchemaMismatch
-from queryserver.platform.database import database_errors
+from queryserver.platform.database import Database, database_errors, open_database, pool_limits, required_dsn
+from queryserver.platform.settings.tree import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -99,6 +102,15 @@ async def require_newest(dsn: str) -> None:
             "Run `queryserver migrate` with the newest program."
         )
         raise SchemaMismatch(message)
+
+
+@asynccontextmanager
+async def open_service_database(settings: Settings) -> AsyncGenerator[Database]:
+    """The service database, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
+    dsn = required_dsn(settings)
+    await require_newest(dsn)
+    async with open_database(dsn, pool_limits(settings)) as database:
+        yield database
 
 
 def _upgrade_here(dsn: str) -> None:

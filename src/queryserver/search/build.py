@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from queryserver.catalog.lookups import LookUps
-from queryserver.connectors.engine_builders import BuildContext
 from queryserver.connectors.engines import Connectors
 from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
+from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.outbound import Exchanges
@@ -86,7 +86,7 @@ def search_services(ground: SearchGround, lookups: LookUps, owner: str) -> Searc
         )
     views = IndexViews(records, ground.threads.indexing)
     bounds = WalkBounds(settings.search.max_entries, settings.search.max_dirs, settings.search.max_seconds)
-    exchanges = Exchanges(BuildContext.of(ground.settings).addresses)
+    exchanges = Exchanges(address_rules(ground.settings))
     parts = SearchParts(
         sources={
             SourceName.DOCUMENTS: DocumentSource(DocumentRecords(ground.database), ground.threads.searching),

@@ -14,7 +14,7 @@ from tests.fixtures.database import execute
 from queryserver.administration import configuration_check as checking
 from queryserver.administration import configuration_check as looks
 from queryserver.administration.configuration_check import check_settings
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.files.model import Scheme
@@ -92,15 +92,16 @@ options = {{server_host = "h", server_port = 99999}}
 async def test_nothing_is_built_on_the_event_loop(read: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = read("[notebook.interpreters.lite]\ninterface = 'sqlite'\n")
     threads: list[threading.Thread] = []
+    real = EngineBuilder.build
 
-    def build(connector: Connector, context: BuildContext) -> Engine:
+    def build(builder: EngineBuilder, connector: Connector) -> Engine:
         threads.append(threading.current_thread())
-        return build_engine(connector, context)
+        return real(builder, connector)
 
     def store(_settings: Settings) -> None:
         threads.append(threading.current_thread())
 
-    monkeypatch.setattr(checking, "build_engine", build)
+    monkeypatch.setattr(EngineBuilder, "build", build)
     monkeypatch.setattr(checking, "BUILDERS", {Scheme.FILE: store})
     assert await lines(settings, offline=True) == []
     assert len(threads) == 2

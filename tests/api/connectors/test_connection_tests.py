@@ -14,8 +14,8 @@ from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, Caller
 from tests.fakes import http_driver
 
-from queryserver.connectors.build import connection_tests
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.connection_tests import ConnectionTests
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.instances import GivenConnector
 from queryserver.identity.model import User
 
@@ -415,11 +415,10 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
         async with small_api() as other:
             before = await other.database.fetch("select connector, owner from engine_owners order by connector")
             services = other.services
-            tests = connection_tests(
-                services.settings,
-                BuildContext.of(services.settings),
-                services.stored_connectors.instances,
-                build_engine,
+            tests = ConnectionTests(
+                EngineBuilder(services.settings),
+                EngineBuilder.build,
+                services.stored_connectors,
                 services.runner.may_hold,
             )
             async with tests.running():
@@ -428,11 +427,10 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
                 assert outcome.reason == ""
                 assert "in use by another server" in outcome.warnings
             assert await other.database.fetch("select connector, owner from engine_owners order by connector") == before
-        tests = connection_tests(
-            holder.services.settings,
-            BuildContext.of(holder.services.settings),
-            holder.services.stored_connectors.instances,
-            build_engine,
+        tests = ConnectionTests(
+            EngineBuilder(holder.services.settings),
+            EngineBuilder.build,
+            holder.services.stored_connectors,
             holder.services.runner.may_hold,
         )
         async with tests.running():

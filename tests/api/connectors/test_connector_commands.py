@@ -9,7 +9,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Api
-from tests.unit.test_cli import Ended, command_in
+from tests.unit.cli.test_commands import Ended, command_in
 
 Command = Callable[..., Awaitable[Ended]]
 

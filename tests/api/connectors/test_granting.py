@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.api.connectors.driving import Keeper, instances_of
 from tests.api.driving import Api, Caller
-from tests.unit.test_cli import Command, command_in
+from tests.unit.cli.test_commands import Command, command_in
 
 from queryserver.connectors.instances import Draft
-from queryserver.identity.repository import GroupRepository
+from queryserver.identity.users import Groups
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, ke
     assert await _sees(ana, number) is False
     assert await ana.refused("editor/fetch_result_data", operationId=operation) == (403, -1, "permission_denied")
     # All of them at once, and by way of another group.
-    groups = GroupRepository(api.database)
+    groups = Groups(api.database)
     await groups.grant("default", "connector:*")
     try:
         assert await _sees(ana, number) is True
@@ -53,9 +53,9 @@ async def test_a_right_that_is_taken_during_a_change_does_not_come_back(
     made = await keeper.save(
         nice_name="Taken meanwhile", dialect="sqlite", interface="sqlite", settings={}, groups=["default"]
     )
-    groups = GroupRepository(api.database)
+    groups = Groups(api.database)
     await groups.create("given-meanwhile")
-    drafts = api.services.stored_connectors.instances
+    drafts = api.services.stored_connectors
     usual = drafts.draft
 
     async def slow(*asked: Any) -> Draft:
@@ -74,7 +74,7 @@ async def test_a_right_that_is_taken_during_a_change_does_not_come_back(
 async def test_a_right_given_before_its_connector_was_there_does_not_open_it(api: Api, keeper: Keeper) -> None:
     ana = await api.user("ana", groups=("early",))
     made = await keeper.create("First", "sqlite", "sqlite")
-    await GroupRepository(api.database).grant("early", f"connector:{int(made['id']) + 1}")
+    await Groups(api.database).grant("early", f"connector:{int(made['id']) + 1}")
     later = await keeper.save(nice_name="Later", dialect="sqlite", interface="sqlite", settings={}, groups=[])
     assert int(later["id"]) == int(made["id"]) + 1
     assert later["groups"] == []

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -14,9 +14,10 @@ from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, sign_in, verdict
 from tests.timing import at_best
 
+from queryserver.errors.base import NameTaken
 from queryserver.identity.model import Username
-from queryserver.identity.repository import AccountRepository, GroupRepository, NewAccount
-from queryserver.identity.users import UserFilter
+from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.identity.users import Groups, UserFilter
 
 T = TypeVar("T")
 
@@ -38,7 +39,8 @@ async def anyone(api: Api) -> Caller:
 
 async def people(api: Api, *names: str, groups: tuple[str, ...] = (), disabled: bool = False) -> None:
     for group in groups:
-        await GroupRepository(api.database).create(group)
+        with suppress(NameTaken):
+            await Groups(api.database).create(group)
     records = AccountRepository(api.database)
     for name in names:
         await records.create(NewAccount(Username(name, name.casefold()), groups=groups), default_group="default")
@@ -84,7 +86,7 @@ async def test_sharing_changes_nothing(small_api: Any) -> None:
 
 
 async def test_an_administrator_by_group_is_one(admin: Caller) -> None:
-    groups = GroupRepository(admin.api.database)
+    groups = Groups(admin.api.database)
     ana = await admin.api.user("ana", groups=("admins",))
     assert (await ana.get("iam/get_users")).status_code == 403
     await groups.grant("admins", "admin")
@@ -254,8 +256,8 @@ async def test_the_caller_is_left_out_unless_asked_for(admin: Caller) -> None:
     await people(admin.api, "rooster", groups=("a",))
     assert (await completed(admin, filter="roo"))[0] == ["rooster"]
     assert (await completed(admin, filter="roo", include_myself="yes"))[0] == ["rooster", "root"]
-    await GroupRepository(admin.api.database).create("mine")
-    await GroupRepository(admin.api.database).add("root", "mine")
+    await Groups(admin.api.database).create("mine")
+    await Groups(admin.api.database).add("root", "mine")
     assert await completed(admin, only_mygroups="1") == (["rooster"], ["default", "mine"])
 
 

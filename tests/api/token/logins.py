@@ -9,7 +9,6 @@ from tests.api.driving import Api, Caller
 from tests.fakes.issuer import ISSUER
 
 from queryserver.identity.model import UsernameRule, jwt_issuer
-from queryserver.identity.repository import IdentityRepository
 from queryserver.identity.users import Accounts, Identities, IdentityRules
 
 PASSWORD = "correct horse battery"
@@ -23,7 +22,7 @@ def accounts(api: Api) -> Accounts:
 
 async def link(api: Api, name: str, subject: str | None = None, issuer: str = jwt_issuer(ISSUER)) -> None:
     """As `queryserver link-user`."""
-    await Identities(IdentityRepository(api.database), IdentityRules(UsernameRule(), None)).link(name, issuer, subject)
+    await Identities(api.database, IdentityRules(UsernameRule(), None)).link(name, issuer, subject)
 
 
 async def log_in(api: Api, username: str = "ana", password: str = PASSWORD) -> dict[str, str]:

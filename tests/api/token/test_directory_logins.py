@@ -15,7 +15,8 @@ from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
 
 from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
 from queryserver.identity.ldap.login import Search, both, filter_value, name_value
-from queryserver.identity.repository import Account, GroupRepository
+from queryserver.identity.repository import Account
+from queryserver.identity.users import Groups
 from queryserver.platform.settings.desktop import LdapSettings
 
 pytestmark = pytest.mark.engine("ldap")
@@ -125,10 +126,10 @@ async def test_a_certificate_of_another_name_is_refused(directory: Directories, 
 async def test_groups_that_exist_here_are_those_of_the_directory_after_each_login(directory: Directories) -> None:
     async with directory() as api:
         for name in ("analysts", "local"):
-            await GroupRepository(api.database).create(name)
+            await Groups(api.database).create(name)
         await log_in(api, "ana", ANAS)
         assert (await account(api)).groups == ("analysts", "default")
-        groups = GroupRepository(api.database)
+        groups = Groups(api.database)
         assert await groups.add("ana", "local")
         await groups.create("engineers")
         await log_in(api, "ana", ANAS)
@@ -137,8 +138,8 @@ async def test_groups_that_exist_here_are_those_of_the_directory_after_each_logi
 
 async def test_the_directory_makes_no_administrators(directory: Directories) -> None:
     async with directory() as api:
-        await GroupRepository(api.database).create("admins")
-        await GroupRepository(api.database).grant("admins", "admin")
+        await Groups(api.database).create("admins")
+        await Groups(api.database).grant("admins", "admin")
         tokens = await log_in(api, "ana", ANAS)
         assert (await account(api)).groups == ("default",)
         asked = await api.http.get("/api/v1/iam/get_users", headers={"Authorization": f"Bearer {tokens['access']}"})
@@ -156,7 +157,7 @@ async def test_the_first_person_of_the_directory_may_become_the_administrator(di
 
 async def test_without_synchronisation_groups_stay(directory: Directories) -> None:
     async with directory(sync_groups_on_login=False) as api:
-        await GroupRepository(api.database).create("analysts")
+        await Groups(api.database).create("analysts")
         await log_in(api, "ana", ANAS)
         assert (await account(api)).groups == ("default",)
 

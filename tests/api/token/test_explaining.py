@@ -10,7 +10,7 @@ from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, link, log_in, tampered
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, raw, rsa_key
 from tests.fakes.webhdfs import Answer
-from tests.unit.test_cli import Command, Ended, command_in
+from tests.unit.cli.test_commands import Command, Ended, command_in
 from typer.testing import CliRunner
 
 from queryserver.cli.commands import app

@@ -8,8 +8,8 @@ import pytest
 
 from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, no_connection
 from queryserver.engines.hiveserver2.variants import Limits
+from queryserver.engines.trino.protocol import TrinoTimeouts
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.files.stores.adls.credentials import TrinoTimeouts
 
 
 class Line:

@@ -73,7 +73,7 @@ async def install_app_examples(call: Call) -> Response:
         raise NotSupported(f"There are no examples for {name} here.")
     if name != _CONNECTORS:
         raise InvalidParameter(f"Unsupported app name: {name[:_SHOWN]}")
-    await call.services.stored_connectors.examples.install(call.user)
+    await call.services.stored_connectors.install_examples(call.user)
     message = f"Successfully installed examples for {name}."
     return answer(wire.InstallAppExamplesResponse(message=message, status=0))
 

@@ -40,14 +40,14 @@ async def ask_types(call: Call) -> Response:
 
 
 async def _types(call: Call) -> Response:
-    found = await call.services.stored_connectors.instances.types()
+    found = await call.services.stored_connectors.types()
     return answer(wire.ConnectorTypeList(connectors=type_groups(found), categories=categories(), status=0))
 
 
 @router.operation("list_connectors")
 async def instances(call: Call) -> Response:
     """The instances that the caller may use, by ascending id in six groups."""
-    found = await call.services.stored_connectors.instances.visible(call.user)
+    found = await call.services.stored_connectors.visible(call.user)
     return answer(wire.ConnectorList(connectors=groups(found), status=0))
 
 
@@ -55,14 +55,14 @@ async def instances(call: Call) -> Response:
 async def new(call: Call, dialect: str, interface: str) -> Response:
     """A type with its defaults, and what was given laid over them; nothing is stored or connected to."""
     fields = await call.read(NewConnectorRequest)
-    found = await call.services.stored_connectors.instances.template(dialect, interface, given(fields.connector))
+    found = await call.services.stored_connectors.template(dialect, interface, given(fields.connector))
     return answer(wire.ConnectorTemplateResponse(connector=template(found), status=0))
 
 
 @router.operation("get_connector")
 async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own name
     """A connector with its settings; secrets are masked."""
-    shown = await call.services.stored_connectors.instances.get(call.user, id)
+    shown = await call.services.stored_connectors.get(call.user, id)
     return answer(wire.ConnectorResponse(**dict(connector(shown)), status=0))
 
 
@@ -70,7 +70,7 @@ async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own nam
 async def update(call: Call) -> Response:
     """Create without an id, else change; nothing is connected to."""
     fields = await call.read(ConnectorRequest)
-    shown, is_new = await call.services.stored_connectors.instances.save(call.user, given(fields.connector))
+    shown, is_new = await call.services.stored_connectors.save(call.user, given(fields.connector))
     return answer(wire.ConnectorUpdateResponse(connector=connector(shown), saved_as=is_new, status=0))
 
 
@@ -80,14 +80,14 @@ async def delete(call: Call) -> Response:
     fields = await call.read(ConnectorIdRequest)
     if fields.connector.id is None:
         raise connector_not_found("(none)")
-    deleted = await call.services.stored_connectors.instances.delete(call.user, fields.connector.id)
+    deleted = await call.services.stored_connectors.delete(call.user, fields.connector.id)
     return answer(wire.ConnectorDeleteResponse(id=str(deleted), status=0))
 
 
 @router.operation("install_connector_examples")
 async def install(call: Call) -> Response:
     """Adds missing ones, and updates those that this call added and that were not edited since."""
-    done = await call.services.stored_connectors.examples.install(call.user)
+    done = await call.services.stored_connectors.install_examples(call.user)
     return answer(
         wire.ConnectorExamplesResponse(
             status=0,

@@ -1,4 +1,4 @@
-"""A directory by way of ldap3."""
+"""The directory of `ldap.login`, by ldap3."""
 
 import math
 import socket
@@ -18,7 +18,7 @@ from pyasn1.error import PyAsn1Error
 from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.ldap.login import Entry, Search
 
-# Result codes of RFC 4511 that speak of who logs in: constraint violation (locked by a policy), no such object,
+# Result codes of RFC 4511 about the user who logs in: constraint violation (locked by a policy), no such object,
 # invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.
 _REFUSALS = frozenset({19, 32, 34, 48, 49, 50, 53})
 _SUCCESS, _SIZE_LIMIT, _REFERRAL, _NO_SUCH_OBJECT = 0, 4, 10, 32
@@ -34,28 +34,24 @@ class DirectoryServer:
 
 
 class _NamedTls(ldap3.Tls):
-    """Certificates and names are checked by Python's own TLS: ldap3 knows no addresses in certificates."""
+    """Certificates and names are checked by Python's own TLS: ldap3 ignores addresses in certificates."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(validate=ssl.CERT_REQUIRED)
         self._context = context
 
     def wrap_socket(self, connection: Any, do_handshake: bool = False) -> None:
-        """See ldap3.Tls."""
         del do_handshake
         connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
 
 
 class Ldap3Directory:
-    """See `directory.Directory`."""
-
     def __init__(self, server: DirectoryServer, context: ssl.SSLContext) -> None:
         self._server = server
         self._tls = _NamedTls(context)
 
     @contextmanager
     def session(self) -> Generator["Ldap3Session"]:
-        """One connection, ended with the block."""
         session = Ldap3Session(self._server, self._tls)
         try:
             yield session
@@ -64,7 +60,7 @@ class Ldap3Directory:
 
 
 class Ldap3Session:
-    """See `directory.DirectorySession`."""
+    """One connection. Its deadline begins with it."""
 
     def __init__(self, server: DirectoryServer, tls: ldap3.Tls) -> None:
         address = urlsplit(server.url)
@@ -91,10 +87,10 @@ class Ldap3Session:
         self._is_aborted = False
 
     def bind(self, name: str, password: str) -> bool:
-        """See the Protocol. An empty name and password: whoever the directory lets in without."""
+        """With an empty name and password: an anonymous login."""
         with self._in_time():
             if name and not password:
-                # RFC 4513 5.1.2: servers take it for an anonymous login, and say yes.
+                # RFC 4513 5.1.2: servers accept it as an anonymous login.
                 raise ValueError("An empty password is never sent.")
             if name:
                 _, result, _, _ = self._connection.rebind(name, password, ldap3.SIMPLE, read_server_info=False)
@@ -125,7 +121,6 @@ class Ldap3Session:
                 socket.socket.shutdown(plain, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection."""
         # ldap3 forgets a socket that could not be connected or encrypted.
         forgotten = self._connection.socket
         with suppress(LDAPException, OSError):
@@ -134,6 +129,10 @@ class Ldap3Session:
             forgotten.close()
 
     def _page(self, search: Search, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
+        # Few entries are limited by the server; many come in pages, for servers return but a thousand at once.
+        limits: dict[str, Any] = {"size_limit": search.most}
+        if search.most >= _PAGE:
+            limits = {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
         with self._in_time():
             _, result, response, _ = self._connection.search(
                 search.base,
@@ -142,14 +141,23 @@ class Ldap3Session:
                 dereference_aliases=ldap3.DEREF_NEVER,
                 attributes=list(search.attributes),
                 time_limit=math.ceil(max(self._deadline - time.monotonic(), 1)),
-                **_limits(search, cookie),
+                **limits,
             )
         if result["result"] in {_NO_SUCH_OBJECT, _REFERRAL}:
             return [], None
         if result["result"] not in {_SUCCESS, _SIZE_LIMIT}:
             raise _unavailable(result)
-        entries = [_entry(one) for one in response or () if one["type"] == "searchResEntry"]
-        return entries, _next_page(result)
+        entries = list[Entry]()
+        for one in response or ():
+            if one["type"] == "searchResEntry":
+                raw: Mapping[str, Sequence[bytes]] = one["raw_attributes"]
+                texts = {
+                    name.lower(): tuple(value.decode("utf-8", "replace") for value in values)
+                    for name, values in raw.items()
+                }
+                entries.append(Entry(one["dn"], texts))
+        control = (result.get("controls") or {}).get("1.2.840.113556.1.4.319")
+        return entries, (control or {}).get("value", {}).get("cookie") or None
 
     @contextmanager
     def _in_time(self) -> Generator[None]:
@@ -186,23 +194,3 @@ def _directory_errors() -> Generator[None]:
 
 def _unavailable(result: Mapping[str, Any]) -> LoginBackendUnavailable:
     return LoginBackendUnavailable(f"{result['description']}: {str(result['message'])[:300]}")
-
-
-def _limits(search: Search, cookie: bytes | None) -> dict[str, Any]:
-    """Few entries are limited by the server; many come in pages, for servers give but a thousand at once."""
-    if search.most < _PAGE:
-        return {"size_limit": search.most}
-    return {"paged_size": _PAGE, "paged_criticality": False, "paged_cookie": cookie}
-
-
-def _next_page(result: Mapping[str, Any]) -> bytes | None:
-    control = (result.get("controls") or {}).get("1.2.840.113556.1.4.319")
-    return (control or {}).get("value", {}).get("cookie") or None
-
-
-def _entry(response: Mapping[str, Any]) -> Entry:
-    raw: Mapping[str, Sequence[bytes]] = response["raw_attributes"]
-    attributes = {
-        name.lower(): tuple(value.decode("utf-8", "replace") for value in values) for name, values in raw.items()
-    }
-    return Entry(response["dn"], attributes)

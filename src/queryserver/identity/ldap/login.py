@@ -1,4 +1,4 @@
-"""What a login needs of a directory. The calls block: they run in threads."""
+"""Logins by a directory (LDAP). Calls of the directory block: they run in threads."""
 
 import asyncio
 import secrets
@@ -16,22 +16,31 @@ from queryserver.identity.model import AuthenticatedUser, Username, UsernameRule
 from queryserver.identity.protocols import RequestInfo
 from queryserver.platform.settings.desktop import LdapSettings
 
+log = structlog.get_logger(__name__)
+
+MOST_GROUPS = 5000
+LIMIT_S = 10.0
+"""Of one login, all its steps together."""
+_PERSON = ("givenName", "sn", "mail")
+_MAX_CHARACTERS = 254
+_THREADS = 8
+_MAX_WAITING = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry: its distinguished name, and the attributes that were asked for, named in lower case."""
+    """One entry: its distinguished name, and the requested attributes, named in lower case."""
 
     dn: str
     attributes: dict[str, tuple[str, ...]]
 
     def values(self, attribute: str) -> tuple[str, ...]:
-        """Of an attribute, none when the entry lacks it."""
         return self.attributes.get(attribute.lower(), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Which entries are wanted. `most`: how many at most; what is asked of only one entry looks at `base` alone."""
+    """The wanted entries, at most `most`; with `only_base` only `base` itself."""
 
     base: str
     filter: str
@@ -48,44 +57,37 @@ class DirectorySession(Protocol):
         ...
 
     def entries(self, search: Search) -> Sequence[Entry]:
-        """What is found; references to other servers are not followed, and no entries."""
+        """The found entries; references to other servers are not followed."""
         ...
 
     def abort(self) -> None:
-        """End the connection under the feet of another thread that waits for it."""
+        """End the connection while another thread waits for it."""
         ...
 
 
 class Directory(Protocol):
-    """A directory server."""
-
     def session(self) -> AbstractContextManager[DirectorySession]:
         """A connection whose peer has proved its name. Opened by its first use."""
         ...
 
 
-_IN_FILTERS = frozenset("\\*()\0")
-_IN_NAMES = frozenset('\\,+"<>;=#/\0')
-
-
 def filter_value(text: str) -> str:
     """`text` as one assertion value of a filter."""
-    return _escaped(text, _IN_FILTERS)
+    return _escaped(text, "\\*()\0")
 
 
 def name_value(text: str) -> str:
     """`text` as one attribute value of a distinguished name."""
-    return _escaped(text, _IN_NAMES)
+    return _escaped(text, '\\,+"<>;=#/\0')
 
 
-def _escaped(text: str, special: frozenset[str]) -> str:
-    """Bytes in hexadecimal, which both grammars have; blanks too, for libraries and servers trim them at the ends."""
-    return "".join(
-        "".join(f"\\{byte:02x}" for byte in character.encode())
-        if character in special or character.isspace()
-        else character
-        for character in text
-    )
+def _escaped(text: str, special: str) -> str:
+    """Bytes in hexadecimal, which both grammars have; blanks too: libraries and servers trim them at the ends."""
+    pieces = list[str]()
+    for character in text:
+        is_special = character in special or character.isspace()
+        pieces += (f"\\{byte:02x}" for byte in character.encode()) if is_special else character
+    return "".join(pieces)
 
 
 def both(*filters: str) -> str:
@@ -93,17 +95,9 @@ def both(*filters: str) -> str:
     return f"(&{''.join(part if part.startswith('(') else f'({part})' for part in filters)})"
 
 
-log = structlog.get_logger(__name__)
-
-MOST_GROUPS = 5000
-_PLACE = "<username>"
-_PERSON = ("givenName", "sn", "mail")
-_LONGEST = 254
-
-
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """The rules of one installation."""
+    """Checks names and passwords by the rules of the settings."""
 
     settings: LdapSettings
     usernames: UsernameRule
@@ -111,7 +105,7 @@ class Judge:
     def judge(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
         """The person, or None: unknown, wrong password, or in none of `login_groups`.
 
-        The person is called what the directory calls the entry: it may take several spellings for one.
+        The person has the name that the directory has for the entry: it may accept several spellings of it.
         Raises LoginBackendUnavailable.
         """
         find = self._searched if self.settings.search_bind_authentication else self._bound
@@ -119,39 +113,40 @@ class Judge:
         name = entry and self._name(entry, username)
         if entry is None or name is None:
             return None
-        groups = self._groups(session, entry) if self._asks_for_groups else ()
+        groups = self._groups(session, entry) if self._needs_groups else ()
         allowed = {group.casefold() for group in self.settings.login_groups}
         if allowed and allowed.isdisjoint(group.casefold() for group in groups):
             log.info("in none of the login groups", username=name)
             return None
-        first_name, last_name, email = (_first(entry, attribute) for attribute in _PERSON)
+        texts = (next(iter(entry.values(attribute)), "")[:_MAX_CHARACTERS] for attribute in _PERSON)
+        first_name, last_name, email = (text if text.isprintable() else "" for text in texts)
         kept = tuple(groups) if self.settings.sync_groups_on_login else None
         return AuthenticatedUser(name, first_name, last_name, email, kept)
 
     @property
-    def _asks_for_groups(self) -> bool:
+    def _needs_groups(self) -> bool:
         return self.settings.sync_groups_on_login or bool(self.settings.login_groups)
 
     def _searched(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
-        """By search and bind: the service looks for the entry, which then has to log in."""
+        """By search and bind: the service searches the entry, which then has to log in."""
         self._log_in_service(session)
         entry = self._only(session, self.settings.base_dn, username)
-        # For nobody the same is done, so that an unknown name takes as long as a wrong password (Rule T15).
+        # Without an entry the same is done: an unknown name takes as long as a wrong password (Rule T15).
         dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self.settings.base_dn}"
         if not session.bind(dn, password) or entry is None:
             return None
-        if self._asks_for_groups:
+        if self._needs_groups:
             self._log_in_service(session)
         return entry
 
     def _bound(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
-        """By direct bind: the user logs in by the pattern, and looks for the own entry."""
+        """By direct bind: the user logs in by the pattern, and searches the own entry."""
         pattern, domain = self.settings.ldap_username_pattern, self.settings.nt_domain
         if domain:
             login, base, is_entry = f"{username.shown}@{domain}", self.settings.base_dn, False
         else:
             is_entry = "=" in pattern
-            login = pattern.replace(_PLACE, name_value(username.shown) if is_entry else username.shown)
+            login = pattern.replace("<username>", name_value(username.shown) if is_entry else username.shown)
             base = login if is_entry else self.settings.base_dn
         if not session.bind(login, password):
             return None
@@ -173,8 +168,8 @@ class Judge:
             return None
         return found[0] if found else None
 
-    def _name(self, entry: Entry, asked: Username) -> str | None:
-        """Of several names of an entry the one that was typed, else the first that can be."""
+    def _name(self, entry: Entry, typed: Username) -> str | None:
+        """Of several names of an entry the one that was typed, else the first legal one."""
         legal: list[Username] = []
         for value in entry.values(self.settings.users.user_name_attr):
             try:
@@ -187,7 +182,7 @@ class Judge:
         if not legal:
             log.warning("the entry has no usable name", dn=entry.dn, attribute=self.settings.users.user_name_attr)
             return None
-        return next((name for name in legal if name.key == asked.key), legal[0]).shown
+        return next((name for name in legal if name.key == typed.key), legal[0]).shown
 
     def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
         """Names of the groups that hold the entry itself; groups within groups are not opened."""
@@ -209,19 +204,8 @@ class Judge:
         return (self.settings.users.user_name_attr, *_PERSON)
 
 
-def _first(entry: Entry, attribute: str) -> str:
-    value = next(iter(entry.values(attribute)), "")
-    return value[:_LONGEST] if value.isprintable() else ""
-
-
-_THREADS = 8
-_MOST_WAITING = 200
-LIMIT_S = 10.0
-"""Of one login, all its steps together."""
-
-
 class LdapLogin:
-    """See `identity.protocols.LoginBackend`. At most eight logins run at once; more than 200 waiting are refused."""
+    """The login back end `ldap`. At most eight logins run at once; more than 200 waiting are refused."""
 
     def __init__(self, directory: Directory, judge: Judge, threads: ThreadPoolExecutor, *, limit_s: float) -> None:
         self._directory = directory
@@ -233,7 +217,7 @@ class LdapLogin:
     @classmethod
     @contextmanager
     def open(cls, directory: Directory, judge: Judge, *, limit_s: float = LIMIT_S) -> Generator[Self]:
-        """With threads of its own; one that still waits for the directory at the end is not waited for."""
+        """With threads of its own; the end does not wait for one that still waits for the directory."""
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ldap")
         try:
             yield cls(directory, judge, threads, limit_s=limit_s)
@@ -241,24 +225,24 @@ class LdapLogin:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The person whom the directory knows by that name and password. Raises LoginBackendUnavailable."""
+        """The person of that name and password in the directory. Raises LoginBackendUnavailable."""
         del request
         try:
             name = self._judge.usernames.read(username)
         except InvalidUsername:
             return None
-        # A directory would take it for an anonymous login, and say yes (RFC 4513 5.1.2).
+        # A directory would accept it as an anonymous login (RFC 4513 5.1.2).
         if not password:
             return None
-        if self._waiting >= _MOST_WAITING:
+        if self._waiting >= _MAX_WAITING:
             raise LoginBackendUnavailable("Too many logins at once.")
         self._waiting += 1
         try:
-            return await self._ask(name, password)
+            return await self._judged(name, password)
         finally:
             self._waiting -= 1
 
-    async def _ask(self, name: Username, password: str) -> AuthenticatedUser | None:
+    async def _judged(self, name: Username, password: str) -> AuthenticatedUser | None:
         opened: list[DirectorySession] = []
 
         def work() -> AuthenticatedUser | None:
@@ -272,6 +256,6 @@ class LdapLogin:
         except TimeoutError:
             raise LoginBackendUnavailable("The directory did not answer in time.") from None
         finally:
-            # After the answer it is closed already; a thread that still waits is set free.
+            # After an answer they are closed already; this frees a thread that still waits.
             for session in opened:
                 session.abort()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.identity.model import User
@@ -19,9 +19,9 @@ ANA = User(4, "ana")
 
 async def address(dialect: str, settings: dict[str, Any], **options: Any) -> bytes:
     """That of a connector of the interface `hiveserver2`."""
-    context = BuildContext.of(Settings.model_validate(settings))
+    builder = EngineBuilder(Settings.model_validate(settings))
     connector = Connector(dialect, dialect, "hiveserver2", dialect, LIMITS, options=MappingProxyType(options))
-    connectors = Connectors([connector], build=lambda one: build_engine(one, context))
+    connectors = Connectors([connector], build=builder.build)
     try:
         key = Scoping(connectors).key(ANA, connector)
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.connectors.options import HS2_OPTIONS, AtlasOptions, PhoenixOptions, TrinoOptions
 from queryserver.connectors.secrets import is_secret
@@ -38,12 +38,12 @@ def connector(interface: str, dialect: str = "shop", *, only_reads: bool = False
     )
 
 
-def context(**policy: Any) -> BuildContext:
-    return BuildContext.of(Settings.model_validate({"desktop": {"connector_policy": policy}}))
+def builder(**policy: Any) -> EngineBuilder:
+    return EngineBuilder(Settings.model_validate({"desktop": {"connector_policy": policy}}))
 
 
 def built(interface: str, *, policy: Mapping[str, Any] | None = None, **options: Any) -> Engine:
-    return build_engine(connector(interface, **options), context(**(policy or {})))
+    return builder(**(policy or {})).build(connector(interface, **options))
 
 
 def problems(interface: str, *, policy: Mapping[str, Any] | None = None, **options: Any) -> str:
@@ -173,7 +173,7 @@ def test_tunnels_and_impersonation_are_refused() -> None:
 
 def test_read_only_needs_a_data_source_that_refuses_changes() -> None:
     with pytest.raises(ConfigurationError, match="cannot be enforced with the driver druid"):
-        build_engine(connector("sqlalchemy", only_reads=True, url="druid://h/"), context())
+        builder().build(connector("sqlalchemy", only_reads=True, url="druid://h/"))
 
 
 def test_a_placeholder_asks_for_the_caller_s_own_login() -> None:
@@ -203,7 +203,7 @@ async def test_only_allowed_networks_are_connected_to() -> None:
 
 def test_the_service_s_own_database_is_out_of_reach() -> None:
     settings = Settings.model_validate({"desktop": {"database": {"url": "postgresql://own:secret@localhost:5433/own"}}})
-    rules = BuildContext.of(settings).addresses
+    rules = EngineBuilder(settings).addresses
     with pytest.raises(EngineUnavailable, match=r"Connections to 127\.0\.0\.1 are not allowed here"):
         rules.resolve_blocking("127.0.0.1", 5433)
     assert rules.resolve_blocking("127.0.0.1", 5434) == ["127.0.0.1"]

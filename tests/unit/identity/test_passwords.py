@@ -9,18 +9,18 @@ from argon2 import PasswordHasher
 from tests.timing import at_best
 
 from queryserver.errors.base import LoginBackendUnavailable
-from queryserver.identity.logins import Argon2Passwords
+from queryserver.identity.passwords import Passwords
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
 
 @pytest.fixture
-def passwords() -> Iterator[Argon2Passwords]:
-    with Argon2Passwords.open(QUICK) as opened:
+def passwords() -> Iterator[Passwords]:
+    with Passwords.open(QUICK) as opened:
         yield opened
 
 
-async def test_a_password_fits_its_hash_only(passwords: Argon2Passwords) -> None:
+async def test_a_password_fits_its_hash_only(passwords: Passwords) -> None:
     made = await passwords.hash("geheim")
     assert made.startswith("$argon2id$")
     assert made != await passwords.hash("geheim")
@@ -29,17 +29,17 @@ async def test_a_password_fits_its_hash_only(passwords: Argon2Passwords) -> None
     assert not await passwords.verify("no hash", "geheim")
 
 
-async def test_without_a_hash_the_work_is_done_and_nothing_fits(passwords: Argon2Passwords) -> None:
+async def test_without_a_hash_the_work_is_done_and_nothing_fits(passwords: Passwords) -> None:
     assert not await passwords.verify(None, "nobody's password")
 
 
-async def test_a_hash_of_other_parameters_is_outdated(passwords: Argon2Passwords) -> None:
+async def test_a_hash_of_other_parameters_is_outdated(passwords: Passwords) -> None:
     assert not passwords.is_outdated(await passwords.hash("geheim"))
     assert passwords.is_outdated(PasswordHasher(time_cost=2, memory_cost=64, parallelism=1).hash("geheim"))
 
 
 async def test_a_flood_is_refused_and_the_loop_stays_free() -> None:
-    with Argon2Passwords.open(PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1)) as passwords:
+    with Passwords.open(PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1)) as passwords:
 
         async def pause_in_a_flood() -> tuple[float, tuple[int, int]]:
             flood = [asyncio.create_task(passwords.verify(None, "x")) for _ in range(600)]

@@ -1,9 +1,11 @@
-"""User names (Contract platform 3.7)."""
+"""User names and rights (Contract platform 3.7, 4.3)."""
 
 import pytest
+from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidUsername
-from queryserver.identity.model import UsernameRule
+from queryserver.identity.model import UsernameRule, read_right
+from queryserver.identity.users import DEFAULT_RIGHTS
 
 
 @pytest.mark.platform(36)
@@ -53,3 +55,28 @@ def test_capitals_are_exact_where_names_are_stored_as_they_are_written() -> None
     assert (kept.read_exact("Ana").shown, kept.read_exact("Ana").key) == ("Ana", "ana")
     with pytest.raises(InvalidUsername):
         UsernameRule(force_lowercase=False, force_uppercase=True).read_exact("Ana")
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "admin",
+        "connector:7",
+        "connector:*",
+        "connector:9223372036854775807",
+        "security.impersonate",
+        *DEFAULT_RIGHTS,
+    ],
+)
+def test_rights_of_the_contract_are_known(right: str) -> None:
+    assert read_right(right) == right
+
+
+@pytest.mark.parametrize(
+    "right",
+    ["", "Admin", "admin ", "connector:", "connector:07", "connector:0", "connector:-1", "connector:٧", "connector:7\n",
+     "connector:hive", "filebrowser.hdfs_access", "*"],
+)  # fmt: skip
+def test_every_other_word_is_refused(right: str) -> None:
+    with raises_code("invalid_right"):
+        read_right(right)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from queryserver.connectors.build import configured_connectors
-from queryserver.connectors.engine_builders import BUILDERS, BuildContext, build_engine
+from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
+from queryserver.connectors.sources import configured_connectors
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.loading import load_settings
 
@@ -25,7 +25,7 @@ async def test_an_example_makes_an_engine(block: str, tmp_path: Path) -> None:
         if connector.interface == OWN:
             continue
         try:
-            engine = build_engine(connector, BuildContext.of(settings))
+            engine = EngineBuilder(settings).build(connector)
         except ConfigurationError as error:
             assert "not installed" in error.message, "only an extra may be missing"  # noqa: PT017 one block needs it
             continue

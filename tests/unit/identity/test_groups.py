@@ -9,7 +9,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidUsername, NameTaken, UnknownGroup
 from queryserver.identity.model import UsernameRule
-from queryserver.identity.repository import AccountRepository, GroupRepository, NewAccount
+from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.identity.users import Groups
 from queryserver.platform.database import Database, open_database
 
@@ -38,7 +38,7 @@ async def ground(database_dsn: str) -> AsyncIterator[Ground]:
     async with open_database(database_dsn) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ["download"])
-        ground = Ground(database, accounts, Groups(GroupRepository(database), RULE, "default"))
+        ground = Ground(database, accounts, Groups(database, RULE, "default"))
         await ground.user("ana")
         await ground.groups.create("admins")
         await ground.groups.grant("admins", "admin")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.e2e.harness import ALIVE_WITHIN_S, PROGRAM, ServerProcess, free_port, started
 from tests.engines.certificates import Authority
-from tests.unit.test_cli import Ended, command_in
+from tests.unit.cli.test_commands import Ended, command_in
 
 ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BUSY = b'HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\n\r\n{"database": "down"}'

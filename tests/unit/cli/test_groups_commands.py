@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.test_cli import PASSWORD, Command, command_in
+from tests.unit.cli.test_commands import PASSWORD, Command, command_in
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from types import MappingProxyType
 
 import pytest
 
-from queryserver.connectors.build import by_setting
-from queryserver.connectors.engine_builders import BuildContext, build_engine
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.connectors.options import OptionsRefused
+from queryserver.connectors.sources import by_setting
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.tree import Settings
 
@@ -20,7 +20,7 @@ def refused(interface: str, *, read_only: bool = False, **options: str) -> Confi
         "new", "shop", interface, "Shop", _LIMITS, options=MappingProxyType(options), read_only=read_only
     )
     with pytest.raises(ConfigurationError) as raised:
-        build_engine(connector, BuildContext.of(Settings()))
+        EngineBuilder(Settings()).build(connector)
     return raised.value
 
 

@@ -5,7 +5,7 @@ from ipaddress import ip_network
 import pytest
 import sqlalchemy as sa
 
-from queryserver.connectors.engine_builders import BuildContext
+from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress
 from queryserver.platform.addresses import AddressRules, HostRefused, database_name
 from queryserver.platform.settings.tree import Settings
@@ -25,7 +25,7 @@ from queryserver.platform.settings.tree import Settings
 )
 def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, own: set[tuple[str, int]]) -> None:
     settings = Settings.model_validate({"desktop": {"database": {"url": url}}})
-    assert BuildContext.of(settings).addresses.service_database == own
+    assert EngineBuilder(settings).addresses.service_database == own
 
 
 @pytest.mark.security("T8")
@@ -33,7 +33,7 @@ def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, 
 def test_the_listener_and_the_broker_are_known(host: str) -> None:
     broker = {"enabled": True, "broker_url": "redis://:secret@broker.example/1"}
     settings = Settings.model_validate({"desktop": {"http_host": host, "http_port": 8123, "task_server": broker}})
-    assert BuildContext.of(settings).addresses.own == {(host, 8123), ("broker.example", 6379)}
+    assert EngineBuilder(settings).addresses.own == {(host, 8123), ("broker.example", 6379)}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,246 @@
+"""Limits of calls: requests per minute, and long calls (Contract editor 13)."""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from queryserver.errors.base import (
+    DatabaseUnavailable,
+    InvalidToken,
+    PermissionDenied,
+    TooManyRequests,
+    TooManyStreams,
+    UserInactive,
+    UserNotFound,
+)
+from queryserver.identity.callers import RequestLimits, Standing, Streams
+from queryserver.identity.model import User
+from queryserver.identity.repository import TokenKey, TokenOwner
+
+MINUTE_S = 60.0
+
+
+@dataclass
+class Clock:
+    now: float = 1_000_000 * MINUTE_S
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class MemoryCounts:
+    """Counts of one process, in place of `RequestCounts`."""
+
+    sums: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+
+    async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
+        for caller, number in calls.items():
+            self.sums[minute, caller] = self.sums.get((minute, caller), 0) + number
+        return {caller: self.sums[minute, caller] for caller in calls}
+
+    async def forget(self, *, before: int) -> None:
+        self.sums = {key: number for key, number in self.sums.items() if key[0] >= before}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def allowed(limits: RequestLimits, calls: int, user_id: int = 1) -> int:
+    """How many of so many calls pass."""
+    passed = 0
+    for _ in range(calls):
+        try:
+            limits.count_user(user_id)
+            passed += 1
+        except TooManyRequests:
+            pass
+    return passed
+
+
+@pytest.mark.security("T30")
+def test_the_call_above_the_limit_is_told_when_to_come_back(clock: Clock):
+    limits = RequestLimits(MemoryCounts(), most=3, clock=clock)
+    clock.now += 12
+    assert allowed(limits, 3) == 3
+    with pytest.raises(TooManyRequests) as refused:
+        limits.count_user(1)
+    assert refused.value.retry_after == timedelta(seconds=48)
+    assert allowed(limits, 3, user_id=2) == 3
+    clock.now += 48
+    assert allowed(limits, 9) == 3
+
+
+def test_without_a_limit_nothing_is_counted(clock: Clock):
+    limits = RequestLimits(MemoryCounts(), most=0, clock=clock)
+    assert allowed(limits, 1000) == 1000
+    limits.count_address("10.0.0.1")
+    assert not limits.are_on
+
+
+@pytest.mark.security("T30")
+async def test_processes_keep_one_limit_together(clock: Clock):
+    shared = MemoryCounts()
+    here, there = (RequestLimits(shared, most=10, clock=clock) for _ in range(2))
+    assert allowed(here, 6) == 6
+    assert allowed(there, 1) == 1
+    await here.tell()
+    await there.tell()
+    assert allowed(there, 9) == 3
+    await there.tell()
+    # Who has no news of its own hears of the others with its next call.
+    assert allowed(here, 1) == 1
+    await here.tell()
+    assert allowed(here, 5) == 0
+
+
+async def test_refused_calls_count_for_nobody(clock: Clock):
+    shared = MemoryCounts()
+    limits = RequestLimits(shared, most=2, clock=clock)
+    allowed(limits, 50)
+    await limits.tell()
+    await limits.tell()
+    assert list(shared.sums.values()) == [2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+    ],
+)
+def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, together: bool):
+    limits = RequestLimits(MemoryCounts(), most=1, clock=clock)
+    limits.count_address(one)
+    if together:
+        with pytest.raises(TooManyRequests):
+            limits.count_address(other)
+    else:
+        limits.count_address(other)
+
+
+@pytest.mark.security("T30")
+def test_a_flood_of_addresses_takes_no_user_s_limit_away(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("queryserver.identity.callers._MOST_ADDRESSES", 3)
+    limits = RequestLimits(MemoryCounts(), most=2, clock=clock)
+    for number in range(10):
+        limits.count_address(f"10.0.0.{number}")
+    assert allowed(limits, 5) == 2
+    clock.now += MINUTE_S
+    limits.count_address("10.0.0.9")
+    limits.count_address("10.0.0.9")
+    with pytest.raises(TooManyRequests):
+        limits.count_address("10.0.0.9")
+
+
+ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti"), token_epoch=3)
+
+
+@dataclass
+class Records:
+    """Only `owner` of `TokenRepository`, and a clock beside it."""
+
+    owner_now: TokenOwner | None
+    is_down: bool = False
+    now: float = 0
+    asked: list[TokenKey] = field(default_factory=list)
+
+    async def owner(self, token: TokenKey) -> TokenOwner | None:
+        self.asked.append(token)
+        if self.is_down:
+            raise DatabaseUnavailable
+        return self.owner_now
+
+    def clock(self) -> float:
+        return self.now
+
+
+def owner(
+    *, is_active: bool = True, epoch: int = 3, is_revoked: bool = False, rights: tuple[str, ...] = ()
+) -> TokenOwner:
+    return TokenOwner(User(1, "ana", rights=frozenset(rights)), is_active, epoch, is_revoked)
+
+
+def streams_of(records: Records, most: int = 2) -> Streams:
+    return Streams(most, Standing(records), every=timedelta(seconds=5), clock=records.clock)  # type: ignore[arg-type]
+
+
+def require_download(user: User) -> None:
+    if not user.may("download"):
+        raise PermissionDenied("no")
+
+
+async def test_a_user_is_read_again_once_in_the_time() -> None:
+    records = Records(owner(rights=("download",)))
+    with streams_of(records).place(ANA) as place:
+        for records.now in (0, 4.9, 5, 5.1, 9.9, 10):
+            await place.recheck(require_download)
+    assert records.asked == [TokenKey(1, "family", "jti")] * 2
+
+
+@pytest.mark.parametrize(
+    ("now", "error"),
+    [
+        (None, UserNotFound),
+        (owner(is_active=False), UserInactive),
+        (owner(is_revoked=True), InvalidToken),
+        (owner(epoch=4), InvalidToken),
+        (owner(rights=()), PermissionDenied),
+    ],
+    ids=["deleted", "disabled", "logged out", "all tokens ended", "demoted"],
+)
+async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
+    records = Records(now)
+    with streams_of(records).place(ANA) as place:
+        records.now = 5
+        with pytest.raises(error):
+            await place.recheck(require_download)
+
+
+async def test_a_caller_without_a_token_of_ours_has_no_epoch_to_lose() -> None:
+    records = Records(owner(epoch=9))
+    with streams_of(records).place(User(1, "ana")) as place:
+        records.now = 5
+        await place.recheck()
+    assert records.asked == [TokenKey(1, "", "")]
+
+
+async def test_while_the_database_is_away_a_call_goes_on() -> None:
+    records = Records(None, is_down=True)
+    with streams_of(records).place(ANA) as place:
+        records.now = 5
+        await place.recheck(require_download)
+    assert len(records.asked) == 1
+
+
+async def test_pieces_end_and_their_source_is_closed() -> None:
+    records = Records(owner(is_active=False))
+    is_closed = False
+
+    async def source() -> AsyncGenerator[bytes]:
+        nonlocal is_closed
+        try:
+            while True:
+                yield b"piece"
+                records.now += 3
+        finally:
+            is_closed = True
+
+    seen: list[bytes] = []
+    with streams_of(records).place(ANA) as place, pytest.raises(UserInactive):
+        seen.extend([piece async for piece in place.rechecked(source())])
+    assert is_closed
+
+
+async def test_places_are_bounded_and_given_back() -> None:
+    streams = streams_of(Records(owner()), most=1)
+    for _ in range(2):
+        with streams.place(ANA), pytest.raises(TooManyStreams), streams.place(ANA):
+            pass

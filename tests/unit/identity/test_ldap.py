@@ -1,0 +1,380 @@
+"""Logins by a directory: settings, escaping, the rules of a login, and connections (Contract platform 4.1)."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from ldap3.operation.search import MATCH_EQUAL, MATCH_PRESENT, parse_filter
+from ldap3.utils.dn import parse_dn
+from tests.engines.servers import free_port
+from tests.fakes.directory import BASE, FakeDirectory, group, person
+
+from queryserver.errors.base import ConfigurationError, LoginBackendUnavailable
+from queryserver.identity.build import open_directory_login
+from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
+from queryserver.identity.ldap.login import Entry, Judge, LdapLogin, both, filter_value, name_value
+from queryserver.identity.model import AuthenticatedUser, UsernameRule
+from queryserver.identity.protocols import RequestInfo
+from queryserver.platform.settings.desktop import LdapSettings
+from queryserver.platform.settings.loading import read_settings
+
+GOOD = {"ldap_url": "ldaps://directory.test", "base_dn": "dc=test"}
+
+
+def problems(ldap: LdapSettings) -> list[str]:
+    with pytest.raises(ConfigurationError) as raised, open_directory_login(ldap, UsernameRule()):
+        pass
+    return raised.value.problems
+
+
+def test_without_its_package_the_name_ldap_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ldap3", None)
+    monkeypatch.delitem(sys.modules, "queryserver.identity.ldap.ldap3_directory", raising=False)
+    [problem] = problems(LdapSettings.model_validate(GOOD))
+    assert problem == "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "authorities.pem"
+    if content is not None:
+        file.write_text(content)
+    [problem] = problems(LdapSettings.model_validate({**GOOD, "ldap_cert": file}))
+    assert problem.startswith(f"desktop.ldap.ldap_cert: {file}")
+
+
+def test_a_good_configuration_sends_nothing_at_the_start() -> None:
+    with open_directory_login(LdapSettings.model_validate(GOOD), UsernameRule()):
+        pass
+
+
+def test_servers_without_a_directory_do_without_its_package() -> None:
+    code = "import sys, queryserver.identity.build; sys.exit('ldap3' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("ldap", "key"),
+    [
+        ("base_dn = 'dc=test'", "ldap_url"),
+        ("ldap_url = 'http://d'\nbase_dn = 'dc=test'", "ldap_url"),
+        ("ldap_url = 'ldap://'\nbase_dn = 'dc=test'", "ldap_url"),
+        ("ldap_url = 'ldaps://d'", "base_dn"),
+        ("ldap_url = 'ldaps://d'\nbase_dn = 'dc=test'\nbind_dn = 'cn=service'", "bind_password"),
+        (
+            "ldap_url = 'ldaps://d'\nbase_dn = 'b'\nsearch_bind_authentication = false\nldap_username_pattern = 'ana'",
+            "ldap_username_pattern",
+        ),
+    ],
+)
+def test_settings_that_cannot_work_are_named(tmp_path: Path, ldap: str, key: str) -> None:
+    file = tmp_path / "queryserver.toml"
+    file.write_text(f"[desktop.auth]\nbackend = 'local,ldap'\n[desktop.ldap]\n{ldap}\n")
+    assert [problem.partition(":")[0] for problem in read_settings(file, {}).problems] == [f"desktop.ldap.{key}"]
+
+
+@pytest.mark.parametrize(
+    "ldap", ["", "search_bind_authentication = false\nldap_username_pattern = 'uid=<username>,dc=test'\n",
+             "search_bind_authentication = false\nnt_domain = 'corp.test'\n"]
+)  # fmt: skip
+def test_settings_that_can_work_are_taken(tmp_path: Path, ldap: str) -> None:
+    file = tmp_path / "queryserver.toml"
+    address = "ldap_url = 'ldap://d:3890'\nbase_dn = 'dc=test'\n"
+    file.write_text(f"[desktop.auth]\nbackend = 'ldap'\n[desktop.ldap]\n{address}{ldap}")
+    assert read_settings(file, {}).problems == []
+
+
+pytestmark = [pytest.mark.platform(48), pytest.mark.security("T16")]
+
+_TEXT = st.text(
+    st.one_of(st.sampled_from('*()\\\0,+"<>;=#/ &|!~'), st.characters(exclude_categories=["Cs"])), min_size=1
+)
+
+
+@given(_TEXT)
+@example("*)(uid=*")
+@example("*)(|(objectclass=*")
+@example("\0")
+@example("\\2a")
+@example("a\\")
+def test_a_filter_has_one_equality_and_its_value_is_the_text(text: str) -> None:
+    parsed = parse_filter(both("objectclass=*", f"uid={filter_value(text)}"), None, False, False, None, False)
+    [conjunction] = parsed.elements
+    present, equal = conjunction.elements
+    assert (present.assertion["attr"], equal.assertion["attr"]) == ("objectclass", "uid")
+    assert (present.tag, equal.tag) == (MATCH_PRESENT, MATCH_EQUAL)
+    assert _unescaped(equal.assertion["value"]) == text
+
+
+@given(_TEXT)
+@example("ana,ou=admins")
+@example("ana+uid=admin")
+@example(" #a ")
+@example("\0")
+@example(" ")
+def test_a_name_has_one_part_of_one_value_and_that_is_the_text(text: str) -> None:
+    parts = parse_dn(f"uid={name_value(text)},dc=example,dc=test")
+    assert [(attribute, end) for attribute, _, end in parts] == [("uid", ","), ("dc", ","), ("dc", "")]
+    assert _unescaped(parts[0][1]) == text
+
+
+@pytest.mark.parametrize("given", ["objectclass=person", "(objectclass=person)"])
+def test_filters_of_the_settings_may_lack_parentheses(given: str) -> None:
+    assert both(given, "uid=ana") == "(&(objectclass=person)(uid=ana))"
+
+
+def _unescaped(value: str | bytes) -> str:
+    """What a server reads: pairs of digits are bytes."""
+    raw = value if isinstance(value, bytes) else value.encode()
+    return re.sub(rb"\\([0-9a-f]{2})", lambda pair: bytes([int(pair[1], 16)]), raw).decode()
+
+
+SERVICE = f"cn=service,{BASE}"
+PASSWORD = "correct horse battery"
+ANA = person("ana", givenname="Ana", sn="Lyse", mail="ana@example.test")
+GROUPS_OF_ANA = f"member={ANA.dn}"
+
+
+def directory(**answers: list[Entry]) -> FakeDirectory:
+    return FakeDirectory(
+        {SERVICE: "service", ANA.dn: PASSWORD},
+        {"uid=ana)": [ANA], GROUPS_OF_ANA: [group("b"), group("a")], **answers},
+    )
+
+
+async def login(
+    asked: FakeDirectory,
+    username: str = "ana",
+    password: str = PASSWORD,
+    *,
+    rule: UsernameRule | None = None,
+    **settings: Any,
+) -> AuthenticatedUser | None:
+    ldap = LdapSettings.model_validate(
+        {
+            "base_dn": BASE,
+            "bind_dn": SERVICE,
+            "bind_password": "service",
+            "users": {"user_name_attr": "uid"},
+            **settings,
+        }
+    )
+    with LdapLogin.open(asked, Judge(ldap, rule or UsernameRule())) as backend:
+        return await backend.login(username, password, RequestInfo("127.0.0.1"))
+
+
+DIRECT = {"search_bind_authentication": False, "ldap_username_pattern": f"uid=<username>,ou=people,{BASE}"}
+
+
+async def test_search_and_bind_finds_the_entry_and_then_lets_it_log_in() -> None:
+    asked = directory()
+    assert await login(asked) == AuthenticatedUser("ana", "Ana", "Lyse", "ana@example.test", ("a", "b"))
+    assert [name for name, _ in asked.logins] == [SERVICE, ANA.dn, SERVICE]
+    assert [search.base for search in asked.searches] == [BASE, BASE]
+    assert asked.searches[0].filter == "(&(objectclass=*)(uid=ana))"
+
+
+async def test_a_direct_bind_uses_the_pattern_and_reads_the_own_entry_only() -> None:
+    asked = FakeDirectory({ANA.dn: PASSWORD}, {ANA.dn: [ANA]})
+    assert await login(asked, **DIRECT) == AuthenticatedUser("ana", "Ana", "Lyse", "ana@example.test", ())
+    assert asked.logins == [(ANA.dn, PASSWORD)]
+    assert (asked.searches[0].base, asked.searches[0].only_base) == (ANA.dn, True)
+
+
+async def test_a_domain_makes_the_login_of_a_direct_bind() -> None:
+    asked = FakeDirectory({"ana@corp.test": PASSWORD}, {"uid=ana)": [ANA]})
+    accepted = await login(asked, search_bind_authentication=False, nt_domain="corp.test", sync_groups_on_login=False)
+    assert accepted == AuthenticatedUser("ana", "Ana", "Lyse", "ana@example.test", None)
+    assert asked.logins == [("ana@corp.test", PASSWORD)]
+
+
+@pytest.mark.security("T16")
+async def test_what_joins_parts_of_a_name_is_escaped_in_the_pattern() -> None:
+    asked = FakeDirectory({})
+    assert await login(asked, "ana+bob", **DIRECT) is None
+    assert asked.logins == [(f"uid=ana\\2bbob,ou=people,{BASE}", PASSWORD)]
+
+
+@pytest.mark.platform(48)
+@pytest.mark.parametrize("settings", [{}, DIRECT])
+async def test_an_empty_password_is_never_sent(settings: dict[str, Any]) -> None:
+    asked = directory()
+    assert await login(asked, password="", **settings) is None
+    assert (asked.logins, asked.searches) == ([], [])
+
+
+@pytest.mark.platform(48)
+@pytest.mark.security("T16")
+@pytest.mark.parametrize("username", ["*", "ana)(uid=*", "ana\\2a", "a\0na", "(ana)", "ana,ou=admins", " ", "."])
+async def test_names_that_no_user_can_have_are_never_sent(username: str) -> None:
+    asked = directory()
+    assert await login(asked, username) is None
+    assert (asked.logins, asked.searches) == ([], [])
+
+
+async def test_a_wrong_password_and_an_unknown_name_cost_the_same_steps() -> None:
+    wrong, unknown = directory(), directory()
+    assert await login(wrong, password="wrong") is None
+    assert await login(unknown, "nobody") is None
+    assert len(wrong.logins) == len(unknown.logins) == 2
+    assert len(wrong.searches) == len(unknown.searches) == 1
+    name, sent = unknown.logins[1]
+    assert name.endswith(f",{BASE}")
+    assert (name, sent) not in {(SERVICE, "service"), (ANA.dn, PASSWORD)}
+
+
+async def test_a_name_of_two_entries_is_nobodys() -> None:
+    asked = directory(**{"uid=ana)": [ANA, person("ana2", "ana")]})
+    assert await login(asked) is None
+    assert ANA.dn not in {name for name, _ in asked.logins}
+
+
+async def test_the_entry_says_what_the_user_is_called() -> None:
+    # Directories compare names without case and without width: what was typed is only how the entry was found.
+    rule = UsernameRule(ignore_case=False, force_lowercase=False)
+    typed = {"uid=ANA)": [person("ana")]}
+    accepted = await login(directory(**typed), "ANA", rule=rule, sync_groups_on_login=False)
+    assert accepted is not None
+    assert accepted.username == "ana"
+
+
+async def test_of_several_names_the_typed_one_counts() -> None:
+    asked = directory(**{"uid=ana)": [person("ana", "a b", "anabel", "ANA")]})
+    accepted = await login(asked)
+    assert accepted is not None
+    assert accepted.username == "ana"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("ANA", "ana"), ("Ana", "ana"), ("\uff41na", None), (" ana ", None), ("a\u0301na", "\u00e1na")],
+    ids=["upper", "title", "wide", "blanks", "composed"],
+)
+async def test_the_name_of_an_entry_may_differ_from_that_of_the_user_in_case_alone(
+    written: str, name: str | None
+) -> None:
+    entry = person(written)
+    asked = FakeDirectory({SERVICE: "service", entry.dn: PASSWORD}, {"uid=ana)": [entry]})
+    accepted = await login(asked)
+    assert (accepted and accepted.username) == name
+
+
+async def test_an_entry_without_a_usable_name_lets_nobody_in() -> None:
+    assert await login(directory(**{"uid=ana)": [Entry(ANA.dn, {})]})) is None
+
+
+@pytest.mark.parametrize(("groups", "enters"), [(("B", "c"), True), (("c",), False), ((), True)])
+async def test_login_groups_limit_who_enters(groups: tuple[str, ...], enters: bool) -> None:
+    assert (await login(directory(), login_groups=groups) is not None) is enters
+
+
+async def test_without_synchronisation_groups_are_read_for_login_groups_only() -> None:
+    asked = directory()
+    accepted = await login(asked, sync_groups_on_login=False, login_groups=("a",))
+    assert accepted is not None
+    assert accepted.groups is None
+    unread = directory()
+    assert await login(unread, sync_groups_on_login=False) is not None
+    assert len(unread.searches) == 1
+
+
+async def test_groups_of_names_hold_names() -> None:
+    asked = directory(**{"memberUid=ana)": [group("posix")]})
+    accepted = await login(asked, groups={"group_member_attr": "memberUid", "group_filter": "(objectclass=posixGroup)"})
+    assert accepted is not None
+    assert accepted.groups == ("posix",)
+    assert asked.searches[1].filter == "(&(objectclass=posixGroup)(memberUid=ana))"
+
+
+async def test_a_refused_service_is_a_directory_out_of_reach() -> None:
+    with pytest.raises(LoginBackendUnavailable, match="bind_dn"):
+        await login(directory(), bind_password="old")
+
+
+Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.read(1000):
+        pass
+    writer.close()
+
+
+async def dripping(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """The beginning of a long answer, byte by byte: no single read takes long."""
+    await reader.read(1000)
+    try:
+        writer.write(b"\x30\x84\x00\x10\x00\x00")
+        while True:
+            writer.write(b"\0")
+            await writer.drain()
+            await asyncio.sleep(0.05)
+    except ConnectionError:
+        writer.close()
+
+
+async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1000)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+async def hanging_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1000)
+    writer.close()
+
+
+@asynccontextmanager
+async def listening(peer: Peer) -> AsyncIterator[int]:
+    server = await asyncio.start_server(peer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def refused(url: str) -> float:
+    """How long it took; without a sign of the password in the reason."""
+    judge = Judge(LdapSettings(base_dn="dc=test"), UsernameRule())
+    directory = Ldap3Directory(DirectoryServer(url, 1), client_context(None))
+    began = time.monotonic()
+    with LdapLogin.open(directory, judge, limit_s=1) as backend:
+        with pytest.raises(LoginBackendUnavailable) as raised:
+            await backend.login("ana", "planted password", RequestInfo("127.0.0.1"))
+        assert "planted" not in str(raised.value)
+        for _ in range(200):
+            if not any(thread.name.startswith("ldap") and _is_busy(thread) for thread in threading.enumerate()):
+                break
+            await asyncio.sleep(0.05)
+        else:
+            pytest.fail("a thread still waits")
+    return time.monotonic() - began
+
+
+def _is_busy(thread: threading.Thread) -> bool:
+    import sys
+    import traceback
+
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and any("ldap3" in line.filename for line in traceback.extract_stack(frame))
+
+
+@pytest.mark.platform(48)
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
+async def test_a_server_that_is_down_is_out_of_reach(scheme: str) -> None:
+    assert await refused(f"{scheme}://127.0.0.1:{free_port()}") < 9
+
+
+@pytest.mark.parametrize("peer", [silent, dripping, garbage, hanging_up])
+@pytest.mark.parametrize("scheme", ["ldap", "ldaps"])
+async def test_no_peer_holds_a_login_beyond_its_limit(scheme: str, peer: Peer) -> None:
+    async with listening(peer) as port:
+        assert await refused(f"{scheme}://127.0.0.1:{port}") < 9
