@@ -19,7 +19,7 @@ from queryserver.administration.build import (
     metrics_page,
 )
 from queryserver.administration.readiness import Readiness
-from queryserver.catalog.build import Ground, MetadataServices, metadata_cache, metadata_services
+from queryserver.catalog.build import MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
 from queryserver.connectors.build import (
     StoredConnectorServices,
@@ -59,8 +59,7 @@ from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import Threads, open_threads
-from queryserver.search.build import SearchGround, index_feed, search_services
-from queryserver.search.feeding import IndexFeed
+from queryserver.search.build import index_feed, search_services
 from queryserver.services import Services
 from queryserver.statements.build import Kept, open_records, statement_administration, statement_ends
 from queryserver.statements.choosing import Choosing, Formatting
@@ -135,7 +134,7 @@ async def open_services(
         await stack.enter_async_context(queue.listening())
         await stack.enter_async_context(base.connectors.watching())
         await stack.enter_async_context(
-            listening(base.kept.dsn, partial(_hear, services, queue), base.connectors.may_have_changed)
+            listening(base.kept.dsn, partial(_notified, services, queue), base.connectors.may_have_changed)
         )
         yield services
 
@@ -250,7 +249,23 @@ def _services(
     reading = _reading(base, access)
     submissions = _submissions(base, queue, access)
     feed = index_feed(settings.metadata, base.kept.database, base.connectors)
-    metadata = metadata_services(_ground(base, feed), runner, notices, submissions)
+    metadata = metadata_services(
+        editor=settings.editor,
+        database=base.kept.database,
+        users=base.accounts.directory,
+        connectors=base.connectors,
+        credentials=base.credentials,
+        sessions=base.kept.sessions,
+        cache=base.metadata,
+        threads=base.threads.rendering,
+        rendering=base.rendering,
+        computing=base.computing,
+        metrics=base.metrics,
+        runner=runner,
+        notices=notices,
+        submissions=submissions,
+        on_answer=feed.add if feed else None,
+    )
     readiness = _readiness(base)
     stored = _stored_connectors(base)
     return Services(
@@ -273,7 +288,17 @@ def _services(
         ),
         sessions=_sessions(base, runner, notices),
         metadata=metadata,
-        searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),
+        searching=search_services(
+            settings=settings,
+            database=base.kept.database,
+            connectors=base.connectors,
+            stores=base.storage.stores,
+            threads=base.threads,
+            metrics=base.metrics,
+            feed=feed,
+            lookups=metadata.lookups,
+            owner=runner.owner,
+        ),
         storage=base.storage,
         importing=import_services(_importing(base, metadata, submissions)),
         configuration=_configuration(base, readiness),
@@ -379,39 +404,10 @@ def _sessions(base: _Foundation, runner: Runner, notices: Notices) -> Sessions:
     )
 
 
-def _ground(base: _Foundation, feed: IndexFeed | None) -> Ground:
-    return Ground(
-        editor=base.settings.editor,
-        database=base.kept.database,
-        users=base.accounts.directory,
-        connectors=base.connectors,
-        credentials=base.credentials,
-        sessions=base.kept.sessions,
-        cache=base.metadata,
-        threads=base.threads.rendering,
-        rendering=base.rendering,
-        computing=base.computing,
-        metrics=base.metrics,
-        heard=feed.heard if feed else None,
-    )
-
-
-def _searching(base: _Foundation, feed: IndexFeed | None) -> SearchGround:
-    return SearchGround(
-        settings=base.settings,
-        database=base.kept.database,
-        connectors=base.connectors,
-        stores=base.storage.stores,
-        threads=base.threads,
-        metrics=base.metrics,
-        feed=feed,
-    )
-
-
-def _hear(services: Services, queue: InlineQueue, kind: str, subject: str) -> None:
+def _notified(services: Services, queue: InlineQueue, kind: str, subject: str) -> None:
     if kind == CONNECTORS_CHANGED:
         services.connectors.may_have_changed()
-    elif not services.metadata.elsewhere.heard(kind, subject):
+    elif not services.metadata.forwarding.notified(kind, subject):
         queue.heard(kind, subject)
 
 

@@ -24,7 +24,7 @@ from queryserver.errors.statements import (
 )
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, literal_address
-from queryserver.platform.outbound import Answered, Asked, Exchanges
+from queryserver.platform.outbound import HttpAnswer, HttpExchanges, HttpRequest
 
 _MOST = 500
 _CAUSES = 10
@@ -168,7 +168,7 @@ class RestAttempt:
     """See `connectors.tests.Attempt`."""
 
     def __init__(self, rules: AddressRules, question: "RestQuestion") -> None:
-        self._exchanges = Exchanges(rules)
+        self._exchanges = HttpExchanges(rules)
         self._question = question
 
     @asynccontextmanager
@@ -177,7 +177,7 @@ class RestAttempt:
         question, url = self._question, self._question.url
         if question.as_user:
             url = f"{url}&{urlencode({'user.name': user.username})}"
-        answer = await self._exchanges.send(Asked(url, headers=question.headers, max_bytes=_MAX_BYTES))
+        answer = await self._exchanges.send(HttpRequest(url, headers=question.headers, max_bytes=_MAX_BYTES))
         if answer.status in _REFUSED:
             raise CredentialsRequired("The server refused the login.")
         yield RestLogin(answer, question)
@@ -189,7 +189,7 @@ class RestAttempt:
 class RestLogin:
     """See `connectors.tests.LoggedIn`."""
 
-    def __init__(self, answer: Answered, question: "RestQuestion") -> None:
+    def __init__(self, answer: HttpAnswer, question: "RestQuestion") -> None:
         self._answer = answer
         self._question = question
 

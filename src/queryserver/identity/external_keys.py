@@ -23,7 +23,7 @@ from queryserver.errors.base import KeyServerUnavailable
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.metrics import UNMEASURED, AccountMetrics
-from queryserver.platform.outbound import Asked, Exchanges
+from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.settings.sections import LOOPBACK, Network
 
 # Certificates of the signer (`x5c`), which nobody here looks at, make headers of several kilobytes.
@@ -171,9 +171,9 @@ class KeyServers:
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
-        self._secured = Exchanges(rules, authorities=ca)
+        self._secured = HttpExchanges(rules, authorities=ca)
         # What a name means is decided by others: keys in the clear come from this machine or not at all.
-        self._plain = Exchanges(replace(rules, allowed=tuple(_loopback(rules.allowed)) or _NOWHERE))
+        self._plain = HttpExchanges(replace(rules, allowed=tuple(_loopback(rules.allowed)) or _NOWHERE))
 
     async def fetch(self) -> KeySet:
         """The keys of the first address that answers as it should, each in its time. Raises NoKeys."""
@@ -196,7 +196,9 @@ class KeyServers:
     async def _from(self, url: str) -> KeySet:
         """Raises EngineUnavailable, ValueError (no such document), OSError (the file of authorities)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
-        asked = Asked(url, headers={"Accept": "application/json"}, max_bytes=_MOST_BYTES, within_s=self._timeout_s)
+        asked = HttpRequest(
+            url, headers={"Accept": "application/json"}, max_bytes=_MOST_BYTES, within_s=self._timeout_s
+        )
         answered = await exchanges.send(asked)
         if answered.status != 200:
             message = f"it answers {answered.status}"

@@ -27,7 +27,7 @@ _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4, keepaliv
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """One request. `url` holds no login; `max_bytes` bounds the answer, `within_s` the whole exchange."""
 
     url: str
@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class HttpAnswer:
     """The answer, whatever its status."""
 
     status: int
@@ -47,7 +47,7 @@ class Answered:
     body: bytes
 
 
-class Exchanges:
+class HttpExchanges:
     """Connections that are kept for further exchanges, until the `async with` ends."""
 
     def __init__(self, rules: AddressRules, *, authorities: Path | None = None, verify: bool = True) -> None:
@@ -65,7 +65,7 @@ class Exchanges:
         if transport is not None:
             await transport.aclose()
 
-    async def send(self, asked: Asked) -> Answered:
+    async def send(self, asked: HttpRequest) -> HttpAnswer:
         """The answer of the first permitted address that takes the connection.
 
         Raises EngineUnavailable: no permitted address, no connection, no whole answer within the limits.
@@ -83,7 +83,7 @@ class Exchanges:
         except TimeoutError:
             raise EngineUnavailable(f"{server.host} did not answer in time.") from None
 
-    async def _exchange(self, asked: Asked, server: HttpServer, ip: str) -> Answered:
+    async def _exchange(self, asked: HttpRequest, server: HttpServer, ip: str) -> HttpAnswer:
         url = httpx.URL(asked.url)
         request = httpx.Request(
             asked.method,
@@ -115,7 +115,7 @@ class Exchanges:
         return context
 
 
-async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: int, server: HttpServer) -> Answered:
+async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: int, server: HttpServer) -> HttpAnswer:
     response.request = request
     pieces, size = list[bytes](), 0
     try:
@@ -128,7 +128,7 @@ async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: in
         raise EngineUnavailable(_reason(server, error)) from error
     finally:
         await response.aclose()
-    return Answered(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
+    return HttpAnswer(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
 
 
 def _reason(server: HttpServer, error: Exception) -> str:

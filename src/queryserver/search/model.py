@@ -7,7 +7,6 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from queryserver.identity.model import User
 from queryserver.search.query_language import Position, Query, Term, folded
@@ -188,31 +187,6 @@ class Catalog(Protocol):
         our login), CatalogUnavailable.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDocument:
-    """An entry. `excerpt` begins somewhat before the place in the statement that matched."""
-
-    id: UUID
-    history_id: int
-    connector: str
-    dialect: str
-    recorded_at: datetime
-    head: str
-    """The beginning of the statement."""
-    excerpt: str
-    parent_uuid: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDocuments:
-    """The first documents in their order, how many there are, and how many are as new as each of the asked times."""
-
-    first: Sequence[FoundDocument]
-    total: int
-    newer: Sequence[int]
 
 
 _KEPT_SCHEMES = frozenset({"s3a", "s3", "s3n", "gs", "abfs", "abfss", "ofs", "o3fs"})

@@ -6,8 +6,8 @@ import pytest
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
 from tests.refusals import raises_code
 
-from queryserver.catalog import cache as questions
-from queryserver.catalog.cache import BY_KIND, Question
+from queryserver.catalog import questions
+from queryserver.catalog.questions import BY_KIND, Question
 from queryserver.engines.protocol import ForeignKey, TableProperty
 
 ALL = [

@@ -3,9 +3,9 @@
 from queryserver.files.model import PathReader, Scheme
 from queryserver.files.places import Stores
 from queryserver.identity.model import User
-from queryserver.search.feeding import StoreSearch, WalkBounds
 from queryserver.search.model import Search, SourceAnswer
 from queryserver.search.search import limit_s
+from queryserver.search.storage_source import StorageSource, WalkBounds
 
 
 class Plain:
@@ -16,9 +16,9 @@ class Plain:
         return SourceAnswer()
 
 
-def walk(max_seconds: float) -> StoreSearch:
+def walk(max_seconds: float) -> StorageSource:
     stores = Stores((), PathReader((Scheme.HDFS,)), {})
-    return StoreSearch(stores, Scheme.HDFS, WalkBounds(max_entries=1, max_dirs=1, max_seconds=max_seconds))
+    return StorageSource(stores, Scheme.HDFS, WalkBounds(max_entries=1, max_dirs=1, max_seconds=max_seconds))
 
 
 def test_a_walk_ends_before_it_counts_as_failed() -> None:

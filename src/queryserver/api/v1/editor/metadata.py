@@ -14,7 +14,7 @@ from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.shapes import cell_form, handle, meta
 from queryserver.catalog.browsing import Excerpt, Names, Source
-from queryserver.catalog.cache import DescribedColumn, TableList, nested_type
+from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sample, Sampled
 from queryserver.engines.protocol import (
     DatabaseDescription,

@@ -23,7 +23,7 @@ from queryserver.api.schemas.requests.editor import (
 )
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.shapes import cell_form, operation_of, page_answer
-from queryserver.catalog.explaining import ToExplain
+from queryserver.catalog.explaining import PlanRequest
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
 from queryserver.errors.statements import PageRowTooLarge
@@ -224,7 +224,7 @@ async def explain_on(call: Call, dialect: str) -> Response:
 async def _explain(call: Call, dialect: str | None) -> Response:
     asked = await call.read(ExplainRequest)
     named = asked.snippet.dialect or dialect
-    wanted = ToExplain(named, asked.script, asked.current_database, asked.session_id)
+    wanted = PlanRequest(named, asked.script, asked.current_database, asked.session_id)
     explained = await while_connected(call.request, call.services.metadata.explanations.explain(call.user, wanted))
     refusal = explained.refusal
     if refusal is None:
