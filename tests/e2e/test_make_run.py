@@ -14,9 +14,8 @@ import psutil
 import pytest
 from tests.e2e.harness import ServerProcess, free_port, running_server, started
 
-from queryserver.platform.embedded.cluster import Binaries, Cluster
+from queryserver.platform.embedded.cluster import Binaries, Cluster, kept_secrets, processes_of
 from queryserver.platform.embedded.postgres import recorded_address
-from queryserver.platform.embedded.system import kept_secrets, processes_of
 
 pytestmark = pytest.mark.slow
 

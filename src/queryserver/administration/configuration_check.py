@@ -25,7 +25,7 @@ from queryserver.identity.external_keys import KeyServers, NoKeys
 from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
 from queryserver.platform.database import Database, open_database, pool_limits, required_dsn
-from queryserver.platform.deployment import Deployment, look_at
+from queryserver.platform.deployment import Deployment, read_deployment
 from queryserver.platform.limits import affordable_connections
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.loading import shown_value
@@ -51,7 +51,7 @@ async def look_at_database(settings: Settings) -> Sequence[Finding]:
 
 async def look_into_database(settings: Settings, database: Database) -> Sequence[Finding]:
     """What an open database of the newest schema tells. Raises DatabaseUnavailable."""
-    return list(_of_deployment(settings, await look_at(database, count_up_to=MANY_DOCUMENTS + 1)))
+    return list(_of_deployment(settings, await read_deployment(database, count_up_to=MANY_DOCUMENTS + 1)))
 
 
 def _of_deployment(settings: Settings, deployment: Deployment) -> Iterator[Finding]:

@@ -131,11 +131,11 @@ def _log_warnings_only(settings: Settings) -> None:
 
 
 def _with_running_database(settings: Settings) -> Settings:
+    from queryserver.platform.embedded.cluster import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
     from queryserver.platform.embedded.postgres import (  # noqa: PLC0415 as below
         running_defaults,
         with_defaults,
     )
-    from queryserver.platform.embedded.system import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
 
     try:
         defaults = running_defaults(settings.desktop.data_dir)

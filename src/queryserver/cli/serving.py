@@ -34,7 +34,7 @@ def serve(
     """Run the server."""
     let_arrow_use_the_common_heap()
     from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
-    from queryserver.platform.embedded.system import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
+    from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     # By the environment, for workers are processes that read their settings themselves.

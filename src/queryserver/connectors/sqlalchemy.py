@@ -29,7 +29,7 @@ from queryserver.engines.connections import client_tls
 from queryserver.engines.protocol import Engine
 from queryserver.errors.statements import DriverNotInstalled
 from queryserver.platform.addresses import AddressRules, database_servers
-from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
 from queryserver.platform.settings.tree import Finding, Settings
 
 

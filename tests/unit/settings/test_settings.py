@@ -158,7 +158,7 @@ def test_a_secret_of_the_environment_goes_before_the_twin_of_the_file(read: Read
         ("secret_key_file = '/nowhere'", "its file /nowhere cannot be read: No such file or directory."),
         ("secret_key_script = 'false'", "its script ended with exit code 1."),
         ("secret_key_script = '/nowhere/x'", "its script cannot be run: No such file or directory."),
-        ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its twins _file and _script count too."),
+        ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its forms _file and _script count, too."),
     ],
 )
 def test_a_twin_that_cannot_be_read_is_a_problem(read: Reader, key: str, complaint: str) -> None:

@@ -40,10 +40,18 @@ _SAME = (
 
 _SCRIPT_S = 10
 
+MASK = "********"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_SECRET_NAME = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)
+_SECRETS_IN_ADDRESS = (
+    re.compile(r"((?<=://)[^\s/@:]{0,256}:)[^\s/]{1,1024}(?=@)"),
+    re.compile(r"([?&][^=&#\s]{0,64}(?:pass|secret|token|credential|key|sig)[^=&#\s]{0,64}=)[^&#\s]+", re.IGNORECASE),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read. With problems, `settings` holds defaults where the given values are no good: only for showing."""
+    """With problems, `settings` holds defaults where the given values are not valid: only for showing."""
 
     settings: Settings
     problems: list[str]
@@ -69,15 +77,20 @@ def read_settings(
     overrides: Mapping[str, Any] | None = None,
     with_secrets: bool = True,
 ) -> Reading:
-    """Like `load_settings`, with the problems beside whatever is good.
+    """Like `load_settings`, with the problems beside the valid values.
 
     Without secrets neither their files are read nor their scripts run, and keys are not compared with each other.
     """
-    file = path or _found_file(environ)
+    configured = Path(environ[CONFIG_FILE]) if environ.get(CONFIG_FILE) else None
+    file = path or configured or next((file for file in DEFAULT_FILES if file.is_file()), None)
     layers = _Layers()
     if file:
         layers.put(_file_values(file, layers.problems), Origin.FILE)
-    _put_variables(layers, environ)
+    if environ.get(DATA_DIRECTORY):
+        layers.put({"desktop": {"data_dir": environ[DATA_DIRECTORY]}}, Origin.ENVIRONMENT)
+    for name, text in sorted(environ.items(), key=lambda variable: (variable[0].count("__"), variable[0])):
+        if name.lower().startswith(PREFIX):
+            layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), Origin.ENVIRONMENT)
     for key, value in (overrides or {}).items():
         layers.put(_nested(key.split("."), value), Origin.COMMAND_LINE)
     _join_same(layers)
@@ -91,12 +104,6 @@ def read_settings(
     return Reading(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
 
 
-def _found_file(environ: Mapping[str, str]) -> Path | None:
-    if environ.get(CONFIG_FILE):
-        return Path(environ[CONFIG_FILE])
-    return next((file for file in DEFAULT_FILES if file.is_file()), None)
-
-
 def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
@@ -108,9 +115,9 @@ def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
 
 
 class _Layers:
-    """The values of several sources joined, the later ones on top, with the origin of each and what is wrong.
+    """The values of several sources joined, the later ones on top. `origins` and `problems` are by full names of keys.
 
-    `origins` and `problems` have full names of keys. The first complaint about a key stays.
+    The first problem of a key stays.
     """
 
     def __init__(self) -> None:
@@ -132,9 +139,11 @@ class _Layers:
             name, given_value = _without_source(written.lower(), value, secrets)
             full = f"{prefix}{name}"
             if name not in known:
-                self.problems.setdefault(full, _unknown(name, known))
+                close = difflib.get_close_matches(name, list(known), n=1)
+                hint = f"; did you mean {close[0]}?" if close else "."
+                self.problems.setdefault(full, f"is not a known key{hint}")
             elif self._spellings.setdefault((full, origin), written) != written:
-                self.problems.setdefault(full, "is given twice; its twins _file and _script count too.")
+                self.problems.setdefault(full, "is given twice; its forms _file and _script count, too.")
             else:
                 self._key(known[name], given_value, into, full, origin)
 
@@ -151,7 +160,12 @@ class _Layers:
         elif key.entries:
             self._entries(key.entries, value, into.setdefault(key.name, {}), full, origin)
         else:
-            self._options(value, into.setdefault(key.name, {}), full, origin)
+            options = into.setdefault(key.name, {})
+            for written, option in value.items():
+                base, given = _without_source(written, option, SECRET_OPTIONS)
+                name = _same_name(base, options)
+                options[name] = given
+                self.origins[f"{full}.{name}"] = origin
 
     def _entries(
         self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], full: str, origin: Origin
@@ -164,30 +178,10 @@ class _Layers:
             else:
                 self.problems.setdefault(f"{full}.{name}", "must be a table.")
 
-    def _options(self, given: Mapping[str, Any], into: dict[str, Any], full: str, origin: Origin) -> None:
-        for written, value in given.items():
-            base, given_value = _without_source(written, value, SECRET_OPTIONS)
-            name = _same_name(base, into)
-            into[name] = given_value
-            self.origins[f"{full}.{name}"] = origin
-
 
 def _same_name(name: str, present: Iterable[str]) -> str:
-    """Names from the environment have no case of their own: they mean what the file has."""
+    """Names from the environment have no case of their own: those of the file count."""
     return next((other for other in present if other.lower() == name.lower()), name)
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"is not a known key; did you mean {close[0]}?" if close else "is not a known key."
-
-
-def _put_variables(layers: _Layers, environ: Mapping[str, str]) -> None:
-    if environ.get(DATA_DIRECTORY):
-        layers.put({"desktop": {"data_dir": environ[DATA_DIRECTORY]}}, Origin.ENVIRONMENT)
-    for name, text in sorted(environ.items(), key=lambda variable: (variable[0].count("__"), variable[0])):
-        if name.lower().startswith(PREFIX):
-            layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), Origin.ENVIRONMENT)
 
 
 def _nested(path: list[str], value: Any) -> dict[str, Any]:
@@ -235,12 +229,18 @@ class _SecretSource:
     def fetch(self) -> str:
         """The content of the file, or what the command prints, without the last line end.
 
-        Raises ValueError with a text for a person, free of what was read.
+        Raises ValueError with a text for a person, without the content.
         """
         if not isinstance(self.where, str) or not self.where.strip():
             message = f"its {self.kind} must be given as text."
             raise ValueError(message)
-        return (_content(self.where) if self.kind == "file" else _output(self.where)).rstrip("\r\n")
+        if self.kind == "script":
+            return _output(self.where).rstrip("\r\n")
+        try:
+            return Path(self.where).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"its file {self.where} cannot be read: {_reason(error)}."
+            raise ValueError(message) from None
 
 
 def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
@@ -263,14 +263,6 @@ def _fetch_secrets(values: dict[str, Any], prefix: str, problems: dict[str, str]
                 problems.setdefault(f"{prefix}{name}", str(error))
 
 
-def _content(path: str) -> str:
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"its file {path} cannot be read: {_reason(error)}."
-        raise ValueError(message) from None
-
-
 def _output(command: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 the administrator wrote the command; no shell sees it
@@ -291,7 +283,7 @@ def _reason(error: Exception) -> str:
 
 
 def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
-    """The tree. What is wrong is reported and taken out, so that the rest can be checked as a whole too."""
+    """The tree. Wrong values are reported and removed, so that the rest can be checked as a whole, too."""
     while True:
         try:
             return Settings.model_validate(values)
@@ -300,7 +292,7 @@ def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
             paths = [_place(values, detail["loc"]) for detail in details]
             for path, detail in zip(paths, details, strict=True):
                 problems.setdefault(".".join(path), _problem_text(detail))
-                _take_out(values, path)
+                _remove(values, path)
 
 
 def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
@@ -325,7 +317,7 @@ def _problem_text(detail: ErrorDetails) -> str:
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def _take_out(values: dict[str, Any], path: list[str]) -> None:
+def _remove(values: dict[str, Any], path: list[str]) -> None:
     """Remove the value at `path`; when it is missing there, the nearest table around it."""
     for length in range(len(path), 0, -1):
         table: Any = values
@@ -334,16 +326,6 @@ def _take_out(values: dict[str, Any], path: list[str]) -> None:
         if isinstance(table, dict) and path[length - 1] in table:
             del table[path[length - 1]]
             return
-
-
-MASK = "********"
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
-_SECRET_NAME = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)
-_SECRETS_IN_ADDRESS = (
-    re.compile(r"((?<=://)[^\s/@:]{0,256}:)[^\s/]{1,1024}(?=@)"),
-    re.compile(r"([?&][^=&#\s]{0,64}(?:pass|secret|token|credential|key|sig)[^=&#\s]{0,64}=)[^&#\s]+", re.IGNORECASE),
-)
 
 
 def as_toml(settings: Settings) -> str:
@@ -361,7 +343,7 @@ def as_toml(settings: Settings) -> str:
 
 
 def shown_value(settings: Settings, name: str) -> str:
-    """The effective value under a full name as text, secrets masked; empty for tables and for what is no key."""
+    """The effective value under a full name as text, secrets masked; empty for tables and unknown keys."""
     for path, key, value in leaves(settings):
         if ".".join(path) == name:
             shown = _shown(path[-1], key, value)
