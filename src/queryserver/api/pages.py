@@ -21,7 +21,7 @@ from queryserver.api.errors import failure
 from queryserver.api.openapi import whole_document
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-"""Nothing comes from another host, nothing stands inline, and no other page may frame ours."""
+"""No content of other hosts, nothing inline, and no frame around our pages."""
 
 T = TypeVar("T")
 _YEAR_S = 365 * 24 * 3600
@@ -45,7 +45,7 @@ _WEIGHT = re.compile(r";\s*q=([01](?:\.\d{0,3})?)")
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes that are served again and again, plain and compressed."""
+    """Bytes that are served often, plain and compressed."""
 
     content: bytes
     packed: bytes
@@ -63,7 +63,8 @@ class Kept:
         is_packed = takes_gzip(request.headers.get("accept-encoding", ""))
         etag = f'"{self.digest}-gzip"' if is_packed else f'"{self.digest}"'
         headers = {"Cache-Control": "no-cache", **headers, "ETag": etag, "Vary": "Accept-Encoding"}
-        if _names(request.headers.get("if-none-match", ""), etag):
+        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+        if etag in known or known == ["*"]:
             return Response(status_code=304, headers=headers)
         if is_packed:
             headers["Content-Encoding"] = "gzip"
@@ -96,7 +97,7 @@ class Pages:
             return self._files
 
     async def kept(self, request: Request, make: Callable[[], Kept]) -> Kept:
-        """What `make` gives; it is called once, in a thread."""
+        """The result of `make`, which is called once, in a thread."""
         async with self._lock:
             if make not in self._made:
                 self._made[make] = await _in_thread(request, make)
@@ -104,7 +105,7 @@ class Pages:
 
 
 def wants_page(accept: str) -> bool:
-    """Whether `Accept` names HTML, and no JSON that it likes better: browsers name it, programs do not."""
+    """Whether `Accept` names HTML, and not JSON with a higher weight: browsers name it, programs do not."""
     html = max(_weight(accept, "text/html"), _weight(accept, "application/xhtml+xml"))
     return html > 0 and html >= _weight(accept, "application/json")
 
@@ -117,7 +118,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def _weight(accept: str, media_type: str) -> float:
-    """How much a client wants a media type that it names, from 0 to 1; 0 also where it does not name it."""
+    """The weight of a media type in `Accept`, from 0 to 1; 0 also when it is not named."""
     for part in accept.lower().split(","):
         name, _, parameters = part.partition(";")
         if name.strip() == media_type:
@@ -126,30 +127,23 @@ def _weight(accept: str, media_type: str) -> float:
     return 0.0
 
 
-def _names(if_none_match: str, etag: str) -> bool:
-    given = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
-    return etag in given or given == ["*"]
-
-
 async def _in_thread(request: Request, work: Callable[[], T]) -> T:
     threads = services_of(request).threads.upkeep
     return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def _read(prefix: str) -> Mapping[str, Kept]:
-    """Everything by name: the pages have the prefix of this server and the versions of their files in their links."""
-    found = {name: Kept.of(_bytes_of(name), media_type) for name, media_type in _ASSETS.items()}
+    """Pages and files by name; links in pages have the prefix of this server and the versions of their files."""
+    found = {
+        name: Kept.of((_THEIRS if name.startswith("swagger-ui") else _OURS).joinpath(name).read_bytes(), media_type)
+        for name, media_type in _ASSETS.items()
+    }
     links = {name: f"{prefix}/api/docs/{name}?v={kept.digest}" for name, kept in found.items()}
     for page in _PAGES:
         text = _OURS.joinpath(page).read_text(encoding="utf-8")
         text = _PLACE.sub(lambda place: escape(links[place[1]] if place[1] else prefix), text)
         found[page] = Kept.of(text.encode(), "text/html")
     return found
-
-
-def _bytes_of(name: str) -> bytes:
-    folder = _THEIRS if name.startswith("swagger-ui") else _OURS
-    return folder.joinpath(name).read_bytes()
 
 
 router = PathGroup(PublicRoute)

@@ -192,11 +192,9 @@ class Forwarding:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def serve(self, kind: str, handler: Handler) -> None:
-        """Run lookups of that kind with `handler`."""
         self._handlers[kind] = handler
 
     async def run_here(self, user: User, connector: Connector, kind: str, arguments: Sequence[Any]) -> bytes:
-        """Run the lookup in this process."""
         return await self._handlers[kind](user, connector, arguments)
 
     async def holder(self, data: str) -> str:

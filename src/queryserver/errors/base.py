@@ -43,6 +43,17 @@ class ErrorKind(Generic[P, ErrorT]):
         return error
 
 
+class FixedError(Generic[ErrorT]):
+    """A code of a class of errors with its message; a call takes the values for `{}`, as in `str.format`."""
+
+    def __init__(self, error: Callable[[str], ErrorT], code: str, message: str) -> None:
+        self._kind = ErrorKind(error, code)
+        self._message = message
+
+    def __call__(self, *values: object) -> ErrorT:
+        return self._kind(self._message.format(*values))
+
+
 KINDS: list[tuple[str, type[QueryServerError]]] = []
 """Code and class of every kind, for the list of codes in the description of the API."""
 
@@ -128,12 +139,12 @@ class AuthenticationFailed(NotAuthenticated):
         self.shown_code = code
 
 
-_bad_authorization_header = ErrorKind(NotAuthenticated, "bad_authorization_header")
-
-
-def bad_authorization_header() -> NotAuthenticated:
-    """`Bearer` without exactly one value, or the header sent twice."""
-    return _bad_authorization_header("Authorization header must contain two space-delimited values")
+# `Bearer` without exactly one value, or the header sent twice.
+bad_authorization_header = FixedError(
+    NotAuthenticated,
+    "bad_authorization_header",
+    "Authorization header must contain two space-delimited values",
+)
 
 
 class PermissionDenied(QueryServerError):
@@ -266,11 +277,7 @@ class UnknownGroup(NotFound):
         super().__init__(f"Group {name} does not exist.")
 
 
-_unknown_user = ErrorKind(NotFound, "unknown_user")
-
-
-def unknown_user(username: str) -> NotFound:
-    return _unknown_user(f"User {username} does not exist.")
+unknown_user = FixedError(NotFound, "unknown_user", "User {} does not exist.")
 
 
 class Conflict(QueryServerError):

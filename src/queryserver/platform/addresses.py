@@ -103,7 +103,6 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """That of the url, else of its scheme."""
         return urlsplit(self.url).port or (443 if self.is_tls else 80)
 
     @property

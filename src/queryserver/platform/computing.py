@@ -88,7 +88,6 @@ class ProcessComputing:
 
     @property
     def running(self) -> list[int]:
-        """The ids of the processes that compute now."""
         return [worker.process.pid for worker in self._running]
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
@@ -203,11 +202,10 @@ class _Worker:
         return kind, answer, is_last
 
     def retire_after(self, seconds: float, retire: Any) -> None:
-        """Call `retire` unless there is work until then."""
+        """Call `retire`, unless `no_longer_idle` comes before."""
         self._retirement = asyncio.get_running_loop().call_later(seconds, retire)
 
     def no_longer_idle(self) -> None:
-        """It has work again, or ends."""
         if self._retirement is not None:
             self._retirement.cancel()
             self._retirement = None

@@ -12,12 +12,10 @@ from queryserver.platform.metrics import ServiceFacts
 class Sealer(Protocol):
     """Encrypts what the database must not show; the key is not in the database."""
 
-    def seal(self, secret: bytes) -> bytes:
-        """The encrypted form."""
-        ...
+    def seal(self, secret: bytes) -> bytes: ...
 
     def unseal(self, sealed: bytes) -> bytes:
-        """The secret. Raises ValueError when it was changed or its key is unknown."""
+        """Raises ValueError when it was changed or its key is unknown."""
         ...
 
 

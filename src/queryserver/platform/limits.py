@@ -196,7 +196,6 @@ class FairPlaces:
 
     @property
     def is_unused(self) -> bool:
-        """No place is held and no call waits."""
         return not self._held and not self.waiting
 
     def _leave(self, user_id: int, turn: "asyncio.Future[None]") -> None:
@@ -453,7 +452,6 @@ class LruCache(Generic[K, V]):
         self._weight = 0
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, least recently used first."""
         return iter(self._kept)
 
     def __contains__(self, key: K) -> bool:

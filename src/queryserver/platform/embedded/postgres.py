@@ -84,7 +84,7 @@ rm -f "$3"/.s.PGSQL.* && rmdir "$3"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: a socket in a private directory, and a port on loopback."""
+    """The addresses of a server: a socket in a private directory, and a port on loopback."""
 
     socket_directory: str
     port: int
@@ -105,7 +105,7 @@ class Postmaster:
 
     @property
     def address(self) -> Address:
-        """Where the server listens; the same after a restart."""
+        """The same after a restart."""
         if self._address is None:
             message = "the server was not started"
             raise RuntimeError(message)
@@ -227,7 +227,7 @@ class Postmaster:
 
 
 def recorded_address(home: Path) -> Address | None:
-    """Where the server of a state directory listens, or listened when it was killed; None after a clean stop."""
+    """The addresses of the server of a state directory, also after it was killed; None after a clean stop."""
     try:
         return Address(**json.loads((home / "address.json").read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -299,7 +299,6 @@ class EmbeddedPostgres:
         return self._postmaster.address.port
 
     def admin_dsn(self, database: str = "postgres") -> str:
-        """For making roles and databases."""
         return self._socket_dsn(SUPERUSER, self._cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
@@ -312,7 +311,6 @@ class EmbeddedPostgres:
         return f"postgresql://{SAMPLE_ROLE}:{password}@{LOOPBACK}:{self.port}/{SAMPLE_DATABASE}"
 
     def role_password(self, role: str) -> str:
-        """Of the service role or the sample role."""
         return {SERVICE_ROLE: self._cluster.secrets.service, SAMPLE_ROLE: self._cluster.secrets.sample}[role]
 
     def _socket_dsn(self, role: str, password: str, database: str) -> str:
@@ -379,7 +377,7 @@ async def _to_the_end(work: Callable[[], _T]) -> _T:
 
 
 def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
-    """Where the server of a state directory has its databases; None when none runs there.
+    """The databases of the server of a state directory; None when none runs there.
 
     After a kill -9 the answer is stale, and connecting fails. Raises EmbeddedPostgresError.
     """

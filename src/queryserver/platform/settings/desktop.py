@@ -100,7 +100,6 @@ class AuthSettings(Section):
 
     @property
     def authenticators(self) -> tuple[str, ...]:
-        """Names of the authenticators in their order."""
         return self.api_auth or (("custom_jwt", "jwt") if self.jwt.key_server_url else ("jwt",))
 
     @property
@@ -174,13 +173,11 @@ class LdapSettings(Section):
 
 
 def _zone(name: str) -> str:
-    # Minimal systems have no zone files at all; UTC needs none.
-    if name != "UTC":
-        try:
-            ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            message = "must be an IANA time zone such as Europe/Berlin."
-            raise ValueError(message) from None
+    try:
+        _ = name == "UTC" or ZoneInfo(name)  # UTC needs no zone files, which minimal systems lack
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        message = "must be an IANA time zone such as Europe/Berlin."
+        raise ValueError(message) from None
     return name
 
 

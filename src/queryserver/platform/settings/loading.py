@@ -1,4 +1,4 @@
-"""Reading the settings: file, environment, command line; all problems at once (Contract platform 11).
+"""Reading the settings: file, environment, command line; all problems at once; and showing them (Contract platform 11).
 
 A variable is `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, in any case; one of a whole table holds JSON, and variables of
 keys within the table are laid over it. Why not by pydantic-settings: ADR 50.
@@ -296,7 +296,7 @@ def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
 
 
 def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
-    """The place of a problem as a key: without positions in lists and without the types that were tried."""
+    """The key of a problem: without positions in lists and without the types that were tried."""
     path = list[str]()
     for name in map(str, loc):
         if not isinstance(values, dict):

@@ -43,12 +43,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the settings were read from. Keys of `origins` are full names; what is missing there is a default."""
+    """The sources of the settings. `origins`: by full name of a key; the others are defaults.
+
+    `admin_password`: `QUERYSERVER_ADMIN_PASSWORD`, for the first administrator of the embedded mode.
+    """
 
     file: Path | None = None
     origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
     admin_password: Secret | None = None
-    """`QUERYSERVER_ADMIN_PASSWORD`: the password of the first administrator of the embedded mode."""
 
 
 class Settings(Section):
@@ -78,22 +80,18 @@ class Settings(Section):
 
     @property
     def results_dir(self) -> Path:
-        """Directory of local results while no other result store is configured."""
         return self.desktop.data_dir / "results"
 
     @property
     def uploads_dir(self) -> Path:
-        """Directory of files that wait to be imported."""
         return self.importer.upload_dir or self.desktop.data_dir / "uploads"
 
     def read_from(self, sources: Sources) -> Self:
-        """These settings, knowing where they come from."""
         settings = self.model_copy()
         settings._sources = sources  # noqa: SLF001 a copy of this very object
         return settings
 
     def origin(self, key: str) -> Origin:
-        """Where the value of `section.key` comes from."""
         return self._sources.origins.get(key, Origin.DEFAULT)
 
 

@@ -208,7 +208,6 @@ TABLE_TYPES: Mapping[str, str] = MappingProxyType(
 
 
 def _table_metadata(found: TableDescription) -> wire.TableMetadata:
-    """The table form of autocomplete (Contract editor 10.1)."""
     return wire.TableMetadata(
         status=0,
         name=found.name,
@@ -242,7 +241,6 @@ def _column_metadata(found: TableColumn, at: SqlType, path: Sequence[str]) -> wi
 
 
 def _database_description(found: DatabaseDescription) -> wire.DatabaseDescription:
-    """describe of a database (Contract editor 10.4)."""
     return wire.DatabaseDescription(
         status=0,
         message="",
@@ -258,7 +256,6 @@ def _database_description(found: DatabaseDescription) -> wire.DatabaseDescriptio
 
 
 def _table_description(found: TableDescription) -> wire.TableDescription:
-    """describe of a table (Contract editor 10.4)."""
     return wire.TableDescription(
         status=0,
         message="",
@@ -290,7 +287,6 @@ def _table_description(found: TableDescription) -> wire.TableDescription:
 
 
 def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
-    """describe of a column (Contract editor 10.4)."""
     known = found.statistics
     numbers = (known.num_nulls, known.distinct_count, known.avg_col_len, known.max_col_len, known.num_trues)
     is_empty = all(one is None for one in (known.min, known.max, *numbers, known.num_falses))

@@ -145,7 +145,6 @@ def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) 
 
 
 def jobs(reported: Sequence[Any]) -> list[wire.Job]:
-    """Jobs that the engine reports."""
     return [wire.Job.model_validate(job) for job in reported]
 
 
