@@ -21,6 +21,7 @@ from queryserver.administration.build import (
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
+from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.build import (
     StoredConnectorServices,
     configured_connectors,
@@ -59,7 +60,8 @@ from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import Threads, open_threads
-from queryserver.search.build import index_feed, search_services
+from queryserver.search.build import SearchServices, index_feed, search_services
+from queryserver.search.feeding import IndexFeed
 from queryserver.services import Services
 from queryserver.statements.build import Kept, open_records, statement_administration, statement_ends
 from queryserver.statements.choosing import Choosing, Formatting
@@ -249,23 +251,7 @@ def _services(
     reading = _reading(base, access)
     submissions = _submissions(base, queue, access)
     feed = index_feed(settings.metadata, base.kept.database, base.connectors)
-    metadata = metadata_services(
-        editor=settings.editor,
-        database=base.kept.database,
-        users=base.accounts.directory,
-        connectors=base.connectors,
-        credentials=base.credentials,
-        sessions=base.kept.sessions,
-        cache=base.metadata,
-        threads=base.threads.rendering,
-        rendering=base.rendering,
-        computing=base.computing,
-        metrics=base.metrics,
-        runner=runner,
-        notices=notices,
-        submissions=submissions,
-        on_answer=feed.add if feed else None,
-    )
+    metadata = _metadata(base, runner, notices, submissions, feed)
     readiness = _readiness(base)
     stored = _stored_connectors(base)
     return Services(
@@ -288,17 +274,7 @@ def _services(
         ),
         sessions=_sessions(base, runner, notices),
         metadata=metadata,
-        searching=search_services(
-            settings=settings,
-            database=base.kept.database,
-            connectors=base.connectors,
-            stores=base.storage.stores,
-            threads=base.threads,
-            metrics=base.metrics,
-            feed=feed,
-            lookups=metadata.lookups,
-            owner=runner.owner,
-        ),
+        searching=_searching(base, feed, metadata.lookups, runner.owner),
         storage=base.storage,
         importing=import_services(_importing(base, metadata, submissions)),
         configuration=_configuration(base, readiness),
@@ -401,6 +377,42 @@ def _sessions(base: _Foundation, runner: Runner, notices: Notices) -> Sessions:
             lease=base.settings.editor.lease_timeout,
             allowed_settings=_allowed_settings(base.settings),
         ),
+    )
+
+
+def _metadata(
+    base: _Foundation, runner: Runner, notices: Notices, submissions: Submissions, feed: IndexFeed | None
+) -> MetadataServices:
+    return metadata_services(
+        editor=base.settings.editor,
+        database=base.kept.database,
+        users=base.accounts.directory,
+        connectors=base.connectors,
+        credentials=base.credentials,
+        sessions=base.kept.sessions,
+        cache=base.metadata,
+        threads=base.threads.rendering,
+        rendering=base.rendering,
+        computing=base.computing,
+        metrics=base.metrics,
+        runner=runner,
+        notices=notices,
+        submissions=submissions,
+        on_answer=feed.add if feed else None,
+    )
+
+
+def _searching(base: _Foundation, feed: IndexFeed | None, lookups: Lookups, owner: str) -> SearchServices:
+    return search_services(
+        settings=base.settings,
+        database=base.kept.database,
+        connectors=base.connectors,
+        stores=base.storage.stores,
+        threads=base.threads,
+        metrics=base.metrics,
+        feed=feed,
+        lookups=lookups,
+        owner=owner,
     )
 
 

@@ -196,7 +196,7 @@ def _descendants(kind: type[QueryServerError]) -> Iterator[type[QueryServerError
         yield from _descendants(child)
 
 
-# Of a call that may go on, or that may bring the last part, the model says the status.
+# Of calls with several outcomes, the status by the model.
 _OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
 _BYTES = "application/octet-stream"
 _HEALTH = "/desktop/debug/"
@@ -296,7 +296,7 @@ def _name_bytes_first(answer: dict[str, Any]) -> None:
 
 
 def always(row: Operation) -> Iterator[str]:
-    """Statuses that every operation of that kind can answer with, whatever it does."""
+    """Statuses that every operation of that kind can answer with."""
     yield "405"
     if row.path.startswith(_HEALTH):
         return

@@ -46,7 +46,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Rows as JSON; `message` says why there are none where there could be."""
+    """Rows as JSON; `message`: why there are none, or not all."""
 
     columns: Sequence[Column] = ()
     rows_json: bytes = b"[]"

@@ -125,7 +125,7 @@ class AddressRules:
     resolve_timeout_s: float = 5.0
 
     def refusal(self, host: str, port: int) -> str | None:
-        """Why `host`, when it is an address in whatever spelling, may not be connected to; calls no resolver.
+        """Why `host`, when it is an address in any spelling, may not be connected to; calls no resolver.
 
         None: a name, or permitted. The text has no full stop.
         """
@@ -173,7 +173,7 @@ class AddressRules:
         return _is_one_of(_resolved(self.service_database, port), addresses)
 
     def is_literal_server(self, host: str, port: int) -> bool:
-        """The same for a host that is an address in whatever spelling; calls no resolver."""
+        """The same for a host that is an address in any spelling; calls no resolver."""
         address = literal_address(host)
         servers = _resolved(self.service_database, port, resolve=False)
         return address is not None and _is_one_of(servers, [str(address)])

@@ -393,8 +393,7 @@ V = TypeVar("V")
 class LruCache(Generic[K, V]):
     """At most `most` values, or with `weigh` so much weight; the least recently used go first.
 
-    A value is gone `life_s` after it was put, however often it was used. The newest `least` values stay whatever they
-    weigh.
+    A value is gone `life_s` after it was put, however often it was used. The newest `least` values always stay.
     """
 
     def __init__(

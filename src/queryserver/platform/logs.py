@@ -273,7 +273,7 @@ NO_AUDIT = AuditTrail(_NoAudit())
 """For commands that change nothing."""
 
 AUDIT: Audit = AuditLog()
-"""For all services; `configure_logging` says which file it writes."""
+"""For all services; its file is set by `configure_logging`."""
 
 
 class SharedLogFile(RotatingFileHandler):
@@ -381,7 +381,7 @@ _writers: list[QueueListener] = []
 
 
 def configure_logging(settings: LoggingSettings) -> None:
-    """Send all logs of this process where the settings say. Called again, it replaces what was set before.
+    """Send all logs of this process to the places of the settings. A further call replaces the former places.
 
     Lines are formed by the caller and written by a thread, so that no disk or terminal holds up the event loop.
     """

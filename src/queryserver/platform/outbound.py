@@ -173,14 +173,14 @@ def install_guard() -> None:
 def guarded(rules: AddressRules) -> Generator[None]:
     """Around a call that blocks: it connects only to where `rules` permit, as long as it stays in this thread.
 
-    To the call a refused connection looks like one that the host refused. Raises HostRefused when the call fails
+    For the call, the host has refused the connection. Raises HostRefused when the call fails
     over it, not when it fails over something else later. Needs `install_guard`.
     """
     outer, call = _this_thread.call, _Call(rules)
     _this_thread.call = call
     try:
         yield
-    except EngineError:  # an error of ours says what it is; a guard within this one may have made it of a refusal
+    except EngineError:  # already translated, perhaps by a guard within this one
         raise
     except Exception as error:  # drivers wrap a refused connection in errors of any class
         if _is_over_refusal(error, call):
@@ -208,7 +208,7 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_over_refusal(error: BaseException, call: _Call) -> bool:
-    """Whether a call failed over a refused connection: drivers go on without some, such as one that asks for updates.
+    """Whether a call failed over a refused connection: drivers go on without some, such as one for updates.
 
     A refusal that an error holds decides. One that was merely being handled when the error came up, and our text
     without a refusal (asyncio makes one error of several so), count as long as no connection was permitted since.

@@ -25,7 +25,7 @@ CALLS_ANSWERED_WITHIN_S = 3.0
 ENGINES_CLOSED_WITHIN_S = 2.0
 """For connections, and for threads inside drivers."""
 REST_S = 15.0
-"""For all steps after the grace together. Then the process ends, whatever still runs in it."""
+"""For all steps after the grace together. Then the process ends, with all that still runs in it."""
 _LOG_WITHIN_S = 1.0
 _CHECK_EVERY_S = 0.1
 

@@ -259,7 +259,7 @@ class AtlasCatalog:
             if limit and offset + limit > reach:  # a page that ends beyond the matches that facets are counted of
                 beyond = await self._found(search.query, source, offset=offset, limit=limit)
                 shown = beyond[0] if beyond else []
-        # Behind the last page there is nothing, which does not tell how many are before it.
+        # A page behind the last one is empty: it does not count the matches before it.
         total = max(total, first + len(records) if records else 0, offset + len(shown) if shown else 0)
         return SourceAnswer(
             matches=tuple(Match(position_of(search.query.terms, one.name), one) for one in shown[:limit]),

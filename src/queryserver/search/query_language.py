@@ -182,7 +182,6 @@ class Query:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for everything."""
         return not self.terms and not self.filters
 
 

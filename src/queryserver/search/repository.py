@@ -167,7 +167,7 @@ class MetadataIndexRecords:
         return scopes
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
-        """Add or change objects; those that say nothing new touch nothing. False: something was left out.
+        """Add or change objects; those without news touch nothing. False: something was left out.
 
         That is new tables above `max_tables`, all of the scope counted, and as many databases. The scope is truncated
         from then on, until the end of a refresh, when something was left out, or an object has columns that were cut.

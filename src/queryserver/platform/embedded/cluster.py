@@ -47,7 +47,7 @@ host {SAMPLE_DATABASE} {SAMPLE_ROLE},+{SAMPLE_OWNER} 127.0.0.1/32 scram-sha-256
 
 
 class EmbeddedPostgresError(Exception):
-    """The private PostgreSQL does not start; the text says why and what a person can do."""
+    """The private PostgreSQL does not start; the text has the reason and a remedy."""
 
 
 class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
@@ -230,7 +230,7 @@ def _copied(installed: Binaries, target: Path) -> Binaries | None:
         found = target.parent.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
             return None
-        target.parent.chmod(0o755)  # whatever the umask made of the directory
+        target.parent.chmod(0o755)  # also under a strict umask
         if not target.exists():
             _copy_tree(installed, target)
     except OSError:
@@ -340,8 +340,8 @@ def data_argument(data: Path, account: Account | None) -> str:
 
 
 def _delete_half_made(home: Path) -> None:
-    for leftover in home.glob("new-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    for unfinished in home.glob("new-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _make(data: Path, account: Account | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool) -> None:

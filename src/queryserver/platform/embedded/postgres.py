@@ -70,7 +70,7 @@ _OPTIONS = {
 }
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
-# Waits until our process ends in whatever way, kill -9 included, and then stops the server, if the process number still
+# Waits until our process ends, also by kill -9, and then stops the server, if the process number still
 # belongs to this cluster. Last it removes the empty directory of the socket.
 _GUARD = """\
 trap '' INT TERM HUP
@@ -333,7 +333,7 @@ def _home(state_dir: Path) -> Path:
 
 @contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """The kernel releases the lock when the process ends, in whatever way."""
+    """The kernel releases the lock when the process ends, also by kill -9."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

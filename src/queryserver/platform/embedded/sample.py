@@ -218,8 +218,8 @@ def _ensure(
     if target.exists():
         return
     partial = target.with_name(f"{target.name}.unfinished")
-    for leftover in partial.parent.glob(f"{partial.name}*"):  # with the write-ahead logs of both engines
-        leftover.unlink()
+    for unfinished in partial.parent.glob(f"{partial.name}*"):  # with the write-ahead logs of both engines
+        unfinished.unlink()
     write(partial, tables)
     partial.chmod(0o600)
     sync(partial)

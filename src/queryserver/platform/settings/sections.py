@@ -331,7 +331,7 @@ class SearchSettings(Section):
     """Live search in file stores."""
 
     max_entries: Positive = 5000
-    """Most entries that are looked at."""
+    """Most entries that are read."""
     max_dirs: Positive = 50
     """Most directories that are opened."""
     max_seconds: Positive = 3

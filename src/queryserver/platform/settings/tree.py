@@ -131,7 +131,7 @@ def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[
 
 
 def warnings(settings: Settings) -> Iterator[Complaint]:
-    """Key and text of settings that are allowed and look like mistakes."""
+    """Key and text of settings that are allowed and probably mistakes."""
     interpreters = settings.notebook.interpreters
     known = {key.casefold() for key in interpreters}
     for name in settings.notebook.interpreters_shown_on_wheel:
@@ -156,7 +156,7 @@ def warnings(settings: Settings) -> Iterator[Complaint]:
 
 
 def secret_key_problem(key: Secret) -> str | None:
-    """Why a signing key is no good."""
+    """The problem of a signing key, if any."""
     text = key.get_secret_value()
     if len(text) < _SECRET_KEY_LENGTH:
         return f"must have at least {_SECRET_KEY_LENGTH} characters."
@@ -166,7 +166,7 @@ def secret_key_problem(key: Secret) -> str | None:
 
 
 def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
-    """Why former keys are no good, by their numbers: each is good for signing tokens as long as it is listed."""
+    """The problems of former keys, by their numbers: each is valid for signing tokens as long as it is listed."""
     problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
     return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
 

@@ -57,7 +57,7 @@ from queryserver.services import Services
 
 MIB = 1024 * 1024
 _MAX_BODY_BYTES = MIB
-# A bulk call names up to 1000 items; a few more fields say what is to be done with them.
+# A bulk call names up to 1000 items; a few more fields have the parameters of the call.
 _MAX_FIELDS = 1100
 _ALWAYS_READ = {"doas"}
 _NO_PLACE = "none"
