@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, ScriptedAtlas, entity, scripted_atlas
-from tests.unit.catalogs.late_atlas import late_atlas
+from tests.unit.search.late_atlas import late_atlas
 
 from queryserver.errors.statements import CatalogDenied, CatalogUnavailable
 from queryserver.platform.addresses import AddressRules

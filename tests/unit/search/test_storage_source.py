@@ -1,4 +1,4 @@
-"""The sources hdfs and s3 of the metadata search: where they begin, what they match, when they end (8.4)."""
+"""The sources hdfs and s3: what a walk finds, and how long it may take (Contract platform 8.4)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -15,6 +15,7 @@ from queryserver.files.protocol import Batch, Storage, StorageTraits
 from queryserver.identity.model import User
 from queryserver.search.model import FacetName, Search, SourceAnswer
 from queryserver.search.query_language import parse_query
+from queryserver.search.search import limit_s
 from queryserver.search.storage_source import StorageSource, WalkBounds
 
 pytestmark = pytest.mark.platform(96)
@@ -208,3 +209,26 @@ class TestRights:
         source = StorageSource(stores(hdfs()), Scheme.S3A, BOUNDS)
         with pytest.raises(SourceNotConfigured, match=r"^Not configured\.$"):
             await source.search(ANA, Search(parse_query("x"), NOW))
+
+
+class Plain:
+    """A source without a time of its own."""
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        del user, search
+        return SourceAnswer()
+
+
+def walk(max_seconds: float) -> StorageSource:
+    stores = Stores((), PathReader((Scheme.HDFS,)), {})
+    return StorageSource(stores, Scheme.HDFS, WalkBounds(max_entries=1, max_dirs=1, max_seconds=max_seconds))
+
+
+def test_a_walk_ends_before_it_counts_as_failed() -> None:
+    """What it found within its own time is told, however long that is."""
+    for seconds in (3, 25, 30, 31, 600):
+        assert limit_s(walk(seconds)) >= seconds + 5
+
+
+def test_other_sources_have_half_a_minute() -> None:
+    assert limit_s(Plain()) == limit_s(walk(3)) == 30
