@@ -20,7 +20,7 @@ from queryserver.platform.deployment import ServiceFactsReader
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.prometheus import MetricsPage, PageParts, PrometheusMetrics
 from queryserver.platform.settings.desktop import MetricsSettings
-from queryserver.platform.settings.tree import Finding, Settings
+from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.statements.overview import HistoryFacts
 
 
@@ -58,14 +58,14 @@ def configuration_services(ground: ConfigurationGround) -> ConfigurationServices
     )
 
 
-def _regular_look(readiness: Readiness) -> Callable[[Settings], Awaitable[Iterable[Finding]]]:
+def _regular_look(readiness: Readiness) -> Callable[[Settings], Awaitable[Iterable[SettingsFinding]]]:
     """The look at the result store that the server takes anyway, so that no further file is written."""
 
-    async def look(settings: Settings) -> Iterable[Finding]:
+    async def look(settings: Settings) -> Iterable[SettingsFinding]:
         del settings
         if (await readiness.checks())["result_store"].ok:
             return []
-        return [Finding.error("desktop.task_server.result_file_storage", "cannot be written to.")]
+        return [SettingsFinding.error("desktop.task_server.result_file_storage", "cannot be written to.")]
 
     return look
 

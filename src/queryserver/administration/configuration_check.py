@@ -30,7 +30,7 @@ from queryserver.platform.limits import affordable_connections
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.loading import shown_value
 from queryserver.platform.settings.sections import LocalResults
-from queryserver.platform.settings.tree import Finding, Settings, contradictions, exposure, warnings
+from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
 from queryserver.results.segments import SegmentStore
 from queryserver.statements.build import results_location
 from queryserver.statements.retention import MANY_DOCUMENTS
@@ -41,7 +41,7 @@ _BROKER_S = 5.0
 KEY_SERVERS = "desktop.auth.jwt.key_server_url"
 
 
-async def look_at_database(settings: Settings) -> Sequence[Finding]:
+async def look_at_database(settings: Settings) -> Sequence[SettingsFinding]:
     """Raises DatabaseUnavailable, SchemaMismatch."""
     dsn = required_dsn(settings)
     await require_newest(dsn)
@@ -49,43 +49,43 @@ async def look_at_database(settings: Settings) -> Sequence[Finding]:
         return await look_into_database(settings, database)
 
 
-async def look_into_database(settings: Settings, database: Database) -> Sequence[Finding]:
+async def look_into_database(settings: Settings, database: Database) -> Sequence[SettingsFinding]:
     """What an open database of the newest schema tells. Raises DatabaseUnavailable."""
     return list(_of_deployment(settings, await read_deployment(database, count_up_to=MANY_DOCUMENTS + 1)))
 
 
-def _of_deployment(settings: Settings, deployment: Deployment) -> Iterator[Finding]:
+def _of_deployment(settings: Settings, deployment: Deployment) -> Iterator[SettingsFinding]:
     if settings.metadata.index.enabled and not deployment.has_trigrams:
         # The contract wants it told (platform 8.4); ADR 37 is why nobody need act on it.
         text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
-        yield Finding.warning("metadata.index.enabled", text)
+        yield SettingsFinding.warning("metadata.index.enabled", text)
     kept = settings.desktop.task_server.result_file_storage
     if deployment.hosts > 1 and (kept is None or isinstance(kept, LocalResults)):
         text = f"keeps results in a directory, and {deployment.hosts} hosts use the database: all must share it."
-        yield Finding.warning(_RESULTS, text)
+        yield SettingsFinding.warning(_RESULTS, text)
     if deployment.history_entries > MANY_DOCUMENTS:
         text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
-        yield Finding.warning("editor.history_retention_days", text)
+        yield SettingsFinding.warning("editor.history_retention_days", text)
     for name in settings.notebook.interpreters_shown_on_wheel:
         if name.isdecimal() and int(name) not in deployment.connectors:
-            yield Finding.warning(
+            yield SettingsFinding.warning(
                 "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
             )
 
 
-async def look_at_results(settings: Settings) -> Iterable[Finding]:
+async def look_at_results(settings: Settings) -> Iterable[SettingsFinding]:
     """Writes, reads and removes a small file. Raises ConfigurationError."""
     try:
         async with PrivateStorage(results_location(settings)) as storage, SegmentStore(storage) as results:
             await results.ping()
     except StorageError as error:
-        return [Finding.error(_RESULTS, error.message)]
+        return [SettingsFinding.error(_RESULTS, error.message)]
     except OSError as error:
-        return [Finding.error(_RESULTS, f"cannot be used: {error.strerror or type(error).__name__}.")]
+        return [SettingsFinding.error(_RESULTS, f"cannot be used: {error.strerror or type(error).__name__}.")]
     return []
 
 
-async def look_at_broker(settings: Settings) -> Iterable[Finding]:
+async def look_at_broker(settings: Settings) -> Iterable[SettingsFinding]:
     """Whether Redis answers."""
     client = redis.asyncio.from_url(
         settings.desktop.task_server.broker_url.get_secret_value(),
@@ -95,18 +95,18 @@ async def look_at_broker(settings: Settings) -> Iterable[Finding]:
     try:
         await client.ping()
     except (RedisError, OSError, ValueError):
-        return [Finding.error(_BROKER, "does not answer, or refuses the login.")]
+        return [SettingsFinding.error(_BROKER, "does not answer, or refuses the login.")]
     finally:
         await client.aclose()
     return []
 
 
-async def look_at_key_servers(settings: Settings) -> Iterable[Finding]:
+async def look_at_key_servers(settings: Settings) -> Iterable[SettingsFinding]:
     """Which of them give keys. One that does not is an error only when no other does."""
     urls = settings.desktop.auth.jwt.key_server_url
     gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
     silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
-    found = Finding.error if len(silent) == len(urls) else Finding.warning
+    found = SettingsFinding.error if len(silent) == len(urls) else SettingsFinding.warning
     return [found(KEY_SERVERS, f"{urlsplit(url).hostname} gives no keys.") for url in silent]
 
 
@@ -130,7 +130,7 @@ class CheckReport:
     """What was found, and where the settings come from."""
 
     settings: Settings
-    findings: Sequence[Finding]
+    findings: Sequence[SettingsFinding]
 
     @property
     def directory(self) -> str:
@@ -146,7 +146,7 @@ class CheckReport:
 class ConfigurationCheck:
     """Runs the checks of `queryserver config check` that change nothing, one caller at a time."""
 
-    def __init__(self, settings: Settings, find: Callable[[], Awaitable[Sequence[Finding]]]) -> None:
+    def __init__(self, settings: Settings, find: Callable[[], Awaitable[Sequence[SettingsFinding]]]) -> None:
         self._settings = settings
         self._find = find
         self._running = asyncio.Lock()
@@ -157,14 +157,14 @@ class ConfigurationCheck:
             async with asyncio.timeout(_WITHIN_S), self._running:
                 findings = await self._find()
         except TimeoutError:
-            findings = [Finding.error("desktop", f"could not be checked within {_WITHIN_S:.0f} s.")]
+            findings = [SettingsFinding.error("desktop", f"could not be checked within {_WITHIN_S:.0f} s.")]
         return CheckReport(self._settings, findings)
 
 
-async def unloadable(settings: Settings) -> Sequence[Finding]:
+async def unloadable(settings: Settings) -> Sequence[SettingsFinding]:
     """Classes of others are built and closed again, as they are when a server starts."""
     auth = settings.desktop.auth
-    found: list[Finding] = []
+    found: list[SettingsFinding] = []
     threads = PlugInThreads()
     try:
         for key, names, built_in, method in (
@@ -181,24 +181,24 @@ async def unloadable(settings: Settings) -> Sequence[Finding]:
 
 async def _problems_of(
     key: str, name: str, method: str, settings: Settings, threads: PlugInThreads
-) -> Sequence[Finding]:
+) -> Sequence[SettingsFinding]:
     if not is_import_path(name):
-        return [Finding.error(key, f"{name} cannot be loaded: it is neither built in nor an import path.")]
+        return [SettingsFinding.error(key, f"{name} cannot be loaded: it is neither built in nor an import path.")]
     try:
         async with open_plug_in(key, name, settings=settings, threads=threads, method=method):
             return []
     except ConfigurationError as error:
-        return [Finding.of_problem(problem) for problem in error.problems]
+        return [SettingsFinding.of_problem(problem) for problem in error.problems]
 
 
-async def look_at_places(settings: Settings) -> Iterable[Finding]:
+async def look_at_places(settings: Settings) -> Iterable[SettingsFinding]:
     """Resolves the hosts of all connectors of the settings, and connects to none of them."""
     context = BuildContext.of(settings)
     looks = [_look(connector, context) for connector in configured_connectors(settings)]
     return [finding for found in await asyncio.gather(*looks) for finding in found]
 
 
-async def _look(connector: Connector, context: BuildContext) -> Sequence[Finding]:
+async def _look(connector: Connector, context: BuildContext) -> Sequence[SettingsFinding]:
     key = f"notebook.interpreters.{connector.key}"
     try:
         engine = await asyncio.to_thread(build_engine, connector, context)
@@ -210,21 +210,21 @@ async def _look(connector: Connector, context: BuildContext) -> Sequence[Finding
     rules = context.addresses if url is None else url.rules(context.rules(connector)).addresses
     refusals = [reason for host, port in places if (reason := await _refusal(rules, host, port))]
     if refusals:
-        return [Finding.error(key, f"cannot be used. {refusals[0]}")]
+        return [SettingsFinding.error(key, f"cannot be used. {refusals[0]}")]
     if url is None or not await _are_on_own_server(places, context):
         return []
     return _beside_own_database(key, url, context)
 
 
-def _beside_own_database(key: str, url: DriverUrl, context: BuildContext) -> Sequence[Finding]:
+def _beside_own_database(key: str, url: DriverUrl, context: BuildContext) -> Sequence[SettingsFinding]:
     if context.is_named_as_own_database(url.database):
-        return [Finding.error(key, "cannot be used: it is the service's own database.")]
+        return [SettingsFinding.error(key, "cannot be used: it is the service's own database.")]
     if url.username and url.username == database_login(context.service_dsn or ""):
         text = (
             "logs in at the server of the service's own database as the service does: by dblink or a foreign data"
             " wrapper its statements could reach that database. Give it a role of its own."
         )
-        return [Finding.warning(key, text)]
+        return [SettingsFinding.warning(key, text)]
     return []
 
 
@@ -249,10 +249,10 @@ async def _are_on_own_server(places: Sequence[tuple[str, int]], context: BuildCo
 
 _LOOK_S = 10.0
 
-Look = Callable[[Settings], Awaitable[Iterable[Finding]]]
+Look = Callable[[Settings], Awaitable[Iterable[SettingsFinding]]]
 
 
-async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[Finding]:
+async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[SettingsFinding]:
     """As a server would start with them: errors, then warnings.
 
     Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
@@ -262,7 +262,7 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
     return _in_order(chain(written, await unloadable(settings), *tried))
 
 
-async def check_running(settings: Settings, results: Look) -> Sequence[Finding]:
+async def check_running(settings: Settings, results: Look) -> Sequence[SettingsFinding]:
     """Like `check_settings`, for a server that runs with them: nothing is written, no class of others is built.
 
     `results` looks at the result store.
@@ -271,33 +271,33 @@ async def check_running(settings: Settings, results: Look) -> Sequence[Finding]:
     return _in_order(chain(written, *await _tried(settings, results)))
 
 
-def _in_order(found: Iterable[Finding]) -> Sequence[Finding]:
+def _in_order(found: Iterable[SettingsFinding]) -> Sequence[SettingsFinding]:
     """Errors first, nothing twice."""
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level)
 
 
-def _written(settings: Settings) -> Iterator[Finding]:
+def _written(settings: Settings) -> Iterator[SettingsFinding]:
     for key, text in contradictions(settings, settings.sources.origins):
-        yield Finding.error(key, text)
+        yield SettingsFinding.error(key, text)
     for key, text in chain(warnings(settings), exposure(settings)):
-        yield Finding.warning(key, text)
+        yield SettingsFinding.warning(key, text)
 
 
-async def _of_this_machine(settings: Settings) -> Sequence[Finding]:
+async def _of_this_machine(settings: Settings) -> Sequence[SettingsFinding]:
     """Files that are not there, and what its packages and its environment mean together."""
     return await asyncio.to_thread(
         lambda: [*_no_files(settings), *_few_open_files(settings), *proxied_drivers(settings, os.environ)]
     )
 
 
-def _few_open_files(settings: Settings) -> Iterator[Finding]:
+def _few_open_files(settings: Settings) -> Iterator[SettingsFinding]:
     permitted = affordable_connections(at_most=True)
     if permitted < settings.desktop.max_connections:
         text = f"is above the {permitted} connections that the hard limit of open files permits here."
-        yield Finding.warning("desktop.max_connections", text)
+        yield SettingsFinding.warning("desktop.max_connections", text)
 
 
-def _no_files(settings: Settings) -> Iterator[Finding]:
+def _no_files(settings: Settings) -> Iterator[SettingsFinding]:
     desktop = settings.desktop
     files = {
         "desktop.ssl_certificate": desktop.ssl_certificate,
@@ -307,15 +307,15 @@ def _no_files(settings: Settings) -> Iterator[Finding]:
     }
     for key, file in files.items():
         if file is not None and not file.is_file():
-            yield Finding.error(key, f"{file} is not a file.")
+            yield SettingsFinding.error(key, f"{file} is not a file.")
 
 
-async def _unbuildable(settings: Settings) -> Sequence[Finding]:
+async def _unbuildable(settings: Settings) -> Sequence[SettingsFinding]:
     """Interpreters and stores that could not be served. Each is made and closed again; none connects to anything.
 
     They are made in threads: adapters are imported, certificates read, and paths looked at on the disk.
     """
-    found: list[Finding] = []
+    found: list[SettingsFinding] = []
     context = BuildContext.of(settings)
     for connector in configured_connectors(settings):
         async with _problems(found):
@@ -329,14 +329,14 @@ async def _unbuildable(settings: Settings) -> Sequence[Finding]:
 
 
 @asynccontextmanager
-async def _problems(found: list[Finding]) -> AsyncGenerator[None]:
+async def _problems(found: list[SettingsFinding]) -> AsyncGenerator[None]:
     try:
         yield
     except ConfigurationError as error:
-        found += map(Finding.of_problem, error.problems)
+        found += map(SettingsFinding.of_problem, error.problems)
 
 
-async def _tried(settings: Settings, results: Look) -> Sequence[Iterable[Finding]]:
+async def _tried(settings: Settings, results: Look) -> Sequence[Iterable[SettingsFinding]]:
     looks: list[tuple[str, Look]] = [
         ("desktop.task_server.result_file_storage", results),
         ("notebook.interpreters", look_at_places),
@@ -350,13 +350,13 @@ async def _tried(settings: Settings, results: Look) -> Sequence[Iterable[Finding
     return await asyncio.gather(*(_in_time(key, look(settings)) for key, look in looks))
 
 
-async def _in_time(key: str, look: Awaitable[Iterable[Finding]]) -> Iterable[Finding]:
+async def _in_time(key: str, look: Awaitable[Iterable[SettingsFinding]]) -> Iterable[SettingsFinding]:
     try:
         async with asyncio.timeout(_LOOK_S):
             return await look
     except TimeoutError:
-        return [Finding.error(key, f"did not answer within {_LOOK_S:.0f} s.")]
+        return [SettingsFinding.error(key, f"did not answer within {_LOOK_S:.0f} s.")]
     except ConfigurationError as error:
-        return map(Finding.of_problem, error.problems)
+        return map(SettingsFinding.of_problem, error.problems)
     except QueryServerError as error:
-        return [Finding.error(key, error.message)]
+        return [SettingsFinding.error(key, error.message)]

@@ -44,7 +44,7 @@ _WEIGHT = re.compile(r";\s*q=([01](?:\.\d{0,3})?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StaticContent:
     """Bytes that are served often, plain and compressed."""
 
     content: bytes
@@ -53,7 +53,7 @@ class Kept:
     digest: str
 
     @classmethod
-    def of(cls, content: bytes, media_type: str) -> "Kept":
+    def of(cls, content: bytes, media_type: str) -> "StaticContent":
         """Compresses, so it is for a thread."""
         packed = gzip.compress(content, mtime=0)
         return cls(content, packed, media_type, sha256(content).hexdigest()[:16])
@@ -75,8 +75,8 @@ class Pages:
     """The pages and files of this process, read in a thread when the first of them is requested."""
 
     def __init__(self) -> None:
-        self._files: Mapping[str, Kept] | None = None
-        self._made: dict[Callable[[], Kept], Kept] = {}
+        self._files: Mapping[str, StaticContent] | None = None
+        self._made: dict[Callable[[], StaticContent], StaticContent] = {}
         self._lock = asyncio.Lock()
 
     async def file(self, request: Request, name: str) -> Response | None:
@@ -89,14 +89,14 @@ class Pages:
             headers["Cache-Control"] = f"public, max-age={_YEAR_S}, immutable"
         return found.answer(request, headers)
 
-    async def _read_files(self, request: Request) -> Mapping[str, Kept]:
+    async def _read_files(self, request: Request) -> Mapping[str, StaticContent]:
         async with self._lock:
             if self._files is None:
                 prefix = services_of(request).settings.desktop.url_prefix.rstrip("/")
                 self._files = await _in_thread(request, lambda: _read(prefix))
             return self._files
 
-    async def kept(self, request: Request, make: Callable[[], Kept]) -> Kept:
+    async def kept(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
         """The result of `make`, which is called once, in a thread."""
         async with self._lock:
             if make not in self._made:
@@ -132,17 +132,19 @@ async def _in_thread(request: Request, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
-def _read(prefix: str) -> Mapping[str, Kept]:
+def _read(prefix: str) -> Mapping[str, StaticContent]:
     """Pages and files by name; links in pages have the prefix of this server and the versions of their files."""
     found = {
-        name: Kept.of((_THEIRS if name.startswith("swagger-ui") else _OURS).joinpath(name).read_bytes(), media_type)
+        name: StaticContent.of(
+            (_THEIRS if name.startswith("swagger-ui") else _OURS).joinpath(name).read_bytes(), media_type
+        )
         for name, media_type in _ASSETS.items()
     }
     links = {name: f"{prefix}/api/docs/{name}?v={kept.digest}" for name, kept in found.items()}
     for page in _PAGES:
         text = _OURS.joinpath(page).read_text(encoding="utf-8")
         text = _PLACE.sub(lambda place: escape(links[place[1]] if place[1] else prefix), text)
-        found[page] = Kept.of(text.encode(), "text/html")
+        found[page] = StaticContent.of(text.encode(), "text/html")
     return found
 
 
@@ -207,17 +209,17 @@ def _kept(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _described(request: Request, make: Callable[[], Kept], *, cached: str = "no-cache") -> Response:
+async def _described(request: Request, make: Callable[[], StaticContent], *, cached: str = "no-cache") -> Response:
     pages: Pages = request.app.state.pages
     return (await pages.kept(request, make)).answer(request, {"Cache-Control": cached})
 
 
-def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> Kept:
+def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:
     """The document with the prefix of this server before its paths."""
     document: dict[str, Any] = app.openapi()
     prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]
-    return Kept.of(write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]}), media_type)
+    return StaticContent.of(write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]}), media_type)
 
 
 def _as_yaml(document: dict[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from queryserver.catalog import questions
 from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
-from queryserver.catalog.questions import DescribedColumn, Question, TableList
+from queryserver.catalog.questions import CatalogQuestion, DescribedColumn, TableList
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
@@ -24,7 +24,7 @@ _STATEMENT = "analyze"
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class NameFilter:
     """Which names of a list are wanted: those that begin with `prefix`, without regard to case, page by page."""
 
     prefix: str = ""
@@ -59,7 +59,7 @@ class Browsing:
         self._connectors = connectors
         self._max_names = max_names
 
-    async def databases(self, source: Source, wanted: Excerpt) -> Names[list[str]]:
+    async def databases(self, source: Source, wanted: NameFilter) -> Names[list[str]]:
         """All databases that the caller may see."""
         found = await self._ask(source, questions.databases())
         return self._part(found, found, wanted)
@@ -68,7 +68,7 @@ class Browsing:
         """Raises database_not_found."""
         return await self._ask(source, questions.database(database))
 
-    async def tables(self, source: Source, database: str, wanted: Excerpt) -> Names[TableList]:
+    async def tables(self, source: Source, database: str, wanted: NameFilter) -> Names[TableList]:
         """Raises database_not_found."""
         found = await self._ask(source, questions.tables(database))
         places = self._part(range(len(found.names)), found.names, wanted)
@@ -90,7 +90,7 @@ class Browsing:
         return await self._ask(source, questions.column(database, table, column))
 
     async def functions(
-        self, source: Source, database: str | None, wanted: Excerpt
+        self, source: Source, database: str | None, wanted: NameFilter
     ) -> Names[list[FunctionDescription]]:
         """None: built-in ones and those visible by default; else those of a database. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
@@ -112,10 +112,10 @@ class Browsing:
     def _connector(self, source: Source) -> Connector:
         return self._connectors.resolve(source.user, source.connector)
 
-    async def _ask(self, source: Source, question: Question[T]) -> T:
+    async def _ask(self, source: Source, question: CatalogQuestion[T]) -> T:
         return await self._lookups.answer(source.user, self._connector(source), question, refresh=source.refresh)
 
-    def _part(self, found: Sequence[T], names: Sequence[str], wanted: Excerpt) -> Names[list[T]]:
+    def _part(self, found: Sequence[T], names: Sequence[str], wanted: NameFilter) -> Names[list[T]]:
         """The wanted page of the objects whose names begin with the prefix."""
         limit = self._max_names if wanted.limit is None else wanted.limit
         if limit > self._max_names:

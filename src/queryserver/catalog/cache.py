@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
-from queryserver.catalog.questions import Question
+from queryserver.catalog.questions import CatalogQuestion
 from queryserver.connectors.model import Connector
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.model import User
@@ -138,14 +138,14 @@ class MetadataCache:
             sweeper.cancel()
             await asyncio.gather(sweeper, return_exceptions=True)
 
-    async def find(self, user: User, connector: Connector, login: str, question: Question[Any]) -> CacheEntry:
+    async def find(self, user: User, connector: Connector, login: str, question: CatalogQuestion[Any]) -> CacheEntry:
         """`login` is the user's name in the data source, if that wants credentials."""
         # The former version of a connector may have meant another place.
         digested = orjson.dumps([question.kind, question.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
         return await self._records.find(key, max_age=self._max_age)
 
-    async def read(self, question: Question[T], value: bytes) -> T:
+    async def read(self, question: CatalogQuestion[T], value: bytes) -> T:
         """The answer that was kept."""
 
         def unpack() -> T:
@@ -155,7 +155,7 @@ class MetadataCache:
             return unpack()
         return await asyncio.get_running_loop().run_in_executor(self._threads, unpack)
 
-    async def keep(self, question: Question[T], answer: T, *, key: CacheKey, looked_at: datetime) -> None:
+    async def keep(self, question: CatalogQuestion[T], answer: T, *, key: CacheKey, looked_at: datetime) -> None:
         """Keep an answer that the engine gave after `looked_at`."""
         if not self._max_age:
             return

@@ -27,7 +27,7 @@ _PLAN = "plan"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlanRefusal:
     """Why the engine gives no plan, and where in the statement its error is."""
 
     code: str
@@ -41,7 +41,7 @@ class Explained:
 
     statement: str
     plan: str = ""
-    refusal: Refusal | None = None
+    refusal: PlanRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Explanations:
         code, message = refusal
         position = Position(*plan) if isinstance(plan, list) else None
         before = statement[: len(statement) - len(text)]
-        return Explained(statement, refusal=Refusal(code, message, behind(position, before)))
+        return Explained(statement, refusal=PlanRefusal(code, message, behind(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
         """The process that holds a named session; None: gone. Raises session_not_found for that of another user."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from queryserver.catalog.cache import MetadataCache
 from queryserver.catalog.forwarding import Flights, Forwarding
-from queryserver.catalog.questions import BY_KIND, Question
+from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import (
@@ -39,7 +39,7 @@ PER_CONNECTOR = 8
 _PER_USER = 4
 _QUESTION = "question"
 
-AnswerListener = Callable[[User, Connector, Question[Any], object], None]
+AnswerListener = Callable[[User, Connector, CatalogQuestion[Any], object], None]
 
 
 class Lookups:
@@ -80,7 +80,9 @@ class Lookups:
             await stack.enter_async_context(self._flights.running())
             yield
 
-    async def answer(self, user: User, connector: Connector, question: Question[T], *, refresh: bool = False) -> T:
+    async def answer(
+        self, user: User, connector: Connector, question: CatalogQuestion[T], *, refresh: bool = False
+    ) -> T:
         """The answer of the catalogue as this user gets it, not older than the cache allows; equal questions share one.
 
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
@@ -166,7 +168,7 @@ class Lookups:
         """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
         return self._catalog_engine(connector).lists_functions
 
-    async def _engine_answer(self, user: User, connector: Connector, question: Question[T]) -> T:
+    async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
         target = await self._holder(connector)
         if target == self._forwarding.owner:
             async with self.catalog(user, connector) as catalog:

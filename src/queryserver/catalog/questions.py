@@ -55,7 +55,7 @@ _FUNCTION: TypeAdapter[FunctionDescription | None] = TypeAdapter(FunctionDescrip
 
 
 @dataclass(frozen=True, slots=True)
-class Question(Generic[T]):
+class CatalogQuestion(Generic[T]):
     """One query of a catalogue. Another process can build it from `kind` and `names`."""
 
     kind: str
@@ -68,36 +68,36 @@ class Question(Generic[T]):
         return orjson.dumps(answer, default=_plain)
 
 
-def databases() -> Question[list[str]]:
+def databases() -> CatalogQuestion[list[str]]:
     """All databases, in natural order."""
 
     async def answer(catalog: Catalog) -> list[str]:
         return await naturally(await catalog.databases(), str)
 
-    return Question("databases", (), answer, _NAMES.validate_json)
+    return CatalogQuestion("databases", (), answer, _NAMES.validate_json)
 
 
-def database(name: str) -> Question[DatabaseDescription]:
+def database(name: str) -> CatalogQuestion[DatabaseDescription]:
     """One database. The answer raises database_not_found."""
-    return Question("database", (name,), lambda catalog: catalog.database(name), _DATABASE.validate_json)
+    return CatalogQuestion("database", (name,), lambda catalog: catalog.database(name), _DATABASE.validate_json)
 
 
-def tables(of: str) -> Question[TableList]:
+def tables(of: str) -> CatalogQuestion[TableList]:
     """Tables and views, in natural order. The answer raises database_not_found."""
 
     async def answer(catalog: Catalog) -> TableList:
         found = await naturally(await catalog.tables(of), lambda one: one.name)
         return TableList([one.name for one in found], [one.kind.value for one in found], [one.comment for one in found])
 
-    return Question("tables", (of,), answer, lambda kept: TableList(**orjson.loads(kept)))
+    return CatalogQuestion("tables", (of,), answer, lambda kept: TableList(**orjson.loads(kept)))
 
 
-def table(of: str, name: str) -> Question[TableDescription]:
+def table(of: str, name: str) -> CatalogQuestion[TableDescription]:
     """One table. The answer raises database_not_found, TableNotFound."""
-    return Question("table", (of, name), lambda catalog: catalog.table(of, name), _TABLE.validate_json)
+    return CatalogQuestion("table", (of, name), lambda catalog: catalog.table(of, name), _TABLE.validate_json)
 
 
-def column(of: str, in_table: str, name: str) -> Question[DescribedColumn]:
+def column(of: str, in_table: str, name: str) -> CatalogQuestion[DescribedColumn]:
     """A column and its statistics. The answer raises database_not_found, TableNotFound, column_not_found."""
 
     async def answer(catalog: Catalog) -> DescribedColumn:
@@ -106,19 +106,19 @@ def column(of: str, in_table: str, name: str) -> Question[DescribedColumn]:
         statistics = await catalog.column_statistics(described, found.name)
         return DescribedColumn(found, statistics, described.kind.is_view)
 
-    return Question("column", (of, in_table, name), answer, _COLUMN.validate_json)
+    return CatalogQuestion("column", (of, in_table, name), answer, _COLUMN.validate_json)
 
 
-def functions(of: str | None) -> Question[list[FunctionDescription]]:
+def functions(of: str | None) -> CatalogQuestion[list[FunctionDescription]]:
     """Functions, in natural order. The answer raises database_not_found."""
 
     async def answer(catalog: Catalog) -> list[FunctionDescription]:
         return await naturally(await catalog.functions(of), lambda one: one.name)
 
-    return Question("functions", (of,), answer, _FUNCTIONS.validate_json)
+    return CatalogQuestion("functions", (of,), answer, _FUNCTIONS.validate_json)
 
 
-def function(name: str) -> Question[FunctionDescription | None]:
+def function(name: str) -> CatalogQuestion[FunctionDescription | None]:
     """One function by its name, or by `database.name`; None: unknown."""
 
     async def answer(catalog: Catalog) -> FunctionDescription | None:
@@ -126,10 +126,10 @@ def function(name: str) -> Question[FunctionDescription | None]:
         before, dot, after = name.rpartition(".")
         return found if found or not (dot and before and after) else await catalog.function(before, after)
 
-    return Question("function", (name,), answer, _FUNCTION.validate_json)
+    return CatalogQuestion("function", (name,), answer, _FUNCTION.validate_json)
 
 
-BY_KIND: Mapping[str, Callable[..., Question[Any]]] = MappingProxyType(
+BY_KIND: Mapping[str, Callable[..., CatalogQuestion[Any]]] = MappingProxyType(
     {made.__name__: made for made in (databases, database, tables, table, column, functions, function)}
 )
 """How to build a question anew: `BY_KIND[kind](*names)`."""

@@ -45,7 +45,7 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TableSample:
     """Rows as JSON; `message`: why there are none, or not all."""
 
     columns: Sequence[Column] = ()
@@ -80,12 +80,12 @@ class Samples:
         self._budget = budget
         self._max_bytes = max_bytes
 
-    async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> Sample:
+    async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> TableSample:
         """The rows. Raises EngineTimeout."""
         _require_column(wanted)
         return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), form)
 
-    async def hello(self, user: User, connector: str | None, form: CellForm) -> Sample:
+    async def hello(self, user: User, connector: str | None, form: CellForm) -> TableSample:
         """One row from the engine, to see that it answers; no table is read. Raises EngineTimeout."""
         return await self._sample(user, self._connectors.resolve(user, connector), None, form)
 
@@ -110,7 +110,7 @@ class Samples:
         )
         return await self._submissions.submit(user, submission)
 
-    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> Sample:
+    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> TableSample:
         budget = source.limits.sample_timeout
         arguments = [wanted, form.is_escaped]
         if form.big_numbers_as_text:  # instances of the version before know two arguments
@@ -118,14 +118,14 @@ class Samples:
         packed = await self._lookups.anywhere(user, source, _ROWS, arguments, budget=budget)
         head, _, rows = packed.partition(b"\n")
         columns, message = orjson.loads(head)
-        return Sample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
+        return TableSample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
 
     async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
         """One line of JSON about the rows, then the rows."""
         wanted, is_escaped, *more = arguments
         form = CellForm(is_escaped, bool(more and more[0]))
         statement = HELLO if wanted is None else (await self._statement_here(user, source, wanted)).decode()
-        sample = await self._rows(user, source, statement, form) if statement else Sample(message=NOT_SAMPLED)
+        sample = await self._rows(user, source, statement, form) if statement else TableSample(message=NOT_SAMPLED)
         columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]
         return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
 
@@ -142,7 +142,7 @@ class Samples:
                 return b""
             return (await catalog.sample_statement(table, column, nested, SampleKind(kind))).encode()
 
-    async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> Sample:
+    async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> TableSample:
         try:
             async with self._lookups.session(user, source) as session:
                 answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
@@ -173,14 +173,14 @@ class Samples:
         return _sample(answer.columns, rendered, self._max_bytes)
 
 
-def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> Sample:
+def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> TableSample:
     """Raises PageRowTooLarge."""
     if not rendered.is_cut:
-        return Sample(columns, rendered.json)
+        return TableSample(columns, rendered.json)
     if not rendered.rows:
         raise PageRowTooLarge(row=None, limit_bytes=max_bytes)
     message = f"The sample ends before row {rendered.rows}: with it, it would exceed {max_bytes} bytes."
-    return Sample(columns, rendered.json, message)
+    return TableSample(columns, rendered.json, message)
 
 
 def _plain(wanted: Sampled) -> list[Any]:

@@ -11,7 +11,7 @@ import typer
 
 from queryserver.cli.context import ConfigFile, run
 from queryserver.errors.base import InvalidRequest
-from queryserver.platform.settings.loading import Reading, read_settings
+from queryserver.platform.settings.loading import SettingsReading, read_settings
 
 app = typer.Typer()
 
@@ -85,7 +85,7 @@ def health(
     typer.echo(f"{check.url}: {'ready' if ready else 'alive'}")
 
 
-def _check(reading: Reading, path: str) -> _Check:
+def _check(reading: SettingsReading, path: str) -> _Check:
     desktop = reading.settings.desktop
     if not desktop.http_port:
         raise InvalidRequest("desktop.http_port is 0, so the port of the server is not known here: give --port.")
@@ -109,7 +109,7 @@ def _any_certificate(is_tls: bool) -> ssl.SSLContext | None:
     return context
 
 
-def _problems(reading: Reading) -> list[str]:
+def _problems(reading: SettingsReading) -> list[str]:
     """What is wrong with the settings that the request is made of."""
     begins = tuple(f"{name}: " for name in (*(f"desktop.{key}" for key in _USED), reading.settings.sources.file))
     return [line for line in reading.problems if line.startswith(begins)]

@@ -18,7 +18,7 @@ from queryserver.platform.settings.loading import (
     read_settings,
     sample_file,
 )
-from queryserver.platform.settings.tree import Finding, Level, Settings
+from queryserver.platform.settings.tree import Level, Settings, SettingsFinding
 
 app = typer.Typer()
 
@@ -162,7 +162,7 @@ def check(
 
     reading = read_settings(config, os.environ)
     found = [
-        *map(Finding.of_problem, reading.problems),
+        *map(SettingsFinding.of_problem, reading.problems),
         *_missing_database(reading.settings),
         *run(lambda: check_settings(reading.settings, offline=offline)),
     ]
@@ -188,9 +188,11 @@ def init(config: ConfigFile = None) -> None:
     typer.echo(f"{file} written.")
 
 
-def _missing_database(settings: Settings) -> Iterator[Finding]:
+def _missing_database(settings: Settings) -> Iterator[SettingsFinding]:
     """The embedded mode needs no address; that it is meant shows by the setting or by what it left in the directory."""
     database = settings.desktop.database
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:
-        yield Finding.error("desktop.database.url", "must be given, unless the server runs with `serve --embedded`.")
+        yield SettingsFinding.error(
+            "desktop.database.url", "must be given, unless the server runs with `serve --embedded`."
+        )

@@ -30,7 +30,7 @@ from queryserver.engines.protocol import Engine
 from queryserver.errors.statements import DriverNotInstalled
 from queryserver.platform.addresses import AddressRules, database_servers
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
-from queryserver.platform.settings.tree import Finding, Settings
+from queryserver.platform.settings.tree import Settings, SettingsFinding
 
 
 def build(connector: Connector, context: BuildContext) -> Engine:
@@ -227,7 +227,7 @@ _NATIVE = frozenset({"postgresql", "mysql", "trino", "phoenix"})
 """Dialects of adapters of this server, which take no proxy from the environment."""
 
 
-def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingsFinding]:
     """A warning where a proxy meets allowed drivers of installed packages; nothing is imported.
 
     The dialects that come with SQLAlchemy do not count: their drivers speak no HTTP.
@@ -241,7 +241,7 @@ def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
             f"names {', '.join(drivers)}: such drivers may go through the proxy that the environment of this server"
             " names, and no rule for addresses reaches behind it."
         )
-        yield Finding.warning(_KEY, text)
+        yield SettingsFinding.warning(_KEY, text)
 
 
 def _names_proxy(environ: Mapping[str, str]) -> bool:

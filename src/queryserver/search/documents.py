@@ -170,7 +170,7 @@ class DocumentRecords:
 
 
 def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
-    """SQL: whether a document has the term, and the `Position` in its name; appends the arguments of both.
+    """SQL: whether a document has the term, and the `NameFit` in its name; appends the arguments of both.
 
     `foreign`: letters that are not ASCII must be folded, too.
     """

@@ -12,8 +12,7 @@ from typing import Any
 import orjson
 import structlog
 
-from queryserver.catalog.cache import Question
-from queryserver.catalog.questions import TableList
+from queryserver.catalog.questions import CatalogQuestion, TableList
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import CatalogEngine, DatabaseDescription, TableDescription, TableKind
@@ -70,7 +69,7 @@ class IndexFeed:
         self._scoping = scoping
         self._max_tables = max_tables
         self._max_columns = max_columns
-        self._waiting: deque[tuple[ScopeKey, Question[Any], Any]] = deque(maxlen=_QUEUED)
+        self._waiting: deque[tuple[ScopeKey, CatalogQuestion[Any], Any]] = deque(maxlen=_QUEUED)
         self._has_work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -85,7 +84,7 @@ class IndexFeed:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def add(self, user: User, connector: Connector, question: Question[Any], answer: object) -> None:
+    def add(self, user: User, connector: Connector, question: CatalogQuestion[Any], answer: object) -> None:
         """Queue an answer of an engine. Never waits and never fails; the oldest answer above 200 is dropped."""
         key = self._scoping.key(user, connector)
         if key is not None and question.kind in ("databases", "database", "tables", "table"):
@@ -114,7 +113,7 @@ class IndexFeed:
             self._idle.set()
 
 
-def _objects_of(question: Question[Any], answer: Any, max_columns: int) -> Sequence[IndexedObject]:
+def _objects_of(question: CatalogQuestion[Any], answer: Any, max_columns: int) -> Sequence[IndexedObject]:
     if question.kind == "databases":
         return [IndexedObject(DATABASE, name, "") for name in answer]
     if isinstance(answer, DatabaseDescription):

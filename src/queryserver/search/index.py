@@ -17,7 +17,7 @@ from queryserver.identity.model import METADATA, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.search.feeding import Scoping
-from queryserver.search.matching import FIELD, Found, Hit, Segment, View, build
+from queryserver.search.matching import FIELD, Found, Hit, IndexSegment, View, build
 from queryserver.search.model import (
     DATABASE,
     FacetName,
@@ -42,9 +42,9 @@ class _Held:
 
     epoch: int
     version: int
-    base: Segment
+    base: IndexSegment
     changed: dict[int, ObjectRow] = field(default_factory=dict[int, ObjectRow])
-    overlay: Segment | None = None
+    overlay: IndexSegment | None = None
     alive: pa.Array | None = None
 
     @property

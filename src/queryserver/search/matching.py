@@ -12,7 +12,7 @@ import pyarrow.compute
 
 from queryserver.platform.threads import Stop
 from queryserver.search.model import AGES, DATABASE, RECORD, TABLE, UNIT, VIEW, FacetName, ObjectRow, Search, age_limits
-from queryserver.search.query_language import Position, Query, Term, folded
+from queryserver.search.query_language import NameFit, Query, Term, folded
 
 # Their functions are made at import time, unseen by type checkers.
 pc: Any = pyarrow.compute
@@ -23,7 +23,7 @@ _CHUNK = 4000  # objects whose columns are cut at once
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class IndexSegment:
     """`parents`, `codes` and `comment_codes` have one number per column: its object, its name and its comment."""
 
     rows: Sequence[ObjectRow]
@@ -53,12 +53,12 @@ class Segment:
         return sum(array.nbytes for array in arrays) + 600 * len(self.rows)
 
 
-def build(rows: Sequence[ObjectRow]) -> Segment:
+def build(rows: Sequence[ObjectRow]) -> IndexSegment:
     """A segment of objects in any order."""
     ordered = sorted(rows, key=order_of)
     parents, names, comments = _columns(ordered)
     light = [replace(row, columns=None) for row in ordered]
-    return Segment(
+    return IndexSegment(
         rows=light,
         kinds=pa.array([KINDS.index(row.kind) for row in light], pa.int8()),
         databases=fold(_strings(row.database for row in light)),
@@ -111,17 +111,17 @@ def is_whole(texts: pa.Array, term: Term) -> pa.Array:
 
 
 def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
-    """The `Position` of the worst term in each folded name."""
+    """The `NameFit` of the worst term in each folded name."""
     inside = pa.repeat(pa.scalar(True), len(names))
     for term in terms:
         inside = pc.and_(inside, contains(names, term))
     some = names.filter(inside)
-    worst = pa.repeat(_number(Position.EXACT), len(some))
+    worst = pa.repeat(_number(NameFit.EXACT), len(some))
     spaced_names = pc.replace_substring_regex(some, pattern=r"[^\pL\pN]", replacement=" ")
     words = pc.binary_join_element_wise("", spaced_names, " ") if terms else some
     for term in terms:
         worst = pc.max_element_wise(worst, _positions(some, words, term))
-    return pc.replace_with_mask(pa.repeat(_number(Position.ELSEWHERE), len(names)), inside, worst)
+    return pc.replace_with_mask(pa.repeat(_number(NameFit.ELSEWHERE), len(names)), inside, worst)
 
 
 def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
@@ -129,9 +129,9 @@ def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
     literal = "".join(term.literals)
     starts = pc.starts_with(names, literal) if term.is_literal else pc.match_like(names, f"{term.like}%")
     in_words = contains(words, term.as_word)
-    found = pc.if_else(in_words, _number(Position.WORD_STARTS), _number(Position.INSIDE))
-    found = pc.if_else(starts, _number(Position.STARTS), found)
-    return pc.if_else(is_whole(names, term), _number(Position.EXACT), found)
+    found = pc.if_else(in_words, _number(NameFit.WORD_STARTS), _number(NameFit.INSIDE))
+    found = pc.if_else(starts, _number(NameFit.STARTS), found)
+    return pc.if_else(is_whole(names, term), _number(NameFit.EXACT), found)
 
 
 def _number(value: int) -> pa.Scalar:
@@ -165,7 +165,7 @@ def _strings(texts: Iterable[str]) -> pa.Array:
 class View:
     """A segment of one data source. `alive`: which of its objects still exist; None: all."""
 
-    segment: Segment
+    segment: IndexSegment
     connector: str
     dialect: str
     alive: pa.Array | None = None
@@ -223,7 +223,7 @@ class Found:
         of_objects = positions(segment.names, terms).take(found_objects)
         of_columns = positions(segment.columns, terms).take(segment.codes.take(found_columns))
         left = reach
-        for position in range(Position.ELSEWHERE + 1):
+        for position in range(NameFit.ELSEWHERE + 1):
             objects = _at(found_objects, of_objects, position, left)
             columns = _at(found_columns, of_columns, position, left)
             hits = heapq.merge(
@@ -273,7 +273,7 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
     return objects, columns
 
 
-def _columns_with(segment: Segment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
+def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
     """Which columns have the term in their path or comment; `paths`: which objects have it in theirs."""
     hits = contains(segment.columns, term).take(segment.codes)
     for found, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
@@ -284,7 +284,7 @@ def _columns_with(segment: Segment, term: Term, paths: pa.Array, candidates: pa.
     return _with_spanning(segment, term, hits, candidates)
 
 
-def _with_spanning(segment: Segment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
+def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
     """Hits, and columns where the term begins in the name of the table and ends in that of the column."""
     left = pc.and_not(candidates, hits)
     for literal in term.literals:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from queryserver.identity.model import User
-from queryserver.search.query_language import Position, Query, Term, folded
+from queryserver.search.query_language import NameFit, Query, Term, folded
 
 MAX_REACH = 10_000
 """Of `offset + limit`."""
@@ -66,7 +66,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A record, and how well its name fits: a `Position`, the worst one of all terms; EXACT without terms."""
+    """A record, and how well its name fits: a `NameFit`, the worst one of all terms; EXACT without terms."""
 
     position: int
     record: Record
@@ -135,7 +135,7 @@ def age(moment: datetime | None, now: datetime) -> str:
 def position_of(terms: Sequence[Term], name: str) -> int:
     """How well a name fits all terms: as well as the worst."""
     plain = folded(name)
-    return max((term.position(plain) for term in terms), default=Position.EXACT)
+    return max((term.position(plain) for term in terms), default=NameFit.EXACT)
 
 
 def best_first(match: Match) -> tuple[int, bool, float, str, str]:
@@ -172,7 +172,7 @@ class SearchSource(Protocol):
         ...
 
 
-class Catalog(Protocol):
+class ExternalCatalog(Protocol):
     """An external catalogue, searched instead of the sources sql, hdfs and s3."""
 
     async def page(self, search: Search, source: SourceName, *, offset: int, limit: int) -> SourceAnswer:

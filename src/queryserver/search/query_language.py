@@ -56,7 +56,7 @@ class _Wild:
 _Piece = str | _Wild
 
 
-class Position:
+class NameFit:
     """How well a name fits a term; smaller is better. ELSEWHERE: the term is not in the name."""
 
     EXACT = 0
@@ -132,15 +132,15 @@ class Term:
         return place >= end and last.fullmatch(folded_text, place) is not None
 
     def position(self, folded_name: str) -> int:
-        """The `Position` of the term in a name."""
+        """The `NameFit` of the term in a name."""
         if self.is_whole(folded_name):
-            return Position.EXACT
+            return NameFit.EXACT
         if self._end_of_start(folded_name, whole=True) is not None:
-            return Position.STARTS
+            return NameFit.STARTS
         if self.found_in(folded_name) is None:
-            return Position.ELSEWHERE
+            return NameFit.ELSEWHERE
         starts_a_word = self.as_word.found_in(f" {spaced(folded_name)}") is not None
-        return Position.WORD_STARTS if starts_a_word else Position.INSIDE
+        return NameFit.WORD_STARTS if starts_a_word else NameFit.INSIDE
 
     @cached_property
     def as_word(self) -> "Term":

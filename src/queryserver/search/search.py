@@ -25,7 +25,7 @@ from queryserver.identity.model import METADATA, User
 from queryserver.platform.metrics import UNMEASURED, SearchMetrics
 from queryserver.search.model import (
     MAX_REACH,
-    Catalog,
+    ExternalCatalog,
     FacetName,
     Record,
     Search,
@@ -97,7 +97,7 @@ class MetadataSearch:
         self,
         sources: Mapping[SourceName, SearchSource],
         *,
-        catalogs: Mapping[str, Catalog | None] | None = None,
+        catalogs: Mapping[str, ExternalCatalog | None] | None = None,
         interface: str = "",
         metrics: SearchMetrics = UNMEASURED,
     ) -> None:
@@ -192,7 +192,7 @@ class MetadataSearch:
         return answers, records
 
     async def _catalog_page(
-        self, catalog: Catalog, search: Search, name: SourceName, offset: int, limit: int
+        self, catalog: ExternalCatalog, search: Search, name: SourceName, offset: int, limit: int
     ) -> SourceAnswer | QueryServerError:
         began = time.perf_counter()
         try:

@@ -58,7 +58,7 @@ async def instances(call: Call) -> Response:
 async def new(call: Call, dialect: str, interface: str) -> Response:
     """A type with its defaults, and what was given laid over them; nothing is stored or connected to."""
     fields = await call.read(NewConnectorRequest)
-    found = await call.services.stored_connectors.instances.template(dialect, interface, _given(fields.connector))
+    found = await call.services.stored_connectors.instances.template(dialect, interface, given(fields.connector))
     return answer(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
 
@@ -73,7 +73,7 @@ async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own nam
 async def update(call: Call) -> Response:
     """Create without an id, else change; nothing is connected to."""
     fields = await call.read(ConnectorRequest)
-    shown, is_new = await call.services.stored_connectors.instances.save(call.user, _given(fields.connector))
+    shown, is_new = await call.services.stored_connectors.instances.save(call.user, given(fields.connector))
     return answer(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
 
@@ -106,7 +106,7 @@ async def install(call: Call) -> Response:
 async def test(call: Call) -> Response:
     """Makes a real connection with these settings, or those stored under the id, and stores nothing."""
     fields = await call.read(ConnectorRequest)
-    outcome = await call.services.connection_tests.test(call.user, _given(fields.connector))
+    outcome = await call.services.connection_tests.test(call.user, given(fields.connector))
     return answer(
         wire.ConnectorTestResponse(
             status=0,
@@ -121,7 +121,8 @@ async def test(call: Call) -> Response:
     )
 
 
-def _given(fields: ConnectorFields) -> GivenConnector:
+def given(fields: ConnectorFields) -> GivenConnector:
+    """The connector that a call gave."""
     return GivenConnector(
         id=fields.id,
         nice_name=fields.nice_name,

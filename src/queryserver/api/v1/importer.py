@@ -117,7 +117,7 @@ class ImporterRoute(CallRoute):
         return await read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
 
 
-class StreamedRoute(ImporterRoute):
+class StreamedImporterRoute(ImporterRoute):
     """A route that reads its body itself."""
 
     async def body(self, request: Request, user_id: int) -> Body:
@@ -178,7 +178,7 @@ def _dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) 
 router = PathGroup(ImporterRoute)
 
 
-@router.operation("upload_import_file", kind=StreamedRoute)
+@router.operation("upload_import_file", kind=StreamedImporterRoute)
 async def upload_file(call: ImporterCall) -> Response:
     """Keep a file for its owner until it was not used for a day. Spec §4, Contract importer 3."""
     uploads = call.services.importing.uploads

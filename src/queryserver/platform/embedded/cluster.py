@@ -55,7 +55,7 @@ class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ServerAccount:
     """An unprivileged account, for PostgreSQL refuses to run as root."""
 
     uid: int
@@ -66,12 +66,12 @@ class Account:
         os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
-def server_account() -> Account | None:
+def server_account() -> ServerAccount | None:
     """The account to switch to; None for a normal user, who runs PostgreSQL under the own account."""
     if os.geteuid() != 0:
         return None
     entry = pwd.getpwnam("nobody")
-    return Account(entry.pw_uid, entry.pw_gid)
+    return ServerAccount(entry.pw_uid, entry.pw_gid)
 
 
 def open_to_all(directory: Path) -> bool:
@@ -83,7 +83,7 @@ def open_to_all(directory: Path) -> bool:
 def spawn(
     command: Sequence[str | Path],
     *,
-    account: Account | None,
+    account: ServerAccount | None,
     cwd: Path,
     environment: Mapping[str, str],
     stdin: int | IO[bytes],
@@ -107,7 +107,7 @@ def spawn(
     )
 
 
-def write_private(file: Path, text: str, *, account: Account | None = None) -> None:
+def write_private(file: Path, text: str, *, account: ServerAccount | None = None) -> None:
     """Make a new file, 0600 and on disk when this returns; it belongs to `account` if one is given."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as stream:  # noqa: PTH123 a descriptor has no path
@@ -172,7 +172,7 @@ class Binaries:
         return self.root / "bin" / "postgres"
 
 
-def runnable_binaries(major: int, account: Account | None) -> Binaries:
+def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
     """PostgreSQL `major` where `account` can execute it; a copy is made when the wheel lies where it cannot.
 
     PostgreSQL resolves the path of its own program, so that the copy needs a place that all accounts can reach; the
@@ -207,7 +207,7 @@ def package_directory() -> Path:
     return Path(package.origin).parent
 
 
-def _runs(binaries: Binaries, account: Account | None) -> bool:
+def _runs(binaries: Binaries, account: ServerAccount | None) -> bool:
     """Found by trying: access lists, mount options and the loader count, too. (initdb needs the libraries.)"""
     try:
         process = spawn(
@@ -292,11 +292,11 @@ def kept_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class PostgresCluster:
     """A complete cluster, ready to be started."""
 
     home: Path
-    account: Account | None
+    account: ServerAccount | None
     binaries: Binaries
     secrets: ClusterSecrets
 
@@ -312,7 +312,7 @@ class Cluster:
         return f"queryserver_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def opened_cluster(home: Path, *, durable: bool) -> Cluster:
+def opened_cluster(home: Path, *, durable: bool) -> PostgresCluster:
     """The cluster of the state directory, made if there is none. The caller holds the lock.
 
     A cluster is made under another name: the remains of a killed first start are deleted.
@@ -331,10 +331,10 @@ def opened_cluster(home: Path, *, durable: bool) -> Cluster:
         _make(data, account, binaries, secrets, durable=durable)
         # The killed start's own initdb may have been at work still, and have written to what was being deleted.
         _delete_half_made(home)
-    return Cluster(home, account, binaries, secrets)
+    return PostgresCluster(home, account, binaries, secrets)
 
 
-def data_argument(data: Path, account: Account | None) -> str:
+def data_argument(data: Path, account: ServerAccount | None) -> str:
     """The path of `data` for a program that is started there under `account`, which may not reach it by name."""
     return str(_WORKING_DIRECTORY) if account and _WORKING_DIRECTORY.exists() else str(data)
 
@@ -344,7 +344,9 @@ def _delete_half_made(home: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _make(data: Path, account: Account | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool) -> None:
+def _make(
+    data: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
+) -> None:
     new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
     if account:
         account.own(new)
@@ -354,7 +356,7 @@ def _make(data: Path, account: Account | None, binaries: Binaries, secrets: Clus
     sync(data.parent)
 
 
-def _write_access_rules(data: Path, account: Account | None) -> None:
+def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
     """Also for a cluster of an earlier version, whose rules were others."""
     rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
     new.unlink(missing_ok=True)
@@ -363,7 +365,7 @@ def _write_access_rules(data: Path, account: Account | None) -> None:
 
 
 def _initialise(
-    new: Path, account: Account | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
+    new: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
 ) -> None:
     arguments = ["-U", SUPERUSER, "-A", "scram-sha-256", "--pwfile=/dev/stdin", "-E", "UTF8", "--locale=C"]
     arguments += ["--no-instructions"] if durable else ["--no-instructions", "--no-sync"]

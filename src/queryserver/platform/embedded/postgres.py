@@ -27,10 +27,10 @@ from queryserver.platform.embedded.cluster import (
     SERVICE_ROLE,
     STORAGE_DIRECTORY,
     SUPERUSER,
-    Account,
-    Cluster,
     EmbeddedDefaults,
     EmbeddedPostgresError,
+    PostgresCluster,
+    ServerAccount,
     data_argument,
     end_processes,
     kept_secrets,
@@ -93,7 +93,7 @@ class Address:
 class Postmaster:
     """One PostgreSQL server as child processes of ours. Not to be used by two threads at once."""
 
-    def __init__(self, cluster: Cluster, *, durable: bool) -> None:
+    def __init__(self, cluster: PostgresCluster, *, durable: bool) -> None:
         self._cluster = cluster
         self._name = cluster.name
         self._options = _OPTIONS if durable else _OPTIONS | _NOT_DURABLE
@@ -234,7 +234,7 @@ def recorded_address(home: Path) -> Address | None:
         return None
 
 
-def _socket_directory(account: Account | None) -> Path:
+def _socket_directory(account: ServerAccount | None) -> Path:
     """A new private directory with a short path: a path in the state directory may be too long for a socket."""
     candidates = [Path("/run")] if account else []
     for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
@@ -256,7 +256,7 @@ def _private(path: str, flags: int) -> int:
 class EmbeddedPostgres:
     """A running server. It is started again, at the same addresses, when it dies."""
 
-    def __init__(self, cluster: Cluster, postmaster: Postmaster) -> None:
+    def __init__(self, cluster: PostgresCluster, postmaster: Postmaster) -> None:
         self._cluster = cluster
         self._postmaster = postmaster
 

@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.sections import SECRET_OPTIONS, Key, Section, descriptions, keys, leaves, tables
-from queryserver.platform.settings.tree import Origin, Settings, Sources, contradictions
+from queryserver.platform.settings.tree import SettingOrigin, Settings, Sources, contradictions
 from queryserver.platform.text import boolean_of
 
 DEFAULT_FILES = (Path("queryserver.toml"), Path("/etc/queryserver/queryserver.toml"))
@@ -50,7 +50,7 @@ _SECRETS_IN_ADDRESS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SettingsReading:
     """With problems, `settings` holds defaults where the given values are not valid: only for showing."""
 
     settings: Settings
@@ -76,7 +76,7 @@ def read_settings(
     *,
     overrides: Mapping[str, Any] | None = None,
     with_secrets: bool = True,
-) -> Reading:
+) -> SettingsReading:
     """Like `load_settings`, with the problems beside the valid values.
 
     Without secrets neither their files are read nor their scripts run, and keys are not compared with each other.
@@ -85,14 +85,14 @@ def read_settings(
     file = path or configured or next((file for file in DEFAULT_FILES if file.is_file()), None)
     layers = _Layers()
     if file:
-        layers.put(_file_values(file, layers.problems), Origin.FILE)
+        layers.put(_file_values(file, layers.problems), SettingOrigin.FILE)
     if environ.get(DATA_DIRECTORY):
-        layers.put({"desktop": {"data_dir": environ[DATA_DIRECTORY]}}, Origin.ENVIRONMENT)
+        layers.put({"desktop": {"data_dir": environ[DATA_DIRECTORY]}}, SettingOrigin.ENVIRONMENT)
     for name, text in sorted(environ.items(), key=lambda variable: (variable[0].count("__"), variable[0])):
         if name.lower().startswith(PREFIX):
-            layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), Origin.ENVIRONMENT)
+            layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), SettingOrigin.ENVIRONMENT)
     for key, value in (overrides or {}).items():
-        layers.put(_nested(key.split("."), value), Origin.COMMAND_LINE)
+        layers.put(_nested(key.split("."), value), SettingOrigin.COMMAND_LINE)
     _join_same(layers)
     _fetch_secrets(layers.values, "", layers.problems, fetch=with_secrets)
     settings = _validated(layers.values, layers.problems)
@@ -101,7 +101,7 @@ def read_settings(
             layers.problems.setdefault(key, text)
     password = environ.get(ADMIN_PASSWORD)
     sources = Sources(file, layers.origins, SecretStr(password) if password else None)
-    return Reading(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
+    return SettingsReading(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
 
 
 def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
@@ -122,16 +122,16 @@ class _Layers:
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
-        self.origins: dict[str, Origin] = {}
+        self.origins: dict[str, SettingOrigin] = {}
         self.problems: dict[str, str] = {}
-        self._spellings: dict[tuple[str, Origin], str] = {}
+        self._spellings: dict[tuple[str, SettingOrigin], str] = {}
 
-    def put(self, given: Mapping[str, Any], origin: Origin) -> None:
+    def put(self, given: Mapping[str, Any], origin: SettingOrigin) -> None:
         """Lay a table of `origin` on top."""
         self._section(Settings, given, self.values, "", origin)
 
     def _section(
-        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], prefix: str, origin: Origin
+        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], prefix: str, origin: SettingOrigin
     ) -> None:
         known = keys(section)
         secrets = {name for name, key in known.items() if key.is_secret}
@@ -147,8 +147,8 @@ class _Layers:
             else:
                 self._key(known[name], given_value, into, full, origin)
 
-    def _key(self, key: Key, value: Any, into: dict[str, Any], full: str, origin: Origin) -> None:
-        if origin is Origin.ENVIRONMENT and isinstance(value, str):
+    def _key(self, key: Key, value: Any, into: dict[str, Any], full: str, origin: SettingOrigin) -> None:
+        if origin is SettingOrigin.ENVIRONMENT and isinstance(value, str):
             value = _from_text(key, value)
         if not key.is_table:
             into[key.name] = value
@@ -168,11 +168,11 @@ class _Layers:
                 self.origins[f"{full}.{name}"] = origin
 
     def _entries(
-        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], full: str, origin: Origin
+        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], full: str, origin: SettingOrigin
     ) -> None:
         for written, value in given.items():
             name = _same_name(written, into)
-            table = _json(value) if origin is Origin.ENVIRONMENT and isinstance(value, str) else value
+            table = _json(value) if origin is SettingOrigin.ENVIRONMENT and isinstance(value, str) else value
             if isinstance(table, Mapping):
                 self._section(section, table, into.setdefault(name, {}), f"{full}.{name}.", origin)
             else:

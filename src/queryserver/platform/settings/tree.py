@@ -32,7 +32,7 @@ from queryserver.platform.settings.stores import (
 )
 
 
-class Origin(StrEnum):
+class SettingOrigin(StrEnum):
     """Where the effective value of a key comes from."""
 
     DEFAULT = "default"
@@ -49,7 +49,7 @@ class Sources:
     """
 
     file: Path | None = None
-    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
+    origins: Mapping[str, SettingOrigin] = field(default_factory=lambda: MappingProxyType({}))
     admin_password: Secret | None = None
 
 
@@ -91,8 +91,8 @@ class Settings(Section):
         settings._sources = sources  # noqa: SLF001 a copy of this very object
         return settings
 
-    def origin(self, key: str) -> Origin:
-        return self._sources.origins.get(key, Origin.DEFAULT)
+    def origin(self, key: str) -> SettingOrigin:
+        return self._sources.origins.get(key, SettingOrigin.DEFAULT)
 
 
 Complaint = tuple[str, str]
@@ -120,7 +120,7 @@ _SAMPLE_KEYS = (
 _LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
-def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
+def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
     """Key and text of every contradiction. `given` holds the keys that are set."""
     yield from _server(settings)
     yield from _database(settings, given)
@@ -190,7 +190,7 @@ def _server(settings: Settings) -> Iterator[Complaint]:
         yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
 
 
-def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
+def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
     database = settings.desktop.database
     url = database.url.get_secret_value()
     given_parts = {
@@ -331,7 +331,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SettingsFinding:
     """One line of a check. The text goes on after the key, and holds no secret."""
 
     level: Level
@@ -339,16 +339,16 @@ class Finding:
     text: str
 
     @classmethod
-    def error(cls, key: str, text: str) -> "Finding":
+    def error(cls, key: str, text: str) -> "SettingsFinding":
         return cls(Level.ERROR, key, text)
 
     @classmethod
-    def warning(cls, key: str, text: str) -> "Finding":
+    def warning(cls, key: str, text: str) -> "SettingsFinding":
         return cls(Level.WARNING, key, text)
 
     @classmethod
-    def of_problem(cls, line: str) -> "Finding":
-        """An error as `Reading.problems` has it: `<full.key>: <text>`."""
+    def of_problem(cls, line: str) -> "SettingsFinding":
+        """An error as `SettingsReading.problems` has it: `<full.key>: <text>`."""
         key, _, text = line.partition(": ")
         return cls.error(key, text)
 

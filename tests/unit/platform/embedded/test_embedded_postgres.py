@@ -20,8 +20,8 @@ from tests.timing import at_best
 
 from queryserver.platform.embedded.cluster import (
     Binaries,
-    Cluster,
     EmbeddedPostgresError,
+    PostgresCluster,
     _copied,
     _make,
     _runs,
@@ -53,7 +53,7 @@ async def value(dsn: str, sql: str):
         await connection.close()
 
 
-def cluster_of(state_dir: Path) -> Cluster:
+def cluster_of(state_dir: Path) -> PostgresCluster:
     return opened_cluster(state_dir / "postgresql", durable=False)
 
 

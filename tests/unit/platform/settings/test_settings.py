@@ -11,7 +11,7 @@ import pytest
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.loading import load_settings
 from queryserver.platform.settings.sections import LocalResults, S3Results
-from queryserver.platform.settings.tree import Origin, Settings
+from queryserver.platform.settings.tree import SettingOrigin, Settings
 
 KEY = "Zr8#a-key-of-this-deployment-long"
 
@@ -278,10 +278,10 @@ def test_every_value_knows_its_origin(read: Reader) -> None:
     )
     keys = ["desktop.host_label", "desktop.http_port", "desktop.workers", "desktop.data_dir"]
     assert [settings.origin(key) for key in keys] == [
-        Origin.FILE,
-        Origin.ENVIRONMENT,
-        Origin.COMMAND_LINE,
-        Origin.DEFAULT,
+        SettingOrigin.FILE,
+        SettingOrigin.ENVIRONMENT,
+        SettingOrigin.COMMAND_LINE,
+        SettingOrigin.DEFAULT,
     ]
 
 

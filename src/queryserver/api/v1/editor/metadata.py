@@ -13,9 +13,9 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.v1.editor.shapes import cell_form, handle, meta
-from queryserver.catalog.browsing import Excerpt, Names, Source
+from queryserver.catalog.browsing import NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
-from queryserver.catalog.samples import NOT_SAMPLED, Sample, Sampled
+from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
 from queryserver.engines.protocol import (
     DatabaseDescription,
     SampleKind,
@@ -108,8 +108,8 @@ def _source(call: Call, asked: AutocompleteRequest) -> Source:
     return Source(call.user, asked.snippet.dialect, asked.refresh)
 
 
-def _excerpt(asked: AutocompleteRequest) -> Excerpt:
-    return Excerpt(asked.prefix, asked.page, asked.limit)
+def _excerpt(asked: AutocompleteRequest) -> NameFilter:
+    return NameFilter(asked.prefix, asked.page, asked.limit)
 
 
 def _tables_json(found: Names[TableList]) -> bytes:
@@ -177,7 +177,7 @@ async def _sample(
     if asked.is_async:
         started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
         if started is None:
-            return _rows(Sample(message=NOT_SAMPLED), form)
+            return _rows(TableSample(message=NOT_SAMPLED), form)
         operation = str(started.record.status.id)
         result = wire.SampleStart(status=0, handle=handle(started.record))
         return answer(wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation))
@@ -186,7 +186,7 @@ async def _sample(
     return _rows(await samples.read(call.user, connector, wanted, form), form)
 
 
-def _rows(sample: Sample, form: CellForm) -> Response:
+def _rows(sample: TableSample, form: CellForm) -> Response:
     """The rows are JSON already."""
     body = wire.SampleResponse(
         status=0,

@@ -137,7 +137,7 @@ class StorageRoute(OperationRoute):
         return {name: values for name, values in query.items() if name in QUERY_TOO}
 
 
-class StreamedRoute(StorageRoute):
+class StreamedStorageRoute(StorageRoute):
     """A route that reads its body itself, in pieces; all other fields come from the query string."""
 
     async def respond(self, request: Request) -> Response:
