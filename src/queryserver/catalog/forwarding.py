@@ -253,24 +253,24 @@ class Forwarding:
     async def _sealed_answer(self, user_id: int, request: bytes) -> bytes:
         """`+` and the answer, or `-` and code and message of its error."""
         try:
-            return b"+" + await self._run(user_id, **orjson.loads(request))
+            return b"+" + await self._run(user_id, orjson.loads(request))
         except QueryServerError as error:
             return b"-" + orjson.dumps([error.code, error.message])
         except Exception:  # the outer wall of a task: the other process must not wait in vain
             log.exception("forwarded look failed")
             return b"-" + orjson.dumps(["", "The server that holds the data failed."])
 
-    async def _run(self, user_id: int, kind: str, connector: str, arguments: Sequence[Any], budget_s: float) -> bytes:
+    async def _run(self, user_id: int, request: Mapping[str, Any]) -> bytes:
         user = await self._users.user(user_id)
-        found = self._connectors.find(connector)
-        if found is None:
+        connector = self._connectors.find(request["connector"])
+        if connector is None:
             # The other process may have read a new connector first.
             await self._connectors.refresh()
-            found = self._connectors.find(connector)
-        if user is None or found is None:
+            connector = self._connectors.find(request["connector"])
+        if user is None or connector is None:
             raise EngineUnavailable("The server that holds the data does not know this user or connector.")
-        work = partial(self.run_here, user, found, kind, arguments)
-        return await self._flights.join(object(), work, budget=timedelta(seconds=budget_s))
+        work = partial(self.run_here, user, connector, request["kind"], request["arguments"])
+        return await self._flights.join(object(), work, budget=timedelta(seconds=request["budget_s"]))
 
     async def _delete(self, lookup_id: UUID) -> None:
         try:
