@@ -1,4 +1,4 @@
-"""The web server: settings in, a serving process out. Nothing happens at import time."""
+"""The web server: from settings to a serving process, or to several under a supervisor; its memory and its stop."""
 
 import asyncio
 import ctypes
@@ -48,14 +48,23 @@ from queryserver.wiring import open_services
 log = structlog.get_logger(__name__)
 
 Serve = Callable[[list[socket], Callable[[], None]], None]
-"""Serves on the sockets until told to stop; calls its second argument once it does. To be found by name: it is what a
-new process runs. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable when it cannot start."""
+"""Serves on the sockets until the signal to stop; calls its second argument once it does. A module's function, for a
+new process runs it. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable when it cannot start."""
 
 _LONGEST_PAUSE_S = 30.0
 _SUCCESSOR_S = 60.0
-_GIVEN_UP_S = 10.0
-_LOOK_EVERY_S = 0.1
-_STOPS = frozenset({signal.SIGINT, signal.SIGTERM})
+_TERMINATION_S = 10.0
+_CHECK_EVERY_S = 0.1
+_STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+# A service manager may signal each process of the service, and the parent then signals its workers once more.
+_ONE_SIGNAL_S = 2.0
+_THREADS_END_WITHIN_S = 2.0  # once all else is closed
+_KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+# Calls make little that only the search for cycles can free: by default it would run at every tenth call.
+_GARBAGE_THRESHOLDS = (20_000, 10, 10)
+_TRIM_EVERY_S = 15.0
+_M_ARENA_MAX = -8  # malloc.h of glibc
 
 
 def pause_s(failures: int) -> float:
@@ -64,23 +73,20 @@ def pause_s(failures: int) -> float:
 
 
 class Worker(Process):
-    """One process that serves. It tells its parent when it does, or why it cannot."""
+    """One process that serves. It reports to its parent that it serves, or why it cannot."""
 
     def __init__(self, config: Config, sockets: list[socket], serve: Serve, *, failures: int = 0) -> None:
         super().__init__(config, sockets)
         self._serve = serve
-        self._news, self._tell = Pipe(duplex=False)
+        self._reports, self._report = Pipe(duplex=False)
         self._serves = False
         self._refusal: QueryServerError | None = None
-        self.failures = failures
-        """Starts in a row that failed at its place."""
-        self.replace_at: float | None = None
-        """When another takes its place; None while it runs."""
-        self.is_greeted = False
-        """Whether the log says that it serves."""
+        self.failures = failures  # starts in a row
+        self.replace_at: float | None = None  # None while it runs
+        self.is_logged = False  # as serving
 
     def target(self, sockets: list[socket] | None = None) -> None:
-        """See uvicorn. What the new process does."""
+        """The main function of the new process."""
         signal.signal(signal.SIGTERM, self._give_up)
         Thread(target=self.always_pong, daemon=True).start()
         Thread(target=_end_with_parent, daemon=True).start()
@@ -88,40 +94,40 @@ class Worker(Process):
             self._serve(sockets or [], self._begin)
         except (ConfigurationError, SchemaMismatch, DatabaseUnavailable) as error:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends already
-            self._tell.send(_remade(error))
+            self._report.send(_remade(error))
             sys.exit(STARTUP_FAILURE)
 
     def _begin(self) -> None:
         self._serves = True
-        self._tell.send(None)
+        self._report.send(None)
 
     def _give_up(self, *_: object) -> None:
-        """Told to stop before uvicorn listens for it: what is half opened is closed. Later it is closing anyway."""
+        """Stop before uvicorn handles signals: half-open services are closed. Later uvicorn closes them anyway."""
         if not self._serves:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # often told twice, by the parent and by whoever told that
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it often comes twice, also from the parent
             raise KeyboardInterrupt
 
     def serves(self) -> bool:
-        """Whether it has begun to serve, as far as the parent has heard."""
-        self._hear()
+        """Whether it has begun to serve, by its reports."""
+        self._read_reports()
         return self._serves
 
     def refusal(self) -> QueryServerError | None:
-        """Why it could not start; None when it has not said so."""
-        self._hear()
+        """Why it could not start; None without a report."""
+        self._read_reports()
         return self._refusal
 
     def is_well(self, timeout_s: float) -> bool:
         """Whether it runs, and answers if it serves. One that starts is busy importing and could not answer."""
         return self.is_alive(timeout_s) if self.serves() else self.process.is_alive()
 
-    def _hear(self) -> None:
+    def _read_reports(self) -> None:
         try:
-            while self._news.poll():
-                made = self._news.recv()
+            while self._reports.poll():
+                made = self._reports.recv()
                 self._serves = self._serves or made is None
                 self._refusal = made and made()
-        except (EOFError, OSError):  # it died while it spoke
+        except (EOFError, OSError):  # it died in the middle of a report
             return
 
 
@@ -141,7 +147,7 @@ class Supervisor(Multiprocess):
         self.processes = cast("list[Process]", self._workers)  # one list: only ours get into it
 
     def run(self) -> None:
-        """Until told to stop. Raises what kept the workers from starting, or SystemExit, when none has ever served."""
+        """Until the signal to stop. Raises the refusal of the workers, or SystemExit, when none has ever served."""
         try:
             super().run()
         except BaseException:  # the workers must not outlive their parent
@@ -160,40 +166,51 @@ class Supervisor(Multiprocess):
             self._workers.append(self._start())
 
     def join_all(self) -> None:
-        """See uvicorn. A further signal to stop is passed on: it ends the delay before the stop."""
+        """A further signal to stop is passed on: it ends the delay before the stop."""
         self.signal_queue.clear()
         # With ours open, connections would wait for an answer after the last worker has closed its own.
         for listener in self.sockets:
             listener.close()
         while any(worker.process.is_alive() for worker in self._workers):
             signals, self.signal_queue = self.signal_queue, []
-            if not _STOPS.isdisjoint(signals):
+            if not _STOP_SIGNALS.isdisjoint(signals):
                 self.terminate_all()
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CHECK_EVERY_S)
         super().join_all()
 
     def keep_subprocess_alive(self) -> None:
-        """See uvicorn. Returns soon: it never waits for a pause."""
+        """Returns soon: it never waits for a pause."""
         if self.should_exit.is_set():
             return
         for worker in self._workers:
-            self._greet(worker)
+            if not worker.is_logged and worker.serves():
+                worker.is_logged = True
+                if not self._has_served:
+                    self._has_served = True
+                    self._began()
+                log.info("worker_serves", pid=worker.pid, failed_starts=worker.failures)
         for place, worker in enumerate(self._workers):
             if worker.replace_at is None:
-                self._look_at(worker)
+                self._check(worker)
             if self.should_exit.is_set():
                 return
             if worker.replace_at is not None and worker.replace_at <= time.monotonic():
-                self._replace(place, worker)
+                try:
+                    self._workers[place] = self._start(worker.failures)
+                except OSError as error:  # no memory, or too many processes: as passing as a database that is away
+                    self._try_later(worker, f"No process could be made: {error.strerror}.")
 
     def restart_all(self) -> None:
-        """See uvicorn: each is stopped once its successor serves. Any further signal ends this."""
+        """Each is stopped once its successor serves. Any further signal ends this."""
         for place, old in enumerate(self._workers):
             if self.should_exit.is_set():
                 return
             new = self._start()
             if not self._comes_up(new):
-                self._end(new)
+                new.terminate()  # it may hold leases by now, which it gives back if it has the time
+                new.process.join(_TERMINATION_S)
+                new.kill()
+                new.join()
                 log.error("workers_not_replaced", pid=new.pid, kept=old.pid, reason=_reason(new))
                 return
             old.terminate()
@@ -201,30 +218,16 @@ class Supervisor(Multiprocess):
             self._workers[place] = new
 
     def handle_ttin(self) -> None:
-        """See uvicorn: one more."""
+        """One more worker."""
         self.processes_num += 1
         self._workers.append(self._start())
-
-    def _replace(self, place: int, worker: Worker) -> None:
-        try:
-            self._workers[place] = self._start(worker.failures)
-        except OSError as error:  # no memory, or too many processes: as passing as a database that is away
-            self._try_later(worker, f"No process could be made: {error.strerror}.")
 
     def _start(self, failures: int = 0) -> Worker:
         worker = Worker(self.config, self.sockets, self._serve, failures=failures)
         worker.start()
         return worker
 
-    def _greet(self, worker: Worker) -> None:
-        if not worker.is_greeted and worker.serves():
-            worker.is_greeted = True
-            if not self._has_served:
-                self._has_served = True
-                self._began()
-            log.info("worker_serves", pid=worker.pid, failed_starts=worker.failures)
-
-    def _look_at(self, worker: Worker) -> None:
+    def _check(self, worker: Worker) -> None:
         if worker.is_well(self.config.timeout_worker_healthcheck):
             return
         worker.kill()  # one that hangs is still there
@@ -237,7 +240,7 @@ class Supervisor(Multiprocess):
             self._try_later(worker, _reason(worker))
         else:
             self._failed = worker
-            if worker.refusal() is None:  # else whoever runs this says it
+            if worker.refusal() is None:  # else `run` raises it
                 log.error("worker_not_started", pid=worker.pid, reason=_reason(worker))
             self.should_exit.set()
 
@@ -246,13 +249,6 @@ class Supervisor(Multiprocess):
         wait = pause_s(worker.failures)
         worker.replace_at = time.monotonic() + wait
         log.error("worker_not_started", pid=worker.pid, reason=reason, again_in_s=wait)
-
-    def _end(self, worker: Worker) -> None:
-        """It may hold leases by now, which it gives back if it has the time."""
-        worker.terminate()
-        worker.process.join(_GIVEN_UP_S)
-        worker.kill()
-        worker.join()
 
     def _comes_up(self, worker: Worker) -> bool:
         end = time.monotonic() + _SUCCESSOR_S
@@ -264,13 +260,12 @@ class Supervisor(Multiprocess):
 
 
 def _reason(worker: Worker) -> str:
-    """Why it does not serve."""
     refusal = worker.refusal()
     return refusal.message if refusal else f"It ended with {worker.exitcode}."
 
 
 def _end_with_parent() -> None:
-    """Nobody would replace or stop the workers of a parent that was killed, and they keep its port."""
+    """Stop when the parent was killed: nothing would replace or stop its workers, and they keep its port."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -278,7 +273,7 @@ def _end_with_parent() -> None:
 
 
 def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) -> Callable[[], QueryServerError]:
-    """What makes it anew in another process: exceptions with arguments of their own cannot be sent."""
+    """A function that makes the error anew: exceptions with arguments of their own cannot be pickled."""
     match error:
         case ConfigurationError():
             return partial(ConfigurationError, error.problems)
@@ -288,32 +283,19 @@ def _remade(error: ConfigurationError | SchemaMismatch | DatabaseUnavailable) ->
             return DatabaseUnavailable
 
 
-# A service manager may signal each process of the service, and the parent then signals its workers once more.
-_ONE_SIGNAL_S = 2.0
-# For the threads of the process, once all else is closed.
-_THREADS_END_WITHIN_S = 2.0
-_KEEP_ALIVE_S = 75
-_BACKLOG = 2048
-# Calls make little that only the search for cycles can free: by default it would run at every tenth call.
-_GARBAGE_THRESHOLDS = (20_000, 10, 10)
-_TRIM_EVERY_S = 15.0
-_M_ARENA_MAX = -8  # malloc.h of glibc
-
-
 class _Server(uvicorn.Server):
-    """Returns when it is told to stop. Uvicorn's own raises the signal again at its end, before services are closed."""
+    """Returns at the signal to stop. Uvicorn's own raises the signal again at its end, before services are closed."""
 
     def __init__(self, config: uvicorn.Config, services: Services, began: Callable[[], None], clock: StopClock) -> None:
         super().__init__(config)
         self._services = services
         self._began = began
         self._clock = clock
-        self._told_at: float | None = None
+        self._signalled_at: float | None = None
         desktop = services.settings.desktop
         self._delay_s = float(desktop.shutdown_delay_s)
         self._grace_s = float(desktop.shutdown_grace_s)
-        counts = ConnectionCounts(services.registry)
-        guard_connections(config, limits_of(services.settings.desktop), counts)
+        guard_connections(config, limits_of(desktop), ConnectionCounts(services.registry))
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
@@ -324,18 +306,18 @@ class _Server(uvicorn.Server):
         _log_address(self._services.settings.desktop, listeners[0])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """See uvicorn. Calls and statements go on for `desktop.shutdown_delay_s`, unless a second signal comes."""
+        """Calls and statements go on for `desktop.shutdown_delay_s`, unless a second signal comes."""
         now = time.monotonic()
-        if self._told_at is None:
-            self._told_at = now
+        if self._signalled_at is None:
+            self._signalled_at = now
             self._services.readiness.stopping = True
             self._clock.set(self._delay_s + self._grace_s + REST_S)
-        in_delay = not self.should_exit and now - self._told_at < self._delay_s
-        if not in_delay or (now - self._told_at >= _ONE_SIGNAL_S):
+        in_delay = not self.should_exit and now - self._signalled_at < self._delay_s
+        if not in_delay or (now - self._signalled_at >= _ONE_SIGNAL_S):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        if self._told_at is not None and time.monotonic() - self._told_at >= self._delay_s:
+        if self._signalled_at is not None and time.monotonic() - self._signalled_at >= self._delay_s:
             self.should_exit = True
         return await super().on_tick(counter)
 
@@ -359,27 +341,25 @@ class _Server(uvicorn.Server):
 
 def create_app(settings: Settings, *, services: Services) -> ASGIApp:
     """The application on services that are open for as long as it is used."""
-    app = create_application(docs_enabled=settings.desktop.docs_enabled)
+    desktop = settings.desktop
+    app = create_application(docs_enabled=desktop.docs_enabled)
     app.state.services = services
+    cors = CorsPolicy(frozenset(desktop.cors_allowed_origins), desktop.cors_allow_credentials)
     return framed(
         app,
         metrics=RequestMetrics(services.registry),
-        prefix=settings.desktop.url_prefix,
-        allowed_hosts=settings.desktop.allowed_hosts,
-        cors=_cors(settings.desktop) if settings.desktop.cors_enabled else None,
-        access_log=AccessLog(settings.desktop.trusted_proxies) if settings.desktop.logging.access_log else None,
-        shares=AddressShares(settings.desktop.trusted_proxies, settings.desktop.max_connections_per_address),
+        prefix=desktop.url_prefix,
+        allowed_hosts=desktop.allowed_hosts,
+        cors=cors if desktop.cors_enabled else None,
+        access_log=AccessLog(desktop.trusted_proxies) if desktop.logging.access_log else None,
+        shares=AddressShares(desktop.trusted_proxies, desktop.max_connections_per_address),
         # Long calls have a limit of their own: however many are open, that many short ones go on.
         calls_per_user=settings.limits.calls_per_user + settings.editor.max_streams_per_user,
     )
 
 
-def _cors(desktop: DesktopSettings) -> CorsPolicy:
-    return CorsPolicy(frozenset(desktop.cors_allowed_origins), desktop.cors_allow_credentials)
-
-
 def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
-    """How the application is served."""
+    """The configuration of uvicorn."""
     desktop = settings.desktop
     return uvicorn.Config(
         app,
@@ -403,7 +383,7 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
 
 
 def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]) -> None:
-    """Serve until told to stop. `announce` shows a person the password of a new administrator.
+    """Serve until the signal to stop. `announce` shows a person the password of a new administrator.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable, EmbeddedPostgresError: then nothing was served.
     """
@@ -412,7 +392,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
         if settings.desktop.workers > 1:
             _serve_in_workers(settings)
         else:
-            uvloop.run(_timely(partial(_serve_prepared, settings)))
+            uvloop.run(_timely(partial(_serve_alone, settings)))
         return
     if settings.desktop.workers > 1:
         problem = "desktop.workers: the embedded mode serves in one process; set desktop.database.url for more."
@@ -420,7 +400,7 @@ def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None]
     if settings.desktop.database.dsn is None:
         uvloop.run(_timely(partial(_serve_embedded, settings, announce)))
     else:
-        uvloop.run(_timely(partial(_serve_prepared, settings, auto_migrate=True, announce=announce)))
+        uvloop.run(_timely(partial(_serve_alone, settings, auto_migrate=True, announce=announce)))
 
 
 async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -> None:
@@ -431,13 +411,13 @@ async def _timely(serve_until_stopped: Callable[[StopClock], Awaitable[None]]) -
 
 
 async def _serve_embedded(settings: Settings, announce: Callable[[str], None], clock: StopClock) -> None:
-    """Everything from nothing but a directory; the private PostgreSQL stops with the server."""
+    """With the private PostgreSQL, which stops with the server."""
     async with prepare(settings.desktop.data_dir) as defaults:
         settings = with_defaults(settings, defaults)
-        await _serve_prepared(settings, clock, auto_migrate=True, alone=True, announce=announce)
+        await _serve_alone(settings, clock, auto_migrate=True, alone=True, announce=announce)
 
 
-async def _serve_prepared(
+async def _serve_alone(
     settings: Settings,
     clock: StopClock,
     *,
@@ -445,9 +425,9 @@ async def _serve_prepared(
     alone: bool = False,
     announce: Callable[[str], None] | None = None,
 ) -> None:
-    """Bring the database up to date where that is wanted, check it, and serve in this process.
+    """Migrate the database if wanted, check it, and serve in this process.
 
-    `announce` is told the password of the first administrator, if there is to be one.
+    `announce` gets the password of the first administrator, if one is made.
     """
     await _prepare_database(settings, auto_migrate=auto_migrate)
     async with open_services(settings, alone=alone) as services:
@@ -472,16 +452,19 @@ async def _serve_with(
     sockets: list[socket] | None = None,
     began: Callable[[], None] = lambda: None,
 ) -> None:
-    """Until told to stop. Without `sockets` the server makes its own."""
+    """Until the signal to stop. Without `sockets` the server makes its own."""
     settings = services.settings
     raise_file_limit(settings.desktop.max_connections)
-    _settle_memory()
+    # Objects that live as long as the process are left out of every later search for garbage, which stops the loop.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
     config = server(settings, create_app(settings, services=services))
     try:
         async with _memory_returned():
             await _Server(config, services, began, clock).serve(sockets)
     finally:
-        # What stays frozen looks leaked to native modules that count their objects at the end.
+        # Frozen objects look leaked to native modules that count their objects at the end.
         gc.unfreeze()
 
 
@@ -498,9 +481,8 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
 def use_one_heap() -> None:
     """Let all threads take memory from one heap. To be called before they begin.
 
-    glibc gives each thread a heap of its own, up to eight for each core, and gives little of them back: the pieces of a
-    hundred downloads at once, which wander through a dozen threads, cost three times their size. Without glibc nothing
-    happens.
+    glibc gives each thread a heap of its own, up to eight for each core, and returns little of them: the pieces of a
+    hundred downloads at once, made by a dozen threads, cost three times their size. Without glibc nothing happens.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
@@ -528,27 +510,25 @@ async def _memory_returned() -> AsyncGenerator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _settle_memory() -> None:
-    """Leave what lives as long as the process out of every later search for garbage: those searches stop the loop."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GARBAGE_THRESHOLDS)
-
-
 def _serve_in_workers(settings: Settings) -> None:
     """Serve in several processes, started again when they end. They read their settings from the environment."""
-    # Asked here once: here alone is the database migrated where that is wanted.
+    # Once, not in each worker: the database is migrated here, if wanted.
     asyncio.run(_prepare_database(settings))
     # Nothing is served here: each worker makes an application of its own.
     config = server(settings, "")
-    with _without_messages("uvicorn.error"):
+    uvicorn_log = logging.getLogger("uvicorn.error")
+    level = uvicorn_log.level
+    uvicorn_log.setLevel(logging.WARNING)  # its message about the address would be a second one
+    try:
         listener = config.bind_socket()
+    finally:
+        uvicorn_log.setLevel(level)
     with shared_counts():
         Supervisor(config, listener, serve_as_worker, partial(_log_address, settings.desktop, listener)).run()
 
 
 def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
-    """The log line that says where the server, its page and its documentation are."""
+    """Log the addresses of the server, its page and its documentation."""
     host, port = listener.getsockname()[:2]
     place = f"[{host}]" if ":" in host else host
     scheme = "https" if desktop.ssl_certificate else "http"
@@ -557,20 +537,8 @@ def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
     log.info("queryserver listens", url=url, **page, docs="README.md and docs/ beside the source")
 
 
-@contextmanager
-def _without_messages(logger: str) -> Generator[None]:
-    """While inside, only its warnings and errors are logged."""
-    chosen = logging.getLogger(logger)
-    level = chosen.level
-    chosen.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        chosen.setLevel(level)
-
-
 def serve_as_worker(sockets: list[socket], began: Callable[[], None]) -> None:
-    """What one of several processes does, until told to stop; `began` is called when it serves.
+    """The main function of one of several processes, until the signal to stop; `began` is called when it serves.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """

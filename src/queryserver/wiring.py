@@ -18,8 +18,9 @@ from queryserver.administration.build import (
     metrics_page,
 )
 from queryserver.administration.readiness import Readiness
-from queryserver.catalog.build import Ground, MetadataServices, metadata_cache, metadata_services
+from queryserver.catalog.build import MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
+from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.build import stored_connectors
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
@@ -54,7 +55,7 @@ from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import Threads, open_threads
-from queryserver.search.build import SearchGround, index_feed, search_services
+from queryserver.search.build import SearchServices, index_feed, search_services
 from queryserver.search.feeding import IndexFeed
 from queryserver.services import Services
 from queryserver.sql.formatting import Formatting
@@ -130,7 +131,7 @@ async def open_services(
         await stack.enter_async_context(queue.listening())
         await stack.enter_async_context(base.connectors.watching())
         await stack.enter_async_context(
-            listening(base.kept.dsn, partial(_hear, services, queue), base.connectors.may_have_changed)
+            listening(base.kept.dsn, partial(_notified, services, queue), base.connectors.may_have_changed)
         )
         yield services
 
@@ -245,7 +246,7 @@ def _services(
     reading = _reading(base, access)
     submissions = _submissions(base, queue, access)
     feed = index_feed(settings.metadata, base.kept.database, base.connectors)
-    metadata = metadata_services(_ground(base, feed), runner, notices, submissions)
+    metadata = _metadata(base, runner, notices, submissions, feed)
     readiness = _readiness(base)
     connector_records = ConnectorRepository(base.kept.database, base.accounts.sealer)
     stored = stored_connectors(connector_records, base.builder, base.connectors.refresh)
@@ -269,7 +270,7 @@ def _services(
         ),
         sessions=_sessions(base, runner, notices),
         metadata=metadata,
-        searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),
+        searching=_searching(base, feed, metadata.lookups, runner.owner),
         storage=base.storage,
         importing=import_services(_importing(base, metadata, submissions)),
         configuration=_configuration(base, readiness),
@@ -364,8 +365,10 @@ def _sessions(base: _Foundation, runner: Runner, notices: Notices) -> Sessions:
     )
 
 
-def _ground(base: _Foundation, feed: IndexFeed | None) -> Ground:
-    return Ground(
+def _metadata(
+    base: _Foundation, runner: Runner, notices: Notices, submissions: Submissions, feed: IndexFeed | None
+) -> MetadataServices:
+    return metadata_services(
         editor=base.settings.editor,
         database=base.kept.database,
         users=base.accounts.directory,
@@ -377,12 +380,15 @@ def _ground(base: _Foundation, feed: IndexFeed | None) -> Ground:
         rendering=base.rendering,
         computing=base.computing,
         metrics=base.metrics,
-        heard=feed.heard if feed else None,
+        runner=runner,
+        notices=notices,
+        submissions=submissions,
+        on_answer=feed.add if feed else None,
     )
 
 
-def _searching(base: _Foundation, feed: IndexFeed | None) -> SearchGround:
-    return SearchGround(
+def _searching(base: _Foundation, feed: IndexFeed | None, lookups: Lookups, owner: str) -> SearchServices:
+    return search_services(
         settings=base.settings,
         database=base.kept.database,
         connectors=base.connectors,
@@ -390,13 +396,15 @@ def _searching(base: _Foundation, feed: IndexFeed | None) -> SearchGround:
         threads=base.threads,
         metrics=base.metrics,
         feed=feed,
+        lookups=lookups,
+        owner=owner,
     )
 
 
-def _hear(services: Services, queue: StatementQueue, kind: str, subject: str) -> None:
+def _notified(services: Services, queue: StatementQueue, kind: str, subject: str) -> None:
     if kind == CONNECTORS_CHANGED:
         services.connectors.may_have_changed()
-    elif not services.metadata.elsewhere.heard(kind, subject):
+    elif not services.metadata.forwarding.notified(kind, subject):
         queue.notified(kind, subject)
 
 

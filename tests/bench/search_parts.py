@@ -30,6 +30,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.migrations import migrate
 from queryserver.search.feeding import Scoping
 from queryserver.search.refresh import IndexRefresh, RefreshLimits
+from queryserver.search.repository import MetadataIndexRecords
 
 _DATABASES, _TABLES, _COLUMNS = 50, 600, 34
 _ROUNDS = 40
@@ -98,11 +99,18 @@ async def _refreshed(api: Api) -> Measured:
     shelf = api.services.connectors.find("shelf")
     assert shelf is not None
     api.shelf.__class__ = _LargeEngine
-    mine = api.services.searching.refresh
-    assert mine is not None
-    key = Scoping(api.services.connectors).key(User(0, "bench"), shelf)
+    scoping = Scoping(api.services.connectors)
+    key = scoping.key(User(0, "bench"), shelf)
     assert key is not None
-    refresh = IndexRefresh(mine._parts, RefreshLimits(timedelta(hours=1), 50_000, 500))
+    refresh = IndexRefresh(
+        owner="bench",
+        records=MetadataIndexRecords(api.database),
+        connectors=api.services.connectors,
+        lookups=api.services.metadata.lookups,
+        scoping=scoping,
+        metrics=api.services.metrics,
+        limits=RefreshLimits(timedelta(hours=1), 50_000, 500),
+    )
     before, peak = _resident_mib(), 0.0
     began = time.perf_counter()
     task = asyncio.create_task(refresh.refresh(User(0, "bench"), shelf, key))

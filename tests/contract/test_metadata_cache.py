@@ -35,35 +35,35 @@ def key_of(asked: str) -> CacheKey:
 
 async def test_an_answer_is_given_until_objects_change(answers: MetadataCacheRecords) -> None:
     key = key_of("tables")
-    began = await answers.look(key, max_age=AGE)
+    began = await answers.find(key, max_age=AGE)
     assert await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
-    assert (await answers.look(key, max_age=AGE)).value == b"old"
+    assert (await answers.find(key, max_age=AGE)).value == b"old"
     await answers.objects_changed(key.user_id, key.connector)
-    assert (await answers.look(key, max_age=AGE)).value is None
+    assert (await answers.find(key, max_age=AGE)).value is None
 
 
 async def test_an_answer_whose_look_began_before_a_change_does_not_come_back_after_it(
     answers: MetadataCacheRecords,
 ) -> None:
     key = key_of("tables")
-    began = await answers.look(key, max_age=AGE)
+    began = await answers.find(key, max_age=AGE)
     await answers.objects_changed(key.user_id, key.connector)
     await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
-    after = await answers.look(key, max_age=AGE)
+    after = await answers.find(key, max_age=AGE)
     assert (after.value, after.changed_at != began.changed_at) == (None, True)
     assert await answers.keep(key, b"new", looked_at=after.looked_at, max_bytes=ROOM)
     await answers.keep(key, b"old", looked_at=began.looked_at, max_bytes=ROOM)
-    assert (await answers.look(key, max_age=AGE)).value == b"new"
+    assert (await answers.find(key, max_age=AGE)).value == b"new"
 
 
 async def test_each_further_change_counts(answers: MetadataCacheRecords) -> None:
     """A statement that ends at the engine after its end was told is a second change."""
     key = key_of("tables")
     await answers.objects_changed(key.user_id, key.connector)
-    between = await answers.look(key, max_age=AGE)
+    between = await answers.find(key, max_age=AGE)
     assert await answers.keep(key, b"old", looked_at=between.looked_at, max_bytes=ROOM)
     await answers.objects_changed(key.user_id, key.connector)
-    after = await answers.look(key, max_age=AGE)
+    after = await answers.find(key, max_age=AGE)
     assert (after.value, after.changed_at != between.changed_at) == (None, True)
 
 
@@ -71,15 +71,15 @@ async def test_a_change_is_its_users_and_its_connectors(answers: MetadataCacheRe
     mine = key_of("tables")
     others = (replace(mine, user_id=2), replace(mine, connector="else"))
     for key in (mine, *others):
-        began = await answers.look(key, max_age=AGE)
+        began = await answers.find(key, max_age=AGE)
         assert await answers.keep(key, b"kept", looked_at=began.looked_at, max_bytes=ROOM)
     await answers.objects_changed(mine.user_id, mine.connector)
-    assert [(await answers.look(key, max_age=AGE)).value for key in (mine, *others)] == [None, b"kept", b"kept"]
+    assert [(await answers.find(key, max_age=AGE)).value for key in (mine, *others)] == [None, b"kept", b"kept"]
 
 
 async def test_no_user_fills_the_database(answers: MetadataCacheRecords) -> None:
     first, second = key_of("tables"), key_of("functions")
-    began = await answers.look(first, max_age=AGE)
+    began = await answers.find(first, max_age=AGE)
     assert await answers.keep(first, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
     assert not await answers.keep(second, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
-    assert (await answers.look(second, max_age=AGE)).value is None
+    assert (await answers.find(second, max_age=AGE)).value is None

@@ -17,9 +17,8 @@ from tests.e2e.harness import ServerProcess, running_server
 
 from queryserver.identity.build import open_accounts
 from queryserver.platform.database import PoolLimits, open_database
-from queryserver.platform.embedded.cluster import SERVICE_ROLE
+from queryserver.platform.embedded.cluster import SERVICE_ROLE, kept_secrets
 from queryserver.platform.embedded.postgres import recorded_address
-from queryserver.platform.embedded.system import kept_secrets
 from queryserver.platform.settings.tree import Settings
 
 USERS = 10

@@ -28,9 +28,9 @@ from queryserver.engines.threaded import DriverThreads
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import ensure_databases, sample_tables
-from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
 from queryserver.platform.limits import DiskFloor
 from queryserver.platform.settings.tree import Settings
 

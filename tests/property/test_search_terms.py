@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queryserver.api.v1.metadata import highlighted
 from queryserver.platform.threads import Stop
-from queryserver.search.atlas import highlighted
 from queryserver.search.matching import FIELD, Found, View, build, contains, fold, is_whole, positions
 from queryserver.search.model import RECORD, UNIT, FacetName, ObjectRow, Search
 from queryserver.search.query_language import Query, Term, folded, parse_query

@@ -20,7 +20,7 @@ from queryserver.platform.deployment import ServiceFactsReader
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.prometheus import MetricsPage, PageParts, PrometheusMetrics
 from queryserver.platform.settings.desktop import MetricsSettings
-from queryserver.platform.settings.tree import Finding, Settings
+from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.statements.overview import HistoryFacts
 
 
@@ -40,10 +40,10 @@ def configuration_services(
 ) -> ConfigurationServices:
     """All of them; nothing runs in the background."""
 
-    async def check_results(_settings: Settings) -> Iterable[Finding]:
+    async def check_results(_settings: Settings) -> Iterable[SettingsFinding]:
         # The server checks the result store regularly: no further file is written.
         is_good = (await readiness.checks())["result_store"].ok
-        return [] if is_good else [Finding.error(RESULTS, "cannot be written to.")]
+        return [] if is_good else [SettingsFinding.error(RESULTS, "cannot be written to.")]
 
     return ConfigurationServices(
         clients=ClientConfiguration(settings, connectors, stores, HistoryFacts(database)),

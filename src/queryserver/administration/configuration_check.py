@@ -25,12 +25,12 @@ from queryserver.identity.external_keys import KeyServers, NoKeys
 from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import Deployment, look_at
+from queryserver.platform.deployment import Deployment, read_deployment
 from queryserver.platform.limits import affordable_connections
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.loading import shown_value
 from queryserver.platform.settings.sections import LocalResults
-from queryserver.platform.settings.tree import Finding, Settings, contradictions, exposure, warnings
+from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
 from queryserver.results.segments import SegmentStore
 from queryserver.statements.build import results_location
 from queryserver.statements.retention import MANY_DOCUMENTS
@@ -43,7 +43,7 @@ _REPORT_WITHIN_S = 28.0
 _CHECK_WITHIN_S = 10.0
 _BROKER_WITHIN_S = 5.0
 
-Check: TypeAlias = Callable[[Settings], Awaitable[Iterable[Finding]]]
+Check: TypeAlias = Callable[[Settings], Awaitable[Iterable[SettingsFinding]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class CheckReport:
     """The findings, and the settings with their origin."""
 
     settings: Settings
-    findings: Sequence[Finding]
+    findings: Sequence[SettingsFinding]
 
     @property
     def directory(self) -> str:
@@ -67,7 +67,7 @@ class CheckReport:
 class ConfigurationCheck:
     """Runs the checks of `queryserver config check` that change nothing, one caller at a time."""
 
-    def __init__(self, settings: Settings, find: Callable[[], Awaitable[Sequence[Finding]]]) -> None:
+    def __init__(self, settings: Settings, find: Callable[[], Awaitable[Sequence[SettingsFinding]]]) -> None:
         self._settings = settings
         self._find = find
         self._running = asyncio.Lock()
@@ -78,11 +78,11 @@ class ConfigurationCheck:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
                 findings = await self._find()
         except TimeoutError:
-            findings = [Finding.error("desktop", f"could not be checked within {_REPORT_WITHIN_S:.0f} s.")]
+            findings = [SettingsFinding.error("desktop", f"could not be checked within {_REPORT_WITHIN_S:.0f} s.")]
         return CheckReport(self._settings, findings)
 
 
-async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[Finding]:
+async def check_settings(settings: Settings, *, offline: bool = False) -> Sequence[SettingsFinding]:
     """As a server would start with them: errors, then warnings.
 
     Unless `offline`, everything that the settings name is tried, side by side, for 10 s each.
@@ -92,7 +92,7 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
     return _in_order(chain(found, *tried))
 
 
-async def check_running(settings: Settings, results: Check) -> Sequence[Finding]:
+async def check_running(settings: Settings, results: Check) -> Sequence[SettingsFinding]:
     """Like `check_settings`, for a server that runs with them: nothing is written, and no plug-in is built.
 
     `results` checks the result store.
@@ -100,12 +100,12 @@ async def check_running(settings: Settings, results: Check) -> Sequence[Finding]
     return _in_order(chain(await _written(settings), *await _tried(settings, results)))
 
 
-def _in_order(found: Iterable[Finding]) -> Sequence[Finding]:
+def _in_order(found: Iterable[SettingsFinding]) -> Sequence[SettingsFinding]:
     """Errors first, nothing twice."""
     return sorted(dict.fromkeys(found), key=lambda finding: finding.level)
 
 
-async def _tried(settings: Settings, results: Check) -> Sequence[Iterable[Finding]]:
+async def _tried(settings: Settings, results: Check) -> Sequence[Iterable[SettingsFinding]]:
     checks: list[tuple[str, Check]] = [(RESULTS, results), ("notebook.interpreters", check_places)]
     if settings.desktop.database.dsn is not None:
         checks.append(("desktop.database", check_database))
@@ -116,25 +116,25 @@ async def _tried(settings: Settings, results: Check) -> Sequence[Iterable[Findin
     return await asyncio.gather(*(_in_time(key, check(settings)) for key, check in checks))
 
 
-async def _in_time(key: str, check: Awaitable[Iterable[Finding]]) -> Iterable[Finding]:
+async def _in_time(key: str, check: Awaitable[Iterable[SettingsFinding]]) -> Iterable[SettingsFinding]:
     try:
         async with asyncio.timeout(_CHECK_WITHIN_S):
             return await check
     except TimeoutError:
-        return [Finding.error(key, f"did not answer within {_CHECK_WITHIN_S:.0f} s.")]
+        return [SettingsFinding.error(key, f"did not answer within {_CHECK_WITHIN_S:.0f} s.")]
     except ConfigurationError as error:
-        return map(Finding.of_problem, error.problems)
+        return map(SettingsFinding.of_problem, error.problems)
     except QueryServerError as error:
-        return [Finding.error(key, error.message)]
+        return [SettingsFinding.error(key, error.message)]
 
 
-async def _written(settings: Settings) -> Sequence[Finding]:
+async def _written(settings: Settings) -> Sequence[SettingsFinding]:
     """What the settings, this machine and the installed packages show without any connection.
 
     Interpreters and stores are built and closed again, in threads: adapters are imported, certificates and paths read.
     """
-    found = [Finding.error(key, text) for key, text in contradictions(settings, settings.sources.origins)]
-    found += [Finding.warning(key, text) for key, text in chain(warnings(settings), exposure(settings))]
+    found = [SettingsFinding.error(key, text) for key, text in contradictions(settings, settings.sources.origins)]
+    found += [SettingsFinding.warning(key, text) for key, text in chain(warnings(settings), exposure(settings))]
     found += await asyncio.to_thread(lambda: [*_of_this_machine(settings)])
     builder = EngineBuilder(settings)
     for connector in configured_connectors(settings):
@@ -149,14 +149,14 @@ async def _written(settings: Settings) -> Sequence[Finding]:
 
 
 @contextmanager
-def _problems_into(found: list[Finding]) -> Generator[None]:
+def _problems_into(found: list[SettingsFinding]) -> Generator[None]:
     try:
         yield
     except ConfigurationError as error:
-        found += map(Finding.of_problem, error.problems)
+        found += map(SettingsFinding.of_problem, error.problems)
 
 
-def _of_this_machine(settings: Settings) -> Iterator[Finding]:
+def _of_this_machine(settings: Settings) -> Iterator[SettingsFinding]:
     """Missing files, limits of the process, and proxies of the environment."""
     desktop = settings.desktop
     files = {
@@ -167,58 +167,58 @@ def _of_this_machine(settings: Settings) -> Iterator[Finding]:
     }
     for key, file in files.items():
         if file is not None and not file.is_file():
-            yield Finding.error(key, f"{file} is not a file.")
+            yield SettingsFinding.error(key, f"{file} is not a file.")
     permitted = affordable_connections(at_most=True)
     if permitted < desktop.max_connections:
         text = f"is above the {permitted} connections that the hard limit of open files permits here."
-        yield Finding.warning("desktop.max_connections", text)
+        yield SettingsFinding.warning("desktop.max_connections", text)
     yield from proxied_drivers(settings, os.environ)
 
 
-async def check_database(settings: Settings) -> Sequence[Finding]:
+async def check_database(settings: Settings) -> Sequence[SettingsFinding]:
     """Raises DatabaseUnavailable, SchemaMismatch."""
     async with open_service_database(settings) as database:
         return await database_findings(settings, database)
 
 
-async def database_findings(settings: Settings, database: Database) -> Sequence[Finding]:
+async def database_findings(settings: Settings, database: Database) -> Sequence[SettingsFinding]:
     """The findings in an open database of the newest schema. Raises DatabaseUnavailable."""
-    deployment = await look_at(database, count_up_to=MANY_DOCUMENTS + 1)
+    deployment = await read_deployment(database, count_up_to=MANY_DOCUMENTS + 1)
     return list(_deployment_findings(settings, deployment))
 
 
-def _deployment_findings(settings: Settings, deployment: Deployment) -> Iterator[Finding]:
+def _deployment_findings(settings: Settings, deployment: Deployment) -> Iterator[SettingsFinding]:
     if settings.metadata.index.enabled and not deployment.has_trigrams:
         # A warning by Contract platform 8.4; ADR 37 says why no action is needed.
         text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
-        yield Finding.warning("metadata.index.enabled", text)
+        yield SettingsFinding.warning("metadata.index.enabled", text)
     kept = settings.desktop.task_server.result_file_storage
     if deployment.hosts > 1 and (kept is None or isinstance(kept, LocalResults)):
         text = f"keeps results in a directory, and {deployment.hosts} hosts use the database: all must share it."
-        yield Finding.warning(RESULTS, text)
+        yield SettingsFinding.warning(RESULTS, text)
     if deployment.history_entries > MANY_DOCUMENTS:
         text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
-        yield Finding.warning("editor.history_retention_days", text)
+        yield SettingsFinding.warning("editor.history_retention_days", text)
     for name in settings.notebook.interpreters_shown_on_wheel:
         if name.isdecimal() and int(name) not in deployment.connectors:
-            yield Finding.warning(
+            yield SettingsFinding.warning(
                 "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
             )
 
 
-async def check_results(settings: Settings) -> Iterable[Finding]:
+async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
     """Writes, reads and removes a small file. Raises ConfigurationError."""
     try:
         async with PrivateStorage(results_location(settings)) as storage, SegmentStore(storage) as results:
             await results.ping()
     except StorageError as error:
-        return [Finding.error(RESULTS, error.message)]
+        return [SettingsFinding.error(RESULTS, error.message)]
     except OSError as error:
-        return [Finding.error(RESULTS, f"cannot be used: {error.strerror or type(error).__name__}.")]
+        return [SettingsFinding.error(RESULTS, f"cannot be used: {error.strerror or type(error).__name__}.")]
     return []
 
 
-async def check_broker(settings: Settings) -> Iterable[Finding]:
+async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
     """Whether Redis answers."""
     client = redis.asyncio.from_url(
         settings.desktop.task_server.broker_url.get_secret_value(),
@@ -228,18 +228,18 @@ async def check_broker(settings: Settings) -> Iterable[Finding]:
     try:
         await client.ping()
     except (RedisError, OSError, ValueError):
-        return [Finding.error(_BROKER, "does not answer, or refuses the login.")]
+        return [SettingsFinding.error(_BROKER, "does not answer, or refuses the login.")]
     finally:
         await client.aclose()
     return []
 
 
-async def check_key_servers(settings: Settings) -> Iterable[Finding]:
+async def check_key_servers(settings: Settings) -> Iterable[SettingsFinding]:
     """Whether each gives keys. One that does not is an error only when no other does."""
     urls = settings.desktop.auth.jwt.key_server_url
     gives = await asyncio.gather(*(_gives_keys(settings, url) for url in urls))
     silent = [url for url, has_keys in zip(urls, gives, strict=True) if not has_keys]
-    found = Finding.error if len(silent) == len(urls) else Finding.warning
+    found = SettingsFinding.error if len(silent) == len(urls) else SettingsFinding.warning
     return [found(KEY_SERVERS, f"{urlsplit(url).hostname} gives no keys.") for url in silent]
 
 
@@ -255,10 +255,10 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
         await server.aclose()
 
 
-async def unloadable(settings: Settings) -> Sequence[Finding]:
+async def unloadable(settings: Settings) -> Sequence[SettingsFinding]:
     """Plug-ins are built and closed again, as they are when a server starts."""
     auth = settings.desktop.auth
-    found: list[Finding] = []
+    found: list[SettingsFinding] = []
     threads = PlugInThreads()
     try:
         for key, names, built_in, method in (
@@ -268,7 +268,7 @@ async def unloadable(settings: Settings) -> Sequence[Finding]:
             for name in (one for one in names if one not in built_in):
                 if not is_import_path(name):
                     text = f"{name} cannot be loaded: it is neither built in nor an import path."
-                    found.append(Finding.error(key, text))
+                    found.append(SettingsFinding.error(key, text))
                     continue
                 with _problems_into(found):
                     async with open_plug_in(key, name, settings=settings, threads=threads, method=method):
@@ -278,14 +278,14 @@ async def unloadable(settings: Settings) -> Sequence[Finding]:
     return found
 
 
-async def check_places(settings: Settings) -> Iterable[Finding]:
+async def check_places(settings: Settings) -> Iterable[SettingsFinding]:
     """Resolves the hosts of all connectors of the settings, and connects to none of them."""
     builder = EngineBuilder(settings)
     found = await asyncio.gather(*(_place_findings(one, builder) for one in configured_connectors(settings)))
     return chain.from_iterable(found)
 
 
-async def _place_findings(connector: Connector, builder: EngineBuilder) -> Sequence[Finding]:
+async def _place_findings(connector: Connector, builder: EngineBuilder) -> Sequence[SettingsFinding]:
     key = f"notebook.interpreters.{connector.key}"
     try:
         engine = await asyncio.to_thread(builder.build, connector)
@@ -300,17 +300,17 @@ async def _place_findings(connector: Connector, builder: EngineBuilder) -> Seque
             try:
                 await rules.resolve(host, port)
             except HostRefused as refused:
-                return [Finding.error(key, f"cannot be used. {refused.message}")]
+                return [SettingsFinding.error(key, f"cannot be used. {refused.message}")]
     if url is None or not await _is_on_own_server(places, builder.addresses):
         return []
     if builder.is_named_as_own_database(url.database):
-        return [Finding.error(key, "cannot be used: it is the service's own database.")]
+        return [SettingsFinding.error(key, "cannot be used: it is the service's own database.")]
     if url.username and url.username == database_login(builder.service_dsn or ""):
         text = (
             "logs in at the server of the service's own database as the service does: by dblink or a foreign data"
             " wrapper its statements could reach that database. Give it a role of its own."
         )
-        return [Finding.warning(key, text)]
+        return [SettingsFinding.warning(key, text)]
     return []
 
 

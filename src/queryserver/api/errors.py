@@ -85,14 +85,14 @@ _IMPORTER_BY_CODE: Mapping[str, tuple[int, str]] = {
 IMPORTER_STYLE = "importer_style"
 """Key of the scope of calls whose failures have the body of the importer (Contract importer 2.2).
 
-Its value is the code of what goes wrong inside.
+Its value is the code of faults of the service.
 """
 
 _RETRY_AFTER_S = 5
 
 
 def respond(request: Request, error: QueryServerError, *, plain: bool = False) -> Response:
-    """The answer that tells a client of `error`; `plain`: its `status` is -1 whatever it is (Contract storage 3)."""
+    """The answer for `error`; `plain`: its `status` is always -1 (Contract storage 3)."""
     if isinstance(error, errors.NotAuthenticated):
         return _unauthorized(error)
     if isinstance(error, errors.InvalidFields):
@@ -128,7 +128,7 @@ def body_of(error: QueryServerError) -> dict[str, Any]:
 
 
 def internal_error(request: Request) -> Response:
-    """Whatever went wrong inside: the answer names only the id under which the log has it."""
+    """The answer for a fault of the service: only the id under which the log has it."""
     if IMPORTER_STYLE in request.scope:
         return _of_importer(500, request.scope[IMPORTER_STYLE], "Internal error.")
     body = {
@@ -141,18 +141,18 @@ def internal_error(request: Request) -> Response:
 
 
 def failure(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer for what never became a domain error, such as an unknown path."""
+    """The answer for a failure without domain error, such as an unknown path."""
     return _json({"status": -1, "code": code, "message": message}, status, headers)
 
 
 def wrong_method(request: Request, allow: str) -> Response:
-    """The answer to a method that the path does not have; `allow` are those that it has."""
+    """The answer to a method that the path does not have; `allow` are its methods."""
     answer = _of_importer if IMPORTER_STYLE in request.scope else failure
     return answer(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
 
 
 def _importer_failure(request: Request, error: QueryServerError) -> Response:
-    """Only 400, 403, 429 and 500 are known there; what is 413 or 503 elsewhere keeps its code."""
+    """Only 400, 403, 429 and 500 are known there; codes of other statuses stay."""
     general = http_status(error)
     by_class = next((_IMPORTER[kind] for kind in type(error).__mro__ if kind in _IMPORTER), None)
     found = _IMPORTER_BY_CODE.get(error.code, by_class)
@@ -177,26 +177,20 @@ def _headers(error: QueryServerError, status: int) -> Mapping[str, str]:
 
 
 def _unauthorized(error: errors.NotAuthenticated) -> Response:
-    response = _json(_refusal(error), 401, {"WWW-Authenticate": CHALLENGE})
+    body: dict[str, Any] = {"detail": error.message}
+    if isinstance(error, errors.InvalidToken):
+        token_class = f"{error.token_type.capitalize()}Token"
+        message = {"token_class": token_class, "token_type": error.token_type, "message": error.message}
+        body = {"detail": error.detail, "code": error.code, "messages": [message]}
+    elif isinstance(error, errors.AuthenticationFailed):
+        if error.shown_code is not None:
+            body["code"] = error.shown_code
+    elif error.code != errors.NotAuthenticated.code:
+        body["code"] = error.code
+    response = _json(body, 401, {"WWW-Authenticate": CHALLENGE})
     for challenge in error.challenges:
         response.headers.append("WWW-Authenticate", challenge)
     return response
-
-
-def _refusal(error: errors.NotAuthenticated) -> dict[str, Any]:
-    match error:
-        case errors.InvalidToken():
-            token_class = f"{error.token_type.capitalize()}Token"
-            return {
-                "detail": error.detail,
-                "code": error.code,
-                "messages": [{"token_class": token_class, "token_type": error.token_type, "message": error.message}],
-            }
-        case errors.AuthenticationFailed(told_code=code):
-            shown = code
-        case _:
-            shown = None if error.code == errors.NotAuthenticated.code else error.code
-    return {"detail": error.message} if shown is None else {"detail": error.message, "code": shown}
 
 
 def _nearest(table: Mapping[type[QueryServerError], int], error: QueryServerError, default: int) -> int:

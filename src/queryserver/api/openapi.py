@@ -1,4 +1,4 @@
-"""The document as it is served and committed."""
+"""The OpenAPI document, as it is served and committed."""
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,11 +22,11 @@ from queryserver.api.openapi_answers import (
     Texts,
     as_form,
     definitions_of,
+    describe_defaults,
     error_codes,
     form_example,
     references,
     repeated_fields,
-    tell_defaults,
     texts,
     tidy,
     without_citations,
@@ -84,9 +84,13 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
                                        "description": known.words["bearer"]}},
     }  # fmt: skip
     _drop_unused(document)
-    _put_words(document, known)
+    words = known.words["fields"]
     for schema in _bodies(document):
-        tell_defaults(schema)
+        for name, field in schema.get("properties", {}).items():
+            if not field.get("description") and name in words:  # the model has none
+                field["description"] = words[name]["description"]
+    for schema in _bodies(document):
+        describe_defaults(schema)
     _drop_citations(document)
     tidy([document["paths"], components])
     return document
@@ -155,7 +159,11 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
         operation["deprecated"] = True
         operation["description"] += f" Another path of `{same}`, kept for clients that use it; new ones call `{same}`."
     operation["security"] = [] if row.is_public else [{"bearer": []}]
-    parameters = [*operation.get("parameters", ()), *_header_parameters(row, known)]
+    headers = known.words["request_headers"]
+    parameters = [
+        *operation.get("parameters", ()),
+        *({"name": name, "in": "header", "required": False, **headers[name]} for name in row.takes),
+    ]
     for parameter in parameters:
         words = known.words["fields"].get(parameter["name"], {})
         own = parameter["schema"].pop("description", None)
@@ -164,11 +172,6 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
             parameter["example"] = row.parameters.get(parameter["name"], words.get("example"))
     if parameters:
         operation["parameters"] = parameters
-
-
-def _header_parameters(row: Operation, known: Texts) -> Iterator[dict[str, Any]]:
-    for name in row.takes:
-        yield {"name": name, "in": "header", "required": False, **known.words["request_headers"][name]}
 
 
 def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> None:
@@ -192,15 +195,6 @@ def _drop_unused(document: dict[str, Any]) -> None:
         found |= wanted
         wanted = {name for one in wanted for name in references(schemas.get(one, {}))} - found
     document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in found}
-
-
-def _put_words(document: Mapping[str, Any], known: Texts) -> None:
-    """A description for each field of a body whose model has none."""
-    words = known.words["fields"]
-    for schema in _bodies(document):
-        for name, field in schema.get("properties", {}).items():
-            if not field.get("description") and name in words:
-                field["description"] = words[name]["description"]
 
 
 def _drop_citations(part: Any) -> None:

@@ -21,6 +21,9 @@ from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated,
 REF = "#/components/schemas/{model}"
 FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
 
+_TEXTS = files("queryserver.api").joinpath("texts")
+_CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
+_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
 _NULL = {"type": "null"}
 _JSON_TEXT = {"type": "string", "contentMediaType": JSON}
 
@@ -49,7 +52,7 @@ def tidy(schema: Any) -> Any:
 
 
 def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a field where null cannot be said."""
+    """The schema of a field that cannot be null."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != _NULL]
     kept = {key: value for key, value in schema.items() if key != "anyOf"}
     if kept.get("default", ...) is None:
@@ -97,7 +100,7 @@ def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict
     }
 
 
-def tell_defaults(schema: Mapping[str, Any]) -> None:
+def describe_defaults(schema: Mapping[str, Any]) -> None:
     """Write the default of each field into its description and into `x-default`, in place.
 
     Generators of TypeScript take a field with `default` for one that is always there, also in a request.
@@ -128,24 +131,19 @@ def choices_of(schema: Mapping[str, Any]) -> list[str]:
     return [choice["$ref"].rpartition("/")[2] for choice in (schema, *schema.get("anyOf", ())) if "$ref" in choice]
 
 
-_HERE = files("queryserver.api").joinpath("texts")
-_CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
-_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)
-"""Where the last sentence of a docstring says who decides it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The files beside this one."""
+    """The files of `texts/`.
+
+    `words`: about the service, its tags, fields, headers and failures. `samples`: a body of each answer, by its schema.
+    `guide`: for beginners, in Markdown. `codes`: the meaning of each error code; with `http` where the error classes do
+    not say the status.
+    """
 
     words: Mapping[str, Any]
-    """About the service, its tags, fields, headers and failures."""
     samples: Mapping[str, Any]
-    """A body of each answer, by its schema."""
     guide: str
-    """The text for a reader who begins, in Markdown."""
     codes: Mapping[str, str | Mapping[str, Any]]
-    """What each error code means; with `http` where the error classes do not say the status."""
 
 
 def without_citations(text: str) -> str:
@@ -155,14 +153,14 @@ def without_citations(text: str) -> str:
 
 @cache
 def texts() -> Texts:
-    """Read once per process, when somebody asks for the document."""
+    """Read once per process, at the first request for the document."""
     samples = {name: json.loads(text) for name, text in _read("samples.yaml").items()}
-    guide = _HERE.joinpath("guide.md").read_text(encoding="utf-8")
+    guide = _TEXTS.joinpath("guide.md").read_text(encoding="utf-8")
     return Texts(_read("words.yaml"), samples, guide, _read("codes.yaml"))
 
 
 def _read(name: str) -> dict[str, Any]:
-    return yaml.load(_HERE.joinpath(name).read_bytes(), Loader=yaml.CSafeLoader)
+    return yaml.load(_TEXTS.joinpath(name).read_bytes(), Loader=yaml.CSafeLoader)
 
 
 _OF_STATEMENTS = (200, 409)
@@ -175,8 +173,8 @@ def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[st
     """`code`, `http` and `meaning` of every code that an answer may have, by name."""
     statuses = statuses_by_code()
     found: list[dict[str, Any]] = []
-    for code, told in sorted(meanings.items()):
-        meaning, more = (told, ()) if isinstance(told, str) else (told["meaning"], told["http"])
+    for code, text in sorted(meanings.items()):
+        meaning, more = (text, ()) if isinstance(text, str) else (text["meaning"], text["http"])
         found.append({"code": code, "http": sorted({*statuses.get(code, ()), *more}), "meaning": meaning})
     return found
 
@@ -198,7 +196,7 @@ def _descendants(kind: type[QueryServerError]) -> Iterator[type[QueryServerError
         yield from _descendants(child)
 
 
-# Of a call that may go on, or that may bring the last part, the model says the status.
+# Of calls with several outcomes, the status by the model.
 _OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
 _BYTES = "application/octet-stream"
 _HEALTH = "/desktop/debug/"
@@ -282,11 +280,11 @@ class Answers:
             refs = [{"$ref": REF.format(model=model)} for model in style]
             schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
             words = self._texts.words["failures"][int(status)]
-            told = {"description": words["description"], "content": {JSON: {"schema": schema}}}
-            self._dress(status, told, ())
-            told["content"][JSON].pop("examples", None)
-            told["content"][JSON]["example"] = _example(words, style)
-            self.responses[name] = told
+            response = {"description": words["description"], "content": {JSON: {"schema": schema}}}
+            self._dress(status, response, ())
+            response["content"][JSON].pop("examples", None)
+            response["content"][JSON]["example"] = _example(words, style)
+            self.responses[name] = response
         return {"$ref": f"#/components/responses/{name}"}
 
 
@@ -298,7 +296,7 @@ def _name_bytes_first(answer: dict[str, Any]) -> None:
 
 
 def always(row: Operation) -> Iterator[str]:
-    """Statuses that every operation of that kind can answer with, whatever it does."""
+    """Statuses that every operation of that kind can answer with."""
     yield "405"
     if row.path.startswith(_HEALTH):
         return

@@ -20,7 +20,7 @@ from queryserver.api.errors import failure
 from queryserver.api.openapi import whole_document
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-"""Nothing comes from another host, nothing stands inline, and no other page may frame ours."""
+"""No content of other hosts, nothing inline, and no frame around our pages."""
 
 T = TypeVar("T")
 _YEAR_S = 365 * 24 * 3600
@@ -43,8 +43,8 @@ _WEIGHT = re.compile(r";\s*q=([01](?:\.\d{0,3})?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Bytes that are served again and again, plain and compressed."""
+class StaticContent:
+    """Bytes that are served often, plain and compressed."""
 
     content: bytes
     packed: bytes
@@ -52,7 +52,7 @@ class Kept:
     digest: str
 
     @classmethod
-    def of(cls, content: bytes, media_type: str) -> "Kept":
+    def of(cls, content: bytes, media_type: str) -> "StaticContent":
         """Compresses, so it is for a thread."""
         packed = gzip.compress(content, mtime=0)
         return cls(content, packed, media_type, sha256(content).hexdigest()[:16])
@@ -62,7 +62,8 @@ class Kept:
         is_packed = takes_gzip(request.headers.get("accept-encoding", ""))
         etag = f'"{self.digest}-gzip"' if is_packed else f'"{self.digest}"'
         headers = {"Cache-Control": "no-cache", **headers, "ETag": etag, "Vary": "Accept-Encoding"}
-        if _names(request.headers.get("if-none-match", ""), etag):
+        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+        if etag in known or known == ["*"]:
             return Response(status_code=304, headers=headers)
         if is_packed:
             headers["Content-Encoding"] = "gzip"
@@ -73,8 +74,8 @@ class Pages:
     """The pages and files of this process, read in a thread when the first of them is requested."""
 
     def __init__(self) -> None:
-        self._files: Mapping[str, Kept] | None = None
-        self._made: dict[Callable[[], Kept], Kept] = {}
+        self._files: Mapping[str, StaticContent] | None = None
+        self._made: dict[Callable[[], StaticContent], StaticContent] = {}
         self._lock = asyncio.Lock()
 
     async def file(self, request: Request, name: str) -> Response | None:
@@ -87,15 +88,15 @@ class Pages:
             headers["Cache-Control"] = f"public, max-age={_YEAR_S}, immutable"
         return found.answer(request, headers)
 
-    async def _read_files(self, request: Request) -> Mapping[str, Kept]:
+    async def _read_files(self, request: Request) -> Mapping[str, StaticContent]:
         async with self._lock:
             if self._files is None:
                 prefix = services_of(request).settings.desktop.url_prefix.rstrip("/")
                 self._files = await _in_thread(request, lambda: _read(prefix))
             return self._files
 
-    async def kept(self, request: Request, make: Callable[[], Kept]) -> Kept:
-        """What `make` gives; it is called once, in a thread."""
+    async def kept(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
+        """The result of `make`, which is called once, in a thread."""
         async with self._lock:
             if make not in self._made:
                 self._made[make] = await _in_thread(request, make)
@@ -103,7 +104,7 @@ class Pages:
 
 
 def wants_page(accept: str) -> bool:
-    """Whether `Accept` names HTML, and no JSON that it likes better: browsers name it, programs do not."""
+    """Whether `Accept` names HTML, and not JSON with a higher weight: browsers name it, programs do not."""
     html = max(_weight(accept, "text/html"), _weight(accept, "application/xhtml+xml"))
     return html > 0 and html >= _weight(accept, "application/json")
 
@@ -116,7 +117,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def _weight(accept: str, media_type: str) -> float:
-    """How much a client wants a media type that it names, from 0 to 1; 0 also where it does not name it."""
+    """The weight of a media type in `Accept`, from 0 to 1; 0 also when it is not named."""
     for part in accept.lower().split(","):
         name, _, parameters = part.partition(";")
         if name.strip() == media_type:
@@ -125,30 +126,25 @@ def _weight(accept: str, media_type: str) -> float:
     return 0.0
 
 
-def _names(if_none_match: str, etag: str) -> bool:
-    given = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
-    return etag in given or given == ["*"]
-
-
 async def _in_thread(request: Request, work: Callable[[], T]) -> T:
     threads = services_of(request).threads.upkeep
     return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
-def _read(prefix: str) -> Mapping[str, Kept]:
-    """Everything by name: the pages have the prefix of this server and the versions of their files in their links."""
-    found = {name: Kept.of(_bytes_of(name), media_type) for name, media_type in _ASSETS.items()}
+def _read(prefix: str) -> Mapping[str, StaticContent]:
+    """Pages and files by name; links in pages have the prefix of this server and the versions of their files."""
+    found = {
+        name: StaticContent.of(
+            (_THEIRS if name.startswith("swagger-ui") else _OURS).joinpath(name).read_bytes(), media_type
+        )
+        for name, media_type in _ASSETS.items()
+    }
     links = {name: f"{prefix}/api/docs/{name}?v={kept.digest}" for name, kept in found.items()}
     for page in _PAGES:
         text = _OURS.joinpath(page).read_text(encoding="utf-8")
         text = _PLACE.sub(lambda place: escape(links[place[1]] if place[1] else prefix), text)
-        found[page] = Kept.of(text.encode(), "text/html")
+        found[page] = StaticContent.of(text.encode(), "text/html")
     return found
-
-
-def _bytes_of(name: str) -> bytes:
-    folder = _THEIRS if name.startswith("swagger-ui") else _OURS
-    return folder.joinpath(name).read_bytes()
 
 
 router = PathGroup(PublicRoute)
@@ -212,17 +208,17 @@ def _kept(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-async def _described(request: Request, make: Callable[[], Kept], *, cached: str = "no-cache") -> Response:
+async def _described(request: Request, make: Callable[[], StaticContent], *, cached: str = "no-cache") -> Response:
     pages: Pages = request.app.state.pages
     return (await pages.kept(request, make)).answer(request, {"Cache-Control": cached})
 
 
-def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> Kept:
+def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], bytes]) -> StaticContent:
     """The document with the prefix of this server before its paths."""
     document: dict[str, Any] = app.openapi()
     prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]
-    return Kept.of(write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]}), media_type)
+    return StaticContent.of(write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]}), media_type)
 
 
 def _as_yaml(document: dict[str, Any]) -> bytes:

@@ -1,13 +1,14 @@
-"""Lists and descriptions of what a data source holds (Contract editor 10.1, 10.2, 10.4)."""
+"""Lists and descriptions of the objects of a data source, and their analysis (Contract editor 10.1 to 10.5)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Generic, TypeVar
 
-from queryserver.catalog import cache as questions
-from queryserver.catalog.cache import DescribedColumn, Question, TableList
-from queryserver.catalog.lookups import Elsewhere, LookUps
+from queryserver.catalog import questions
+from queryserver.catalog.forwarding import Forwarding
+from queryserver.catalog.lookups import Lookups
+from queryserver.catalog.questions import CatalogQuestion, DescribedColumn, TableList
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import DatabaseDescription, FunctionDescription, TableColumn, TableDescription
@@ -19,9 +20,11 @@ from queryserver.statements.submission import Submission, Submissions
 
 T = TypeVar("T")
 
+_STATEMENT = "analyze"
+
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class NameFilter:
     """Which names of a list are wanted: those that begin with `prefix`, without regard to case, page by page."""
 
     prefix: str = ""
@@ -31,7 +34,7 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Names(Generic[T]):
-    """A part of a list; `truncated` tells that the list goes on behind it."""
+    """A part of a list; `truncated`: the list goes on behind it."""
 
     shown: T
     truncated: bool
@@ -39,24 +42,24 @@ class Names(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who asks what connector, and whether what is kept will do."""
+    """The caller and the connector; `refresh`: without the cache."""
 
     user: User
     connector: str | None
     refresh: bool = False
 
 
-class Metadata:
+class Browsing:
     """Answers come from the cache, or from the engine as the caller. Each method raises UnknownDialect, NotSupported,
     CredentialsRequired, EngineForbidden, EngineUnavailable, EngineTimeout and StatementRejected.
     """
 
-    def __init__(self, lookups: LookUps, connectors: Connectors, *, max_names: int) -> None:
+    def __init__(self, lookups: Lookups, connectors: Connectors, *, max_names: int) -> None:
         self._lookups = lookups
         self._connectors = connectors
         self._max_names = max_names
 
-    async def databases(self, source: Source, wanted: Excerpt) -> Names[list[str]]:
+    async def databases(self, source: Source, wanted: NameFilter) -> Names[list[str]]:
         """All databases that the caller may see."""
         found = await self._ask(source, questions.databases())
         return self._part(found, found, wanted)
@@ -65,7 +68,7 @@ class Metadata:
         """Raises database_not_found."""
         return await self._ask(source, questions.database(database))
 
-    async def tables(self, source: Source, database: str, wanted: Excerpt) -> Names[TableList]:
+    async def tables(self, source: Source, database: str, wanted: NameFilter) -> Names[TableList]:
         """Raises database_not_found."""
         found = await self._ask(source, questions.tables(database))
         places = self._part(range(len(found.names)), found.names, wanted)
@@ -87,7 +90,7 @@ class Metadata:
         return await self._ask(source, questions.column(database, table, column))
 
     async def functions(
-        self, source: Source, database: str | None, wanted: Excerpt
+        self, source: Source, database: str | None, wanted: NameFilter
     ) -> Names[list[FunctionDescription]]:
         """None: built-in ones and those visible by default; else those of a database. Raises database_not_found."""
         if not self._lookups.lists_functions(self._connector(source)):
@@ -109,11 +112,11 @@ class Metadata:
     def _connector(self, source: Source) -> Connector:
         return self._connectors.resolve(source.user, source.connector)
 
-    async def _ask(self, source: Source, question: Question[T]) -> T:
-        return await self._lookups.ask(source.user, self._connector(source), question, refresh=source.refresh)
+    async def _ask(self, source: Source, question: CatalogQuestion[T]) -> T:
+        return await self._lookups.answer(source.user, self._connector(source), question, refresh=source.refresh)
 
-    def _part(self, found: Sequence[T], names: Sequence[str], wanted: Excerpt) -> Names[list[T]]:
-        """The wanted page of those whose names begin as wanted."""
+    def _part(self, found: Sequence[T], names: Sequence[str], wanted: NameFilter) -> Names[list[T]]:
+        """The wanted page of the objects whose names begin with the prefix."""
         limit = self._max_names if wanted.limit is None else wanted.limit
         if limit > self._max_names:
             raise InvalidParameter(f"limit must be from 1 to {self._max_names}.")
@@ -124,16 +127,13 @@ class Metadata:
         return Names(list(found[start : start + limit]), truncated=len(found) > start + limit)
 
 
-_STATEMENT = "analyze"
-
-
 class Analyses:
-    """Starts the engine's statistics statement as an operation that is in nobody's history."""
+    """Starts the engine's statistics statement as an operation that is in no history."""
 
     def __init__(
-        self, lookups: LookUps, elsewhere: Elsewhere, connectors: Connectors, submissions: Submissions
+        self, lookups: Lookups, forwarding: Forwarding, connectors: Connectors, submissions: Submissions
     ) -> None:
-        elsewhere.serve(_STATEMENT, self._statement)
+        forwarding.serve(_STATEMENT, self._statement)
         self._lookups = lookups
         self._connectors = connectors
         self._submissions = submissions
@@ -145,7 +145,6 @@ class Analyses:
         column_not_found, too_many_statements, quota_exceeded.
         """
         source = self._connectors.resolve(user, connector)
-
         found = await self._lookups.anywhere(
             user, source, _STATEMENT, [database, table, column], budget=source.limits.metadata_timeout
         )
@@ -153,9 +152,9 @@ class Analyses:
             user, Submission(connector=source.key, script=found.decode(), in_history=False)
         )
 
-    async def _statement(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
-        """Looked up at the engine, not in the cache: a table dropped elsewhere must not be analyzed."""
-        database, table, column = asked
+    async def _statement(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
+        """Read at the engine, not in the cache: a table that was dropped there must not be analyzed."""
+        database, table, column = arguments
         async with self._lookups.catalog(user, source) as catalog:
             described = await catalog.table(database, table)
             name = None if column is None else questions.column_of(described, column).name

@@ -1,13 +1,14 @@
-"""Services that look at data sources without an operation."""
+"""Services that query catalogues and data without an operation, or to start one."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import timedelta
 
-from queryserver.catalog.browsing import Analyses, Metadata
-from queryserver.catalog.cache import ForwardedLooks, MetadataCache, MetadataCacheRecords
+from queryserver.catalog.browsing import Analyses, Browsing
+from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
 from queryserver.catalog.explaining import Explanations
-from queryserver.catalog.lookups import Elsewhere, ElsewhereParts, Heard, LookUpParts, LookUps
+from queryserver.catalog.forwarding import ForwardedLookups, Forwarding
+from queryserver.catalog.lookups import AnswerListener, Lookups
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.engines import Connectors
 from queryserver.identity.users import UserDirectory
@@ -24,32 +25,14 @@ from queryserver.statements.submission import Submissions
 
 @dataclass(frozen=True, slots=True)
 class MetadataServices:
-    """What looks at data sources without an operation, or to start one."""
+    """Lists, descriptions, samples, statistics and plans, over the same lookups."""
 
-    lookups: LookUps
-    elsewhere: Elsewhere
-    browsing: Metadata
+    lookups: Lookups
+    forwarding: Forwarding
+    browsing: Browsing
     samples: Samples
     analyses: Analyses
     explanations: Explanations
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """What these services stand on."""
-
-    editor: EditorSettings
-    database: Database
-    users: UserDirectory
-    connectors: Connectors
-    credentials: CredentialBook
-    sessions: SessionRecords
-    cache: MetadataCache
-    threads: Executor
-    rendering: ByteBudget
-    computing: Computing
-    metrics: Metrics
-    heard: Heard | None = None
 
 
 def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
@@ -57,38 +40,50 @@ def metadata_cache(database: Database, threads: Executor, editor: EditorSettings
     return MetadataCache(MetadataCacheRecords(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
 
 
-def metadata_services(ground: Ground, runner: Runner, notices: Notices, submissions: Submissions) -> MetadataServices:
-    """Lists, descriptions, samples, statistics and plans, over the same looks."""
-    editor, connectors = ground.editor, ground.connectors
-    elsewhere = Elsewhere(
-        ElsewhereParts(runner.owner, ForwardedLooks(ground.database), ground.users, connectors, notices)
-    )
-    lookups = LookUps(
-        LookUpParts(
-            connectors, ground.credentials, ground.cache, runner.may_run, elsewhere, ground.metrics, ground.heard
-        )
+def metadata_services(
+    *,
+    editor: EditorSettings,
+    database: Database,
+    users: UserDirectory,
+    connectors: Connectors,
+    credentials: CredentialBook,
+    sessions: SessionRecords,
+    cache: MetadataCache,
+    threads: Executor,
+    rendering: ByteBudget,
+    computing: Computing,
+    metrics: Metrics,
+    runner: Runner,
+    notices: Notices,
+    submissions: Submissions,
+    on_answer: AnswerListener | None,
+) -> MetadataServices:
+    """All of them. `on_answer` is called with each answer of an engine."""
+    forwarding = Forwarding(runner.owner, ForwardedLookups(database), users, connectors, notices)
+    lookups = Lookups(
+        connectors=connectors,
+        credentials=credentials,
+        cache=cache,
+        may_run=runner.may_run,
+        forwarding=forwarding,
+        metrics=metrics,
+        on_answer=on_answer,
     )
     return MetadataServices(
         lookups=lookups,
-        elsewhere=elsewhere,
-        browsing=Metadata(lookups, connectors, max_names=editor.metadata_max_names),
+        forwarding=forwarding,
+        browsing=Browsing(lookups, connectors, max_names=editor.metadata_max_names),
         samples=Samples(
-            lookups,
-            elsewhere,
-            connectors,
-            submissions,
-            ground.threads,
-            ground.rendering,
-            max_bytes=editor.batch_max_bytes,
+            lookups, forwarding, connectors, submissions, threads, rendering, max_bytes=editor.batch_max_bytes
         ),
-        analyses=Analyses(lookups, elsewhere, connectors, submissions),
+        analyses=Analyses(lookups, forwarding, connectors, submissions),
         explanations=Explanations(
             lookups,
-            elsewhere,
+            forwarding,
             connectors,
-            ground.sessions,
+            sessions,
             runner.held,
-            Choosing(ground.computing),
+            Choosing(computing),
             max_bytes=editor.statement_max_bytes,
         ),
     )

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
-from queryserver.catalog.lookups import Elsewhere, LookUps
+from queryserver.catalog.forwarding import Forwarding
+from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import EngineCapabilities, EngineSession
@@ -16,7 +16,6 @@ from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge
 from queryserver.errors.statements import SessionLost, StatementRejected, session_not_found
 from queryserver.formats.cells import cell_values
-from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 from queryserver.sql.positions import Position, behind, position_of, without_prefix
 from queryserver.sql.splitter import Choosing
@@ -28,7 +27,7 @@ _PLAN = "plan"
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class PlanRefusal:
     """Why the engine gives no plan, and where in the statement its error is."""
 
     code: str
@@ -42,11 +41,11 @@ class Explained:
 
     statement: str
     plan: str = ""
-    refusal: Refusal | None = None
+    refusal: PlanRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ToExplain:
+class PlanRequest:
     """A script whose first statement is meant, in the caller's named session if one is given."""
 
     connector: str | None
@@ -60,8 +59,8 @@ class Explanations:
 
     def __init__(
         self,
-        lookups: LookUps,
-        elsewhere: Elsewhere,
+        lookups: Lookups,
+        forwarding: Forwarding,
         connectors: Connectors,
         sessions: SessionRecords,
         held: HeldSessions,
@@ -69,7 +68,7 @@ class Explanations:
         *,
         max_bytes: int,
     ) -> None:
-        elsewhere.serve(_PLAN, self._plan_here)
+        forwarding.serve(_PLAN, self._plan_here)
         self._lookups = lookups
         self._connectors = connectors
         self._sessions = sessions
@@ -77,38 +76,38 @@ class Explanations:
         self._choosing = choosing
         self._max_bytes = max_bytes
 
-    async def explain(self, user: User, asked: ToExplain) -> Explained:
+    async def explain(self, user: User, request: PlanRequest) -> Explained:
         """The plan of the first statement.
 
         Raises MissingParameter, InvalidParameter, PayloadTooLarge, UnknownDialect, session_not_found, NotSupported,
         CredentialsRequired, EngineUnavailable, EngineTimeout.
         """
-        if asked.script is None or not asked.script.strip():
+        if request.script is None or not request.script.strip():
             raise MissingParameter("statement is required and must not be blank.")
-        if len(asked.script) > self._max_bytes or len(asked.script.encode()) > self._max_bytes:
+        if len(request.script) > self._max_bytes or len(request.script.encode()) > self._max_bytes:
             raise PayloadTooLarge(f"statement: above the limit of {self._max_bytes} bytes.")
-        connector = self._connectors.resolve(user, asked.connector)
-        found = await self._choosing.first_to_explain(user.id, asked.script, connector.dialect)
+        connector = self._connectors.resolve(user, request.connector)
+        found = await self._choosing.first_to_explain(user.id, request.script, connector.dialect)
         if found is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
         statement, text = found
         capabilities = self._connectors.engine(connector).capabilities
         if not capabilities.can_explain:
             raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
-        owner = None if asked.session_id is None else await self._session_owner(user, asked.session_id, connector)
-        arguments = [capabilities.explain_prefix + text, asked.database, asked.session_id]
+        owner = None if request.session_id is None else await self._session_owner(user, request.session_id, connector)
+        arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
         budget = connector.limits.metadata_timeout
         packed = await self._lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
         plan, refusal = orjson.loads(packed)
         if not refusal:
             return Explained(statement, plan)
-        found = Position(*plan) if isinstance(plan, list) else None
-        before = statement[: len(statement) - len(text)]
         code, message = refusal
-        return Explained(statement, "", Refusal(code, message, behind(found, before)))
+        position = Position(*plan) if isinstance(plan, list) else None
+        before = statement[: len(statement) - len(text)]
+        return Explained(statement, refusal=PlanRefusal(code, message, behind(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
-        """The process that holds a named session; None: it is gone. Raises session_not_found for anybody else's."""
+        """The process that holds a named session; None: gone. Raises session_not_found for that of another user."""
         found = await self._sessions.read(session_id)
         if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
             return None
@@ -117,8 +116,8 @@ class Explanations:
         await self._sessions.touch(session_id)
         return found.owner if found.is_live else None
 
-    async def _plan_here(self, user: User, connector: Connector, asked: Sequence[Any]) -> bytes:
-        statement, database, session_id = asked
+    async def _plan_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
+        statement, database, session_id = arguments
         capabilities = self._connectors.engine(connector).capabilities
         is_open = False
         try:
@@ -126,7 +125,7 @@ class Explanations:
                 is_open = True
                 answer = await run(session, statement, max_rows=_MAX_LINES)
         except (StatementRejected, SessionLost) as refusal:
-            # Before that the engine was sent other texts than the statement.
+            # Before the session was open the engine got other texts than the statement.
             place = refusal.place if is_open else None
             found = without_prefix(position_of(place, statement), capabilities.explain_prefix)
             # In the place of the plan, which instances of the version before do not read beside a refusal.
@@ -159,10 +158,6 @@ def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:
     shown = [place for place, column in enumerate(answer.columns) if wanted is None or column.name == wanted]
     lines = ["\t".join(column.name for column in answer.columns)] if len(shown) > 1 else []
     for batch in answer.rows:
-        lines += _lines(batch, [(place, answer.columns[place]) for place in shown])
+        cells = [cell_values(batch.column(place), answer.columns[place]) for place in shown]
+        lines += ["\t".join("" if cell is None else str(cell) for cell in row) for row in zip(*cells, strict=True)]
     return "\n".join(lines)
-
-
-def _lines(batch: pa.RecordBatch, columns: Sequence[tuple[int, Column]]) -> list[str]:
-    cells = [cell_values(batch.column(place), column) for place, column in columns]
-    return ["\t".join("" if cell is None else str(cell) for cell in row) for row in zip(*cells, strict=True)]

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
-from queryserver.catalog.cache import column_of, nested_type
-from queryserver.catalog.lookups import Elsewhere, LookUps
+from queryserver.catalog.forwarding import Forwarding
+from queryserver.catalog.lookups import Lookups
+from queryserver.catalog.questions import column_of, nested_type
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import SAMPLE_ROWS, SampleKind
@@ -45,8 +45,8 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """Rows as JSON; `message` says why there are none where there could be."""
+class TableSample:
+    """Rows as JSON; `message`: why there are none, or not all."""
 
     columns: Sequence[Column] = ()
     rows_json: bytes = b"[]"
@@ -62,8 +62,8 @@ class Samples:
 
     def __init__(
         self,
-        lookups: LookUps,
-        elsewhere: Elsewhere,
+        lookups: Lookups,
+        forwarding: Forwarding,
         connectors: Connectors,
         submissions: Submissions,
         threads: Executor,
@@ -71,8 +71,8 @@ class Samples:
         *,
         max_bytes: int,
     ) -> None:
-        elsewhere.serve(_ROWS, self._rows_here)
-        elsewhere.serve(_STATEMENT, self._statement_here)
+        forwarding.serve(_ROWS, self._rows_here)
+        forwarding.serve(_STATEMENT, self._statement_here)
         self._lookups = lookups
         self._connectors = connectors
         self._submissions = submissions
@@ -80,19 +80,19 @@ class Samples:
         self._budget = budget
         self._max_bytes = max_bytes
 
-    async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> Sample:
+    async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> TableSample:
         """The rows. Raises EngineTimeout."""
         _require_column(wanted)
         return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), form)
 
-    async def hello(self, user: User, connector: str | None, form: CellForm) -> Sample:
+    async def hello(self, user: User, connector: str | None, form: CellForm) -> TableSample:
         """One row from the engine, to see that it answers; no table is read. Raises EngineTimeout."""
         return await self._sample(user, self._connectors.resolve(user, connector), None, form)
 
     async def start(
         self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
     ) -> Recorded | None:
-        """The same as an operation that is in nobody's history; None for a view that is not sampled.
+        """The same as an operation that is in no history; None for a view that is not sampled.
 
         `wanted` None: as `hello`. Raises too_many_statements, quota_exceeded.
         """
@@ -110,24 +110,28 @@ class Samples:
         )
         return await self._submissions.submit(user, submission)
 
-    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> Sample:
+    async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> TableSample:
         budget = source.limits.sample_timeout
         arguments = [wanted, form.is_escaped]
         if form.big_numbers_as_text:  # instances of the version before know two arguments
             arguments.append(True)
-        return _unpacked(await self._lookups.anywhere(user, source, _ROWS, arguments, budget=budget))
+        packed = await self._lookups.anywhere(user, source, _ROWS, arguments, budget=budget)
+        head, _, rows = packed.partition(b"\n")
+        columns, message = orjson.loads(head)
+        return TableSample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
 
-    async def _rows_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
-        wanted, is_escaped, *more = asked
+    async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
+        """One line of JSON about the rows, then the rows."""
+        wanted, is_escaped, *more = arguments
         form = CellForm(is_escaped, bool(more and more[0]))
         statement = HELLO if wanted is None else (await self._statement_here(user, source, wanted)).decode()
-        if not statement:
-            return _packed(Sample(message=NOT_SAMPLED))
-        return _packed(await self._rows(user, source, statement, form))
+        sample = await self._rows(user, source, statement, form) if statement else TableSample(message=NOT_SAMPLED)
+        columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]
+        return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
 
-    async def _statement_here(self, user: User, source: Connector, asked: Sequence[Any]) -> bytes:
+    async def _statement_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
         """The engine's query; empty for a view where views are not sampled."""
-        database, name, column, nested, kind = asked
+        database, name, column, nested, kind = arguments
         async with self._lookups.catalog(user, source) as catalog:
             table = await catalog.table(database, name)
             if column is not None:
@@ -138,12 +142,12 @@ class Samples:
                 return b""
             return (await catalog.sample_statement(table, column, nested, SampleKind(kind))).encode()
 
-    async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> Sample:
+    async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> TableSample:
         try:
             async with self._lookups.session(user, source) as session:
                 answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
         except StatementDenied as error:
-            # Whoever samples names an object, not a statement.
+            # A sample names an object, not a statement.
             raise EngineForbidden(error.message) from error
         render = partial(
             render_page,
@@ -154,7 +158,10 @@ class Samples:
             big_numbers_as_text=form.big_numbers_as_text,
         )
         loop, is_narrow = asyncio.get_running_loop(), len(answer.columns) <= _THREAD_ABOVE_COLUMNS
-        measure = partial(_memory_of, answer.rows)
+
+        def measure() -> int:
+            return sum(map(memory_of, answer.rows))
+
         size_bytes = measure() if is_narrow else await loop.run_in_executor(self._threads, measure)
         if is_narrow and size_bytes <= _THREAD_ABOVE_BYTES:
             return _sample(answer.columns, render(), self._max_bytes)
@@ -166,36 +173,20 @@ class Samples:
         return _sample(answer.columns, rendered, self._max_bytes)
 
 
-def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> Sample:
+def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> TableSample:
     """Raises PageRowTooLarge."""
     if not rendered.is_cut:
-        return Sample(columns, rendered.json)
+        return TableSample(columns, rendered.json)
     if not rendered.rows:
         raise PageRowTooLarge(row=None, limit_bytes=max_bytes)
     message = f"The sample ends before row {rendered.rows}: with it, it would exceed {max_bytes} bytes."
-    return Sample(columns, rendered.json, message)
+    return TableSample(columns, rendered.json, message)
 
 
 def _plain(wanted: Sampled) -> list[Any]:
     return [wanted.database, wanted.table, wanted.column, list(wanted.nested), wanted.kind.value]
 
 
-def _packed(sample: Sample) -> bytes:
-    """One line of JSON about the rows, then the rows."""
-    columns = [[one.name, one.type.value, one.native_type, one.comment] for one in sample.columns]
-    return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
-
-
-def _unpacked(packed: bytes) -> Sample:
-    head, _, rows = packed.partition(b"\n")
-    columns, message = orjson.loads(head)
-    return Sample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
-
-
 def _require_column(wanted: Sampled) -> None:
     if wanted.column is None and wanted.kind is not SampleKind.DEFAULT:
         raise InvalidParameter(f"operation: {wanted.kind.value} needs a column.")
-
-
-def _memory_of(batches: Sequence[pa.RecordBatch]) -> int:
-    return sum(map(memory_of, batches))

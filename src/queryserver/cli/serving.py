@@ -18,7 +18,7 @@ from queryserver.platform.settings.loading import (
     read_settings,
     sample_file,
 )
-from queryserver.platform.settings.tree import Finding, Level, Settings
+from queryserver.platform.settings.tree import Level, Settings, SettingsFinding
 
 app = typer.Typer()
 
@@ -34,7 +34,7 @@ def serve(
     """Run the server."""
     let_arrow_use_the_common_heap()
     from queryserver import main  # noqa: PLC0415 half a second that other commands need not wait
-    from queryserver.platform.embedded.system import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
+    from queryserver.platform.embedded.cluster import EmbeddedPostgresError, EmbeddedPostgresNotInstalled  # noqa: PLC0415 most commands need it not
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
     # By the environment, for workers are processes that read their settings themselves.
@@ -158,7 +158,7 @@ def check(
 
     reading = read_settings(config, os.environ)
     found = [
-        *map(Finding.of_problem, reading.problems),
+        *map(SettingsFinding.of_problem, reading.problems),
         *_missing_database(reading.settings),
         *run(lambda: check_settings(reading.settings, offline=offline)),
     ]
@@ -184,9 +184,11 @@ def init(config: ConfigFile = None) -> None:
     typer.echo(f"{file} written.")
 
 
-def _missing_database(settings: Settings) -> Iterator[Finding]:
+def _missing_database(settings: Settings) -> Iterator[SettingsFinding]:
     """The embedded mode needs no address; it is recognised by the setting, or by its files in the data directory."""
     database = settings.desktop.database
     is_embedded = database.embedded or (settings.desktop.data_dir / "postgresql").is_dir()
     if database.dsn is None and not is_embedded:
-        yield Finding.error("desktop.database.url", "must be given, unless the server runs with `serve --embedded`.")
+        yield SettingsFinding.error(
+            "desktop.database.url", "must be given, unless the server runs with `serve --embedded`."
+        )

@@ -88,7 +88,7 @@ async def rotate_keys(settings: Settings) -> Rotation:
         sealer = AesSealer(keyring)
         connectors, lost = await ConnectorRepository(database, sealer).reseal()
         resealing = Resealing(database, sealer)
-        others = await resealing.everything()
+        others = await resealing.reseal()
         rotation = Rotation(connectors, others.done, lost + others.lost)
         if not rotation.lost:
             await resealing.know_key(FINGERPRINT_FACT, keyring.present.fingerprint)

@@ -27,7 +27,7 @@ from queryserver.errors.base import QueryServerError, TooManyRequests
 from queryserver.errors.statements import CredentialsRequired, EngineError, StatementRejected, interface_not_supported
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
-from queryserver.platform.outbound import Asked, Exchanges
+from queryserver.platform.outbound import HttpRequest, HttpExchanges
 
 log = structlog.get_logger(__name__)
 
@@ -437,7 +437,7 @@ class RestAttempt:
     """Logs in at a server with a REST interface."""
 
     def __init__(self, rules: AddressRules, request: RestRequest) -> None:
-        self._exchanges = Exchanges(rules)
+        self._exchanges = HttpExchanges(rules)
         self._request = request
 
     @asynccontextmanager
@@ -446,7 +446,7 @@ class RestAttempt:
         request, url = self._request, self._request.url
         if request.as_user:
             url = f"{url}&{urlencode({'user.name': user.username})}"
-        answer = await self._exchanges.send(Asked(url, headers=request.headers, max_bytes=_MAX_BYTES))
+        answer = await self._exchanges.send(HttpRequest(url, headers=request.headers, max_bytes=_MAX_BYTES))
         if answer.status in {401, 403}:
             raise CredentialsRequired("The server refused the login.")
 

@@ -28,8 +28,8 @@ from queryserver.engines.connections import client_tls
 from queryserver.engines.protocol import Engine
 from queryserver.errors.statements import DriverNotInstalled
 from queryserver.platform.addresses import AddressRules, database_servers
-from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
-from queryserver.platform.settings.tree import Finding, Settings
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
+from queryserver.platform.settings.tree import Settings, SettingsFinding
 
 
 def build(connector: Connector, builder: EngineBuilder) -> Engine:
@@ -200,7 +200,7 @@ def _is_installed(driver: str, rules: AddressRules) -> bool:
     return not dialect.is_async
 
 
-def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingsFinding]:
     """A warning where a proxy of the environment meets allowed drivers of installed packages; nothing is imported.
 
     The dialects that come with SQLAlchemy do not count: their drivers speak no HTTP. The environment is read as urllib
@@ -216,4 +216,4 @@ def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[
             f"names {', '.join(drivers)}: such drivers may go through the proxy that the environment of this server"
             " names, and no rule for addresses reaches behind it."
         )
-        yield Finding.warning("desktop.connector_policy.allowed_drivers", text)
+        yield SettingsFinding.warning("desktop.connector_policy.allowed_drivers", text)

@@ -2,7 +2,7 @@
 
 A class exists where code must distinguish the failure: it is caught, has a status of its own, or carries values.
 Every other failure is an `ErrorKind`, a code of one of these classes: `raise same_path("…")` raises an
-`InvalidRequest` whose `code` is `same_path`. Failures with a fixed text that is needed at several places are functions.
+`InvalidRequest` whose `code` is `same_path`; a `FixedError` also has its message: `raise database_not_found("shop")`.
 
 QueryServerError
 ├─ NotAuthenticated ── InvalidToken, AuthenticationFailed, UserNotFound (IdentityRefused), UserInactive

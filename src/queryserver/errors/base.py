@@ -1,4 +1,4 @@
-"""The root of the error tree, and what any call can meet: callers and rights, bodies, limits, the service itself."""
+"""The root of the error tree, and the errors of any call: callers and rights, bodies, limits, the service itself."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -43,12 +43,23 @@ class ErrorKind(Generic[P, ErrorT]):
         return error
 
 
+class FixedError(Generic[ErrorT]):
+    """A code of a class of errors with its message; a call takes the values for `{}`, as in `str.format`."""
+
+    def __init__(self, error: Callable[[str], ErrorT], code: str, message: str) -> None:
+        self._kind = ErrorKind(error, code)
+        self._message = message
+
+    def __call__(self, *values: object) -> ErrorT:
+        return self._kind(self._message.format(*values))
+
+
 KINDS: list[tuple[str, type[QueryServerError]]] = []
 """Code and class of every kind, for the list of codes in the description of the API."""
 
 
 def configured(names: Sequence[str], *, word: str = "Configured") -> str:
-    """The end of a message about something that is not there: what is there instead, at most 20 names of it."""
+    """The end of a message about an unknown name: at most 20 of the known ones."""
     if not names:
         return f" {word}: nothing that you may use."
     shown = ", ".join(name[:_MOST_NAME_CHARACTERS] for name in islice(names, _MOST_NAMES))
@@ -56,7 +67,7 @@ def configured(names: Sequence[str], *, word: str = "Configured") -> str:
     return f" {word}: {shown} and {more} more." if more > 0 else f" {word}: {shown}."
 
 
-# Callers and what they may
+# Callers and their rights
 
 
 class NotAuthenticated(QueryServerError):
@@ -64,7 +75,7 @@ class NotAuthenticated(QueryServerError):
 
     code = "not_authenticated"
     challenges: tuple[str, ...] = ()
-    """What plug-ins add to the answer: one `WWW-Authenticate` each."""
+    """Of plug-ins: one `WWW-Authenticate` each."""
 
     def __init__(self, message: str = "Authentication credentials were not provided.") -> None:
         super().__init__(message)
@@ -88,7 +99,7 @@ class InvalidToken(NotAuthenticated):
 
 
 class UserNotFound(NotAuthenticated):
-    """The token is good, its user was deleted."""
+    """The token is valid, its user was deleted."""
 
     code = "user_not_found"
 
@@ -105,7 +116,7 @@ class IdentityRefused(UserNotFound):
 
 
 class UserInactive(NotAuthenticated):
-    """The token is good, its user was disabled."""
+    """The token is valid, its user was disabled."""
 
     code = "user_inactive"
 
@@ -125,15 +136,15 @@ class AuthenticationFailed(NotAuthenticated):
         self, detail: str = "No active account found with the given credentials", code: str | None = None
     ) -> None:
         super().__init__(detail)
-        self.told_code = code
+        self.shown_code = code
 
 
-_bad_authorization_header = ErrorKind(NotAuthenticated, "bad_authorization_header")
-
-
-def bad_authorization_header() -> NotAuthenticated:
-    """`Bearer` without exactly one value, or the header sent twice."""
-    return _bad_authorization_header("Authorization header must contain two space-delimited values")
+# `Bearer` without exactly one value, or the header sent twice.
+bad_authorization_header = FixedError(
+    NotAuthenticated,
+    "bad_authorization_header",
+    "Authorization header must contain two space-delimited values",
+)
 
 
 class PermissionDenied(QueryServerError):
@@ -146,11 +157,11 @@ admin_required = ErrorKind(PermissionDenied, "admin_required")
 download_disabled = ErrorKind(PermissionDenied, "download_disabled")
 
 
-# Calls that are wrong as they stand
+# Invalid calls
 
 
 class InvalidRequest(QueryServerError):
-    """The call is wrong as it stands; sending it again changes nothing."""
+    """The call is invalid; repeating it changes nothing."""
 
     code = "invalid_request"
 
@@ -176,7 +187,7 @@ class UnreadableParameter(InvalidParameter):
 
 
 class TooComplex(InvalidRequest):
-    """What was sent needs more time or memory to be read than one call may have."""
+    """The content needs more time or memory than one call may have."""
 
     code = "too_complex"
 
@@ -186,7 +197,7 @@ class InvalidJson(InvalidRequest):
 
 
 class LateBody(InvalidRequest):
-    """The body did not arrive in time; the rest of it is not waited for."""
+    """The body did not arrive in time; the rest of it is not read."""
 
     code = "invalid_body"
 
@@ -250,7 +261,7 @@ class NotSupported(QueryServerError):
     code = "not_supported"
 
 
-# Objects that are not there, or not in the state that a call needs
+# Missing objects, and objects in another state than the call needs
 
 
 class NotFound(QueryServerError):
@@ -266,11 +277,7 @@ class UnknownGroup(NotFound):
         super().__init__(f"Group {name} does not exist.")
 
 
-_unknown_user = ErrorKind(NotFound, "unknown_user")
-
-
-def unknown_user(username: str) -> NotFound:
-    return _unknown_user(f"User {username} does not exist.")
+unknown_user = FixedError(NotFound, "unknown_user", "User {} does not exist.")
 
 
 class Conflict(QueryServerError):
@@ -302,7 +309,7 @@ last_administrator = ErrorKind(Conflict, "last_administrator")
 
 
 class TooManyRequests(QueryServerError):
-    """A limit on this caller is reached; `retry_after` says when to come back."""
+    """A limit on this caller is reached; `retry_after` says when to retry."""
 
     code = "too_many_requests"
 
@@ -336,13 +343,13 @@ quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
 
 
 class ServiceUnavailable(QueryServerError):
-    """Something that the service needs is out of reach for now."""
+    """A part that the service needs cannot be reached."""
 
     code = "service_unavailable"
 
 
 class DatabaseUnavailable(ServiceUnavailable):
-    """The service's own database is out of reach."""
+    """The service's own database cannot be reached."""
 
     code = "database_unavailable"
 

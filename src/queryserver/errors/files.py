@@ -3,6 +3,7 @@
 from queryserver.errors.base import (
     Conflict,
     ErrorKind,
+    FixedError,
     InvalidRequest,
     NotFound,
     NotSupported,
@@ -76,15 +77,10 @@ class SymlinkNotFollowed(PermissionDenied):
 
 storage_access_denied = ErrorKind(PermissionDenied, "storage_access_denied")
 upload_disabled = ErrorKind(PermissionDenied, "upload_disabled")
-_bucket_listing_denied = ErrorKind(PermissionDenied, "bucket_listing_denied")
+bucket_listing_denied = FixedError(PermissionDenied, "bucket_listing_denied", "Bucket listing is not allowed: {}")
 
 
-def bucket_listing_denied(reason: str) -> PermissionDenied:
-    """The store does not list its buckets for these credentials."""
-    return _bucket_listing_denied(f"Bucket listing is not allowed: {reason}")
-
-
-# The entry is not there, or in another state
+# Missing entries, and entries in another state
 
 
 class PathNotFound(NotFound):
@@ -116,7 +112,7 @@ class DirectoryNotEmpty(Conflict):
 
 
 class ChangedMeanwhile(Conflict):
-    """The entry is no longer what it was when the work began."""
+    """The entry was changed after the work began."""
 
 
 class OperationInProgress(Conflict):
@@ -136,11 +132,11 @@ part_conflict = ErrorKind(Conflict, "part_conflict")
 upload_incomplete = ErrorKind(Conflict, "upload_incomplete")
 
 
-# It is too much, or the bytes are not what they should be
+# Sizes, and contents
 
 
 class FileTooComplex(InvalidRequest):
-    """A file needs more memory or time than there is for one file, or holds what no file may hold."""
+    """A file needs more memory or time than one file may, or has forbidden content."""
 
     code = "file_too_complex"
 
@@ -153,16 +149,12 @@ class DecompressionLimit(PayloadTooLarge):
 
 too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
 too_many_parts = ErrorKind(PayloadTooLarge, "too_many_parts")
-_file_too_large = ErrorKind(PayloadTooLarge, "file_too_large")
-
-
-def file_too_large(limit_bytes: int) -> PayloadTooLarge:
-    """Above `max_file_size_upload_limit`."""
-    return _file_too_large(f"File exceeds maximum allowed size of {limit_bytes} bytes.")
+# Above `max_file_size_upload_limit`, in bytes.
+file_too_large = FixedError(PayloadTooLarge, "file_too_large", "File exceeds maximum allowed size of {} bytes.")
 
 
 class VerificationFailed(QueryServerError):
-    """Size or digest of what was stored is not that of what was sent."""
+    """Size or digest of the stored bytes is not that of the sent ones."""
 
     code = "verification_failed"
 
@@ -176,7 +168,7 @@ class DecompressionFailed(VerificationFailed):
 not_text = ErrorKind(VerificationFailed, "not_text")
 
 
-# The store cannot, or fails
+# Stores
 
 
 class CodecNotAvailable(NotSupported):
@@ -207,7 +199,7 @@ class InsufficientStorage(StorageError):
         super().__init__("The disk of the server is almost full. Try again later, or delete files.")
 
 
-# Imports. A file that is wrong is the caller's business: 400
+# Imports. An invalid file is an invalid request: 400
 
 
 class ImporterDenied(PermissionDenied):
@@ -251,20 +243,12 @@ invalid_columns = ErrorKind(InvalidRequest, "invalid_columns")
 import_target_denied = ErrorKind(InvalidRequest, "permission_denied")
 table_exists = ErrorKind(InvalidRequest, "table_exists")
 replacing_not_supported = ErrorKind(InvalidRequest, "not_supported")
-_import_file_not_found = ErrorKind(InvalidRequest, "file_not_found")
+# No such file, or that of another user (Contract importer 2.7).
+import_file_not_found = FixedError(InvalidRequest, "file_not_found", "File not found.")
+# No such connector, or one of other users.
+import_connector_not_found = FixedError(InvalidRequest, "connector_not_found", "There is no connector {:.100}.")
 _import_file_too_large = ErrorKind(InvalidRequest, "file_too_large")
-_import_connector_not_found = ErrorKind(InvalidRequest, "connector_not_found")
-
-
-def import_file_not_found() -> InvalidRequest:
-    """No such file, or not the caller's: the answer is the same (Contract importer 2.7)."""
-    return _import_file_not_found("File not found.")
 
 
 def import_file_too_large(limit_bytes: int) -> InvalidRequest:
     return _import_file_too_large(f"File too large. Maximum file size is {round(limit_bytes / 1024**2)} MiB.")
-
-
-def import_connector_not_found(name: str) -> InvalidRequest:
-    """No such connector, or not the caller's: the answer is the same."""
-    return _import_connector_not_found(f"There is no connector {name[:100]}.")

@@ -8,6 +8,7 @@ from typing import Self, TypeAlias
 from queryserver.errors.base import (
     Conflict,
     ErrorKind,
+    FixedError,
     InvalidRequest,
     NotFound,
     NotSupported,
@@ -20,12 +21,11 @@ from queryserver.errors.base import (
 
 
 class Unit(Enum):
-    """What an engine counts its columns in."""
+    """Of the columns of an engine. SCREEN: of a terminal, wide characters count two, control characters none."""
 
     CHARACTER = auto()
     UTF16 = auto()
     SCREEN = auto()
-    """Columns of a terminal: wide characters count two, control characters none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class LineColumn:
 
 @dataclass(frozen=True, slots=True)
 class ErrorExcerpt:
-    """A line from 1, the part of it that is shown with `...` for what is left out, and a mark below it, from 0."""
+    """A line from 1, the shown part of it, with `...` for cut text, and a mark below it, from 0."""
 
     line: int
     shown: str
@@ -70,8 +70,6 @@ class Rest:
 
 
 ErrorPlace: TypeAlias = Character | Octet | LineColumn | ErrorExcerpt | Rest
-"""As an engine says it."""
-
 
 _SHOWN = 100  # characters of a name that a client gave
 
@@ -84,10 +82,9 @@ class EngineError(QueryServerError):
 
     code = "engine_error"
     place: ErrorPlace | None = None
-    """Where in the statement that the engine was sent, as far as it says."""
+    """In the statement that the engine got, if known."""
 
     def at(self, place: ErrorPlace | None) -> Self:
-        """The same error with its place."""
         self.place = place
         return self
 
@@ -97,7 +94,7 @@ class StatementRejected(EngineError):
 
 
 class StatementDenied(StatementRejected):
-    """The engine refused the statement because its user lacks a right; as an outcome, a refusal like any other."""
+    """The engine refused the statement because its user lacks a right; as an outcome, like any other rejection."""
 
 
 class EngineForbidden(EngineError):
@@ -142,7 +139,7 @@ class RowTooLarge(EngineError):
     code = "row_too_large"
 
     def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
-        """`row` counts from 0; None: the engine had not come to it."""
+        """`row` counts from 0; None: not yet known."""
         which = f"Row {row}" if row is not None else "A row"
         super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes for one row.")
 
@@ -156,7 +153,7 @@ _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
     """One value of the result is above `editor.cell_max_bytes`; the statement ends with it.
 
-    `row` counts from 0 and `column` is the name, as far as the engine had come to them.
+    `row` counts from 0 and `column` is the name, if known.
     """
     place = f" in row {row}" if row is not None else ""
     place += f" of column {column}" if column is not None else ""
@@ -212,27 +209,17 @@ class NoMoreStatements(Conflict):
 
 
 previous_not_finished = ErrorKind(Conflict, "previous_not_finished")
-_idempotency_conflict = ErrorKind(Conflict, "idempotency_conflict")
-_statement_text_expired = ErrorKind(Conflict, "statement_text_expired")
-_session_not_found = ErrorKind(NotFound, "session_not_found")
-
-
-def idempotency_conflict() -> Conflict:
-    """The idempotency key was used for another request."""
-    return _idempotency_conflict("This idempotency key was used for another request.")
-
-
-def statement_text_expired() -> Conflict:
-    """Of a long statement or script that ended some time ago only the beginning is still stored."""
-    return _statement_text_expired(
-        "The text of this script is not stored any more: long texts are kept for"
-        " `editor.statement_text_retention_h` hours after their end. Send the script again."
-    )
-
-
-def session_not_found(session_id: int | str) -> NotFound:
-    """No such session for this caller."""
-    return _session_not_found(f"Session {session_id} does not exist.")
+idempotency_conflict = FixedError(
+    Conflict, "idempotency_conflict", "This idempotency key was used for another request."
+)
+# Only the beginning of the long text is still stored.
+statement_text_expired = FixedError(
+    Conflict,
+    "statement_text_expired",
+    "The text of this script is not stored any more: long texts are kept for"
+    " `editor.statement_text_retention_h` hours after their end. Send the script again.",
+)
+session_not_found = FixedError(NotFound, "session_not_found", "Session {} does not exist.")
 
 
 # Data sources and their objects
@@ -244,7 +231,7 @@ class UnknownDialect(NotFound):
     code = "dialect_not_found"
 
     def __init__(self, name: str, usable: Sequence[str]) -> None:
-        """`usable`: names of what the caller may use instead."""
+        """`usable`: names that the caller may use instead."""
         super().__init__(f"Snippet type {name[:_SHOWN]} is not configured.{configured(usable)}")
 
 
@@ -259,28 +246,11 @@ class TableNotFound(MetadataNotFound):
         super().__init__(f"Table {database[:_SHOWN]}.{table[:_SHOWN]} does not exist.")
 
 
-_database_not_found = ErrorKind(MetadataNotFound, "database_not_found")
-_column_not_found = ErrorKind(MetadataNotFound, "column_not_found")
-_nested_path_not_found = ErrorKind(MetadataNotFound, "nested_path_not_found")
-_function_not_found = ErrorKind(MetadataNotFound, "function_not_found")
-
-
-def database_not_found(database: str) -> MetadataNotFound:
-    """No such database, or schema where that is the unit."""
-    return _database_not_found(f"Database {database[:_SHOWN]} does not exist.")
-
-
-def column_not_found(table: str, column: str) -> MetadataNotFound:
-    return _column_not_found(f"Column {table[:_SHOWN]}.{column[:_SHOWN]} does not exist.")
-
-
-def nested_path_not_found(path: str) -> MetadataNotFound:
-    """The type of the column has no such part."""
-    return _nested_path_not_found(f"Invalid nested type path: {path[:_SHOWN]}")
-
-
-def function_not_found(name: str) -> MetadataNotFound:
-    return _function_not_found(f"Function {name[:_SHOWN]} does not exist.")
+# Of a database, or schema where that is the unit; of table and column; of a path; of a function.
+database_not_found = FixedError(MetadataNotFound, "database_not_found", "Database {:.100} does not exist.")
+column_not_found = FixedError(MetadataNotFound, "column_not_found", "Column {:.100}.{:.100} does not exist.")
+nested_path_not_found = FixedError(MetadataNotFound, "nested_path_not_found", "Invalid nested type path: {:.100}")
+function_not_found = FixedError(MetadataNotFound, "function_not_found", "Function {:.100} does not exist.")
 
 
 # Connectors (Contract platform 1.4)
@@ -292,7 +262,7 @@ class ConnectorTypeNotFound(NotFound):
     code = "connector_type_not_found"
 
     def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
-        """`known`: dialects of the catalogue, which are named where this one is not among them."""
+        """`known`: dialects of the catalogue, named in the message when this one is not among them."""
         dialects = list(dict.fromkeys(known))
         named = f"There is no connector type {dialect[:_SHOWN]} with interface {interface[:_SHOWN]}."
         super().__init__(named if dialect in dialects else f"{named}{configured(dialects, word='Known dialects')}")
@@ -326,12 +296,7 @@ secret_required = ErrorKind(ConnectorRefused, "secret_required")
 immutable_field = ErrorKind(ConnectorRefused, "immutable_field")
 connector_in_use = ErrorKind(Conflict, "connector_in_use")
 interface_not_supported = ErrorKind(NotSupported, "interface_not_supported")
-_connector_not_found = ErrorKind(NotFound, "connector_not_found")
-
-
-def connector_not_found(connector_id: object) -> NotFound:
-    """No such instance for this caller."""
-    return _connector_not_found(f"Connector {str(connector_id)[:_SHOWN]} does not exist.")
+connector_not_found = FixedError(NotFound, "connector_not_found", "Connector {!s:.100} does not exist.")
 
 
 # The metadata search
@@ -357,7 +322,7 @@ class CatalogUnavailable(ServiceUnavailable):
 
 
 class CatalogOutOfReach(CatalogUnavailable):
-    """The catalogue does not answer: a request to another of its sources would take as long again."""
+    """The catalogue does not answer: a search of another of its sources would take as long again."""
 
 
 catalog_not_configured = ErrorKind(NotSupported, "catalog_not_configured")

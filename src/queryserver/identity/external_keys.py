@@ -23,7 +23,7 @@ from queryserver.errors.base import KeyServerUnavailable
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.metrics import UNMEASURED, AccountMetrics
-from queryserver.platform.outbound import Asked, Exchanges
+from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.settings.sections import LOOPBACK, Network
 
 # Certificates of the signer (`x5c`), which are ignored here, make headers of several kilobytes.
@@ -158,9 +158,9 @@ class KeyServers:
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
-        self._secured = Exchanges(rules, authorities=ca)
+        self._secured = HttpExchanges(rules, authorities=ca)
         # Another party controls what a name resolves to: keys in the clear come from this machine or not at all.
-        self._plain = Exchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
+        self._plain = HttpExchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
 
     async def fetch(self) -> KeySet:
         """The keys of the first address that answers as it should, each in its time. Raises NoKeys."""
@@ -183,7 +183,7 @@ class KeyServers:
     async def _from(self, url: str) -> KeySet:
         """Raises EngineUnavailable, ValueError (no such document), OSError (the file of authorities)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
-        request = Asked(url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s)
+        request = HttpRequest(url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s)
         answer = await exchanges.send(request)
         if answer.status != 200:
             message = f"it answers {answer.status}"

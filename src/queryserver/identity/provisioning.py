@@ -18,7 +18,7 @@ from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
 from queryserver.identity.repository import AccountRepository, CallerKey, KnownCaller, NewAccount
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import BY_SERVER, UNHEARD, AuditTrail
+from queryserver.platform.logs import BY_SERVER, NO_AUDIT, AuditTrail
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class Provisioning:
         usernames: UsernameRule,
         *,
         default_group: str,
-        audit: AuditTrail = UNHEARD,
+        audit: AuditTrail = NO_AUDIT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._callers = callers

@@ -128,7 +128,7 @@ def import_services(ground: ImportGround) -> ImportServices:
         sources=files.sources,
         detection=Detection(files.workbooks, ground.computing, places),
         previews=previews,
-        tables=TableCreations(parts, ground.metadata.elsewhere),
+        tables=TableCreations(parts, ground.metadata.forwarding),
     )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from queryserver.catalog.lookups import Elsewhere, LookUps
+from queryserver.catalog.forwarding import Forwarding
+from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import LoadingEngine, OperationHandle, OperationState, OperationStatus, TableName
@@ -86,16 +87,16 @@ class TableCreationParts:
     connectors: Connectors
     credentials: CredentialBook
     submissions: Submissions
-    lookups: LookUps
+    lookups: Lookups
     computing: Computing
 
 
 class TableCreations:
     """Takes tables to be made of files."""
 
-    def __init__(self, parts: TableCreationParts, elsewhere: Elsewhere) -> None:
+    def __init__(self, parts: TableCreationParts, forwarding: Forwarding) -> None:
         self._parts = parts
-        elsewhere.serve(_TABLE_EXISTS, self._exists_here)
+        forwarding.serve(_TABLE_EXISTS, self._exists_here)
 
     async def create(self, user: User, asked: AskedTable) -> Created:
         """Check everything that can be checked now, and record the import.

@@ -20,8 +20,20 @@ from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.settings.sections import Network, contains, parsed_address
 from queryserver.platform.settings.tree import Settings
 
-_LOW_32_BITS = 0xFFFF_FFFF
+Address: TypeAlias = IPv4Address | IPv6Address
+Place: TypeAlias = tuple[str, int]
+"""Host and port."""
 
+_POSTGRESQL_PORT = 5432
+_BROKER_PORT = 6379
+_DISCARD_PORT = 9
+_LOOPBACK = IPv4Address("127.0.0.1")
+_IS_OWN = "this is an address of the service itself"
+_IS_DATABASE_SERVER = (
+    "this is the server of the service's own database. An administrator may permit its other databases, for urls"
+    " postgresql://, with desktop.connector_policy.allow_service_database_server"
+)
+_LOW_32_BITS = 0xFFFF_FFFF
 _IN_LOW_BITS = (
     ip_network("::/96"),  # IPv4-compatible, RFC 4291 2.5.5.1
     ip_network("::ffff:0:0/96"),  # IPv4-mapped, RFC 4291 2.5.5.2
@@ -70,22 +82,8 @@ def _of_local_nat64(bits: int) -> Iterator[IPv4Address]:
             yield one
 
 
-Address: TypeAlias = IPv4Address | IPv6Address
-
-Place: TypeAlias = tuple[str, int]
-"""Host and port."""
-
-_LOOPBACK = IPv4Address("127.0.0.1")
-_DISCARD_PORT = 9
-_IS_OWN = "this is an address of the service itself"
-_IS_DATABASE_SERVER = (
-    "this is the server of the service's own database. An administrator may permit its other databases, for urls"
-    " postgresql://, with desktop.connector_policy.allow_service_database_server"
-)
-
-
 class UnknownHost(EngineUnavailable):
-    """Nobody knows the name."""
+    """The name is not known."""
 
 
 class HostRefused(EngineUnavailable):
@@ -100,17 +98,14 @@ class HttpServer:
 
     @property
     def host(self) -> str:
-        """Name or address."""
         return urlsplit(self.url).hostname or "localhost"
 
     @property
     def port(self) -> int:
-        """That of the url, else of its scheme."""
         return urlsplit(self.url).port or (443 if self.is_tls else 80)
 
     @property
     def is_tls(self) -> bool:
-        """Whether the connection is encrypted."""
         return urlsplit(self.url).scheme == "https"
 
 
@@ -129,7 +124,7 @@ class AddressRules:
     resolve_timeout_s: float = 5.0
 
     def refusal(self, host: str, port: int) -> str | None:
-        """Why `host`, when it is an address in whatever spelling, may not be connected to; calls no resolver.
+        """Why `host`, when it is an address in any spelling, may not be connected to; calls no resolver.
 
         None: a name, or permitted. The text has no full stop.
         """
@@ -145,11 +140,13 @@ class AddressRules:
         return replace(self, service_database=frozenset())
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """The addresses of `host` that may be connected to, in the resolver's order; at least one.
+        """The permitted addresses of `host`, in the resolver's order; at least one.
 
         Raises UnknownHost: unknown name, or no answer of the resolver in time; HostRefused: no permitted address.
         """
-        if parsed_address(host) is not None and not self._own_at(port):
+        if parsed_address(host) is not None and all(
+            its_port != port for _, its_port in self.own | self.service_database
+        ):
             return self.resolve_blocking(host, port)
         try:
             async with asyncio.timeout(self.resolve_timeout_s):
@@ -175,7 +172,7 @@ class AddressRules:
         return _is_one_of(_resolved(self.service_database, port), addresses)
 
     def is_literal_server(self, host: str, port: int) -> bool:
-        """The same for a host that is an address in whatever spelling; calls no resolver."""
+        """The same for a host that is an address in any spelling; calls no resolver."""
         address = literal_address(host)
         servers = _resolved(self.service_database, port, resolve=False)
         return address is not None and _is_one_of(servers, [str(address)])
@@ -205,9 +202,6 @@ class AddressRules:
             if _is_one_of(_resolved(places, port, resolve=resolve), targets):
                 return reason
         return None
-
-    def _own_at(self, port: int) -> bool:
-        return any(its_port == port for _, its_port in self.own | self.service_database)
 
 
 def _resolved(places: Iterable[Place], port: int, *, resolve: bool = True) -> set[Address]:
@@ -246,7 +240,7 @@ def _is_here(address: Address) -> bool:
         return _is_source(socket.AF_INET, address)
     if not address.is_link_local:
         return _is_source(socket.AF_INET6, address)
-    # Such an address is of one interface. Which one a caller's zone means is not asked: it has names and numbers.
+    # Such an address is of one interface. A caller's zone is ignored: it has names and numbers.
     return any(_is_source(socket.AF_INET6, address, 0, number) for number, _ in socket.if_nameindex())
 
 
@@ -296,22 +290,16 @@ _BROKER_PORT = 6379
 
 def address_rules(settings: Settings) -> AddressRules:
     """Where connectors, key servers and catalogues may be connected to."""
-    policy = settings.desktop.connector_policy
+    desktop, policy = settings.desktop, settings.desktop.connector_policy
+    own = {(desktop.http_host, desktop.http_port)}
+    if desktop.task_server.enabled:
+        own.update(_places(desktop.task_server.broker_url.get_secret_value(), _BROKER_PORT))
     return AddressRules(
         blocked=policy.blocked_networks,
         allowed=policy.allowed_networks,
-        own=_own_places(settings),
-        service_database=database_servers(settings.desktop.database.dsn or ""),
+        own=frozenset(own),
+        service_database=database_servers(desktop.database.dsn or ""),
     )
-
-
-def _own_places(settings: Settings) -> frozenset[Place]:
-    """Host and port of the listener and of the broker."""
-    desktop = settings.desktop
-    found = {(desktop.http_host, desktop.http_port)}
-    if desktop.task_server.enabled:
-        found.update(_places(desktop.task_server.broker_url.get_secret_value(), _BROKER_PORT))
-    return frozenset(found)
 
 
 def database_servers(dsn: str) -> frozenset[Place]:

@@ -32,12 +32,9 @@ from queryserver.platform.settings.desktop import DesktopSettings
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.computation_worker import main; main()"
-_LARGE_BYTES = 512 * 1024
-"""Answers above this size are parsed in a thread: each MiB holds the loop for some 10 ms."""
+_LARGE_BYTES = 512 * 1024  # above it answers are parsed in a thread: each MiB holds the loop for some 10 ms
 _BUFFER_BYTES = 256 * 1024
-_WALL_TIMES = 4
-"""A computation may take so many times its processor time until its answer is there: the machine may be busy."""
-
+_WALL_TIMES = 4  # times the processor time, until the answer is there: the machine may be busy
 _ENVIRONMENT = {
     # The default allocator of Arrow reserves more than a worker may have.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
@@ -47,8 +44,6 @@ _ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
 }
-
-_Answer = tuple[bytes, Any, bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +88,16 @@ class ProcessComputing:
 
     @property
     def running(self) -> list[int]:
-        """The ids of the processes that compute now."""
         return [worker.process.pid for worker in self._running]
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
-        told = {"task": task, "options": dict(options), "limit_s": self._limits.time_s}
+        request = {"task": task, "options": dict(options), "limit_s": self._limits.time_s}
         async with self._places.place(user_id):
             worker = await self._worker()
             self._running.add(worker)
             try:
                 async with asyncio.timeout(_WALL_TIMES * self._limits.time_s):
-                    kind, answer, is_last = await worker.answer(frame(TASK, told, content), content)
+                    kind, answer, is_last = await worker.answer(frame(TASK, request, content), content)
             except TimeoutError:
                 self._end(worker)
                 raise TooComplex("It takes more time than one call may have.") from None
@@ -117,11 +111,12 @@ class ProcessComputing:
             if is_last or self._is_closed:
                 self._end(worker)
             else:
-                self._keep(worker)
+                self._idle.append(worker)
+                worker.retire_after(self._limits.idle_s, lambda: self._end(worker))
         return _result(kind, answer, task)
 
     async def _sudden_end(self, worker: "_Worker", task: Task) -> QueryServerError:
-        """Its limit of time has ended it, or the system because of its memory; or a library broke it."""
+        """Ended by its limit of time, by the system because of its memory, or by a broken library."""
         code = await worker.process.wait()
         if self._is_closed:
             return ServiceUnavailable("The server stops.")
@@ -133,7 +128,7 @@ class ProcessComputing:
         return TooComplex("It takes more time or memory than one call may have.")
 
     async def _worker(self) -> "_Worker":
-        """A worker that nobody else uses. Raises ServiceUnavailable."""
+        """A free worker. Raises ServiceUnavailable."""
         while self._idle:
             worker = self._idle.pop()
             worker.no_longer_idle()
@@ -145,10 +140,6 @@ class ProcessComputing:
             self._end(worker)
             raise ServiceUnavailable("The server stops.")
         return worker
-
-    def _keep(self, worker: "_Worker") -> None:
-        self._idle.append(worker)
-        worker.retire_after(self._limits.idle_s, lambda: self._end(worker))
 
     def _end(self, worker: "_Worker") -> None:
         """Kill the process at once, and wait for its end in a task."""
@@ -198,7 +189,7 @@ class _Worker:
             raise ServiceUnavailable("No process can be started for this call.") from None
         return cls(process)
 
-    async def answer(self, request: bytes, content: bytes) -> _Answer:
+    async def answer(self, request: bytes, content: bytes) -> tuple[bytes, Any, bool]:
         """Kind, answer, and whether the process ends now. Raises IncompleteReadError, ConnectionError."""
         self._requests.write(request)
         self._requests.write(content)
@@ -211,17 +202,16 @@ class _Worker:
         return kind, answer, is_last
 
     def retire_after(self, seconds: float, retire: Any) -> None:
-        """Call `retire` unless there is work until then."""
+        """Call `retire`, unless `no_longer_idle` comes before."""
         self._retirement = asyncio.get_running_loop().call_later(seconds, retire)
 
     def no_longer_idle(self) -> None:
-        """It has work again, or ends."""
         if self._retirement is not None:
             self._retirement.cancel()
             self._retirement = None
 
     def kill(self) -> None:
-        """Kill it, and whatever it may have started."""
+        """Kill it, and the processes that it may have started."""
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -237,26 +227,20 @@ class _Worker:
 
 
 def _result(kind: bytes, answer: Any, task: Task) -> Any:
-    match kind:
-        case _ if kind == RESULT:
-            return answer
-        case _ if kind == REFUSED:
-            raise _refusal(*answer)
-        case _ if kind == EXCEEDED:
-            raise TooComplex("It takes more memory than one call may have.")
-        case _:
-            log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)
-            message = f"The task {task.value} failed."
-            raise RuntimeError(message)
-
-
-def _refusal(name: str, code: str, message: str, details: Mapping[str, Any] | None) -> QueryServerError:
-    """The domain error of that class and code. Those of tasks say everything in their message."""
-    kind = getattr(errors, name, QueryServerError)
-    error: QueryServerError = kind.__new__(kind)
-    QueryServerError.__init__(error, message, details=details)
-    error.code = code
-    return error
+    if kind == RESULT:
+        return answer
+    if kind == REFUSED:
+        name, code, message, details = answer
+        error_class = getattr(errors, name, QueryServerError)
+        error: QueryServerError = error_class.__new__(error_class)
+        QueryServerError.__init__(error, message, details=details)  # errors made of names have their message already
+        error.code = code
+        raise error
+    if kind == EXCEEDED:
+        raise TooComplex("It takes more memory than one call may have.")
+    log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)
+    message = f"The task {task.value} failed."
+    raise RuntimeError(message)
 
 
 def computing_of(settings: DesktopSettings) -> ProcessComputing:

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import orjson
 
+_PR_SET_PDEATHSIG = 1
+
 
 class Task(StrEnum):
-    """What can be computed."""
-
     FORMAT = "format"
     CHOOSE_STATEMENT = "choose_statement"
     FIRST_TO_EXPLAIN = "first_to_explain"
@@ -31,7 +31,7 @@ class Computing(Protocol):
     """Computes with limits of time and memory. One computation of a user runs at a time; users take turns."""
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
-        """What the task gives for `content`, as parsed JSON. `options` are JSON, too.
+        """The result of the task for `content`, as parsed JSON. `options` are JSON, too.
 
         When the caller is cancelled, the computation ends. Raises TooComplex (it needs more time or memory than a
         computation may have), TooManyRequests (the user has too many waiting), ServiceUnavailable, and the domain
@@ -41,18 +41,14 @@ class Computing(Protocol):
 
 
 HEAD = struct.Struct("<cLL")
-
-
 MAX_BYTES = 256 * 1024 * 1024
-
-
 TASK, RESULT, REFUSED, EXCEEDED, BROKEN = b"T", b"R", b"D", b"X", b"B"
 """A task; its result; a domain error; limits reached; an error of the program."""
 
 
-def frame(kind: bytes, told: object, content: bytes = b"") -> bytes:
+def frame(kind: bytes, value: object, content: bytes = b"") -> bytes:
     """The begin of a frame: its content follows."""
-    body = orjson.dumps(told)
+    body = orjson.dumps(value)
     return HEAD.pack(kind, len(body), len(content)) + body
 
 
@@ -61,22 +57,13 @@ def parsed(body: bytes) -> Any:
     return orjson.loads(body)
 
 
-_NICENESS = 10
-
-
-_OPEN_FILES = 64
-
-
-_PR_SET_PDEATHSIG = 1
-
-
 def limit_this_process(memory_bytes: int) -> None:
     """From now on this process has so much memory, yields the processor to others, writes no file, leaves no core, and
     ends with its parent.
     """
-    os.nice(_NICENESS)
+    os.nice(10)
     _limit(resource.RLIMIT_AS, memory_bytes)
-    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_NOFILE, 64)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
     if sys.platform == "linux":

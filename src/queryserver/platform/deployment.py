@@ -1,7 +1,7 @@
-"""Facts about the deployment as a whole: kept values, counts of calls, and sealing with a new key."""
+"""Facts about the deployment as a whole: stored values, counts of calls and statements, and sealing with a new key."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,12 +12,10 @@ from queryserver.platform.metrics import ServiceFacts
 class Sealer(Protocol):
     """Encrypts what the database must not show; the key is not in the database."""
 
-    def seal(self, secret: bytes) -> bytes:
-        """The encrypted form."""
-        ...
+    def seal(self, secret: bytes) -> bytes: ...
 
     def unseal(self, sealed: bytes) -> bytes:
-        """The secret. Raises ValueError when it was changed or its key is unknown."""
+        """Raises ValueError when it was changed or its key is unknown."""
         ...
 
 
@@ -28,7 +26,7 @@ _KEEP = """
 
 
 class FactRepository:
-    """Facts about this deployment."""
+    """Values that all servers share, by name."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -43,7 +41,7 @@ class FactRepository:
 # Sorted, so that two servers lock the rows they share in one order. A server whose clock is behind adds nothing.
 _ADD = """
 insert into request_counts as known (caller, minute, requests)
-select caller, $2, calls from unnest($1::text[], $3::int[]) as told (caller, calls) order by caller
+select caller, $2, calls from unnest($1::text[], $3::int[]) as given (caller, calls) order by caller
 on conflict (caller) do update set
     requests = case
         when known.minute = excluded.minute then known.requests + excluded.requests
@@ -67,7 +65,7 @@ class RequestCounts:
         return {row["caller"]: row["requests"] for row in rows}
 
     async def forget(self, *, before: int) -> None:
-        """Drop what was counted before that minute."""
+        """Delete the counts before that minute."""
         await self._database.execute("delete from request_counts where minute < $1", before)
 
 
@@ -75,11 +73,9 @@ _ACTIVE = """
 select dialect, state, count(*) as statements from statements where state in ('waiting', 'running') group by 1, 2
 """
 
-_RESULTS = "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
-
 
 class ServiceFactsReader:
-    """Asks the service database. Both read partial indexes and no more rows than there are active or stored."""
+    """Both queries read partial indexes and no more rows than there are active or stored statements."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -88,13 +84,15 @@ class ServiceFactsReader:
         """The facts of this moment. Raises DatabaseUnavailable."""
         active = await self._database.fetch(_ACTIVE)
         return ServiceFacts(
-            results_bytes=await self._database.value(_RESULTS),
+            results_bytes=await self._database.value(
+                "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
+            ),
             statements={(row["dialect"], row["state"]): row["statements"] for row in active},
         )
 
 
 # A login sees the addresses of its own connections; a socket and loopback are the same host.
-_LOOK = """
+_DEPLOYMENT = """
     select
         exists (select from pg_extension where extname = 'pg_trgm') as has_trigrams,
         (
@@ -110,36 +108,34 @@ _LOOK = """
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What the database knows about its users."""
+    """`hosts`: machines from which servers and commands are connected; `connectors`: ids of the stored ones.
+
+    `history_entries` are counted up to a limit.
+    """
 
     has_trigrams: bool
     hosts: int
-    """From how many machines servers and commands are connected."""
     history_entries: int
-    """Counted up to a limit."""
     connectors: frozenset[int]
-    """Ids of stored ones."""
 
 
-async def look_at(database: Database, *, count_up_to: int) -> Deployment:
-    """As it is now. Raises DatabaseUnavailable."""
-    row = await database.row(_LOOK, count_up_to)
+async def read_deployment(database: Database, *, count_up_to: int) -> Deployment:
+    """Raises DatabaseUnavailable."""
+    row = await database.row(_DEPLOYMENT, count_up_to)
     assert row is not None  # noqa: S101 a select without `from` gives one row
     return Deployment(row["has_trigrams"], row["hosts"], row["history_entries"], frozenset(row["connectors"]))
 
 
-_BATCH = 500
-
-
 @dataclass(frozen=True, slots=True)
 class Resealed:
-    """How many secrets were encrypted anew, and how many could not be opened, for their key is unknown."""
+    """How many secrets were encrypted anew, and how many could not be opened, because their key is unknown."""
 
     done: int
     lost: int
 
 
-# Table, its key, the column, and what is still needed: what is closed or ended is never opened again.
+_BATCH = 500
+# Table, its key, the column, and the rows that are still needed: closed sessions are never opened again.
 _PLACES = (
     ("sessions", "id", "bigint", "sealed_credentials", "closed_at is null"),
     ("statements", "id", "uuid", "sealed_token", "true"),
@@ -148,13 +144,13 @@ _PLACES = (
 
 
 class Resealing:
-    """Goes through everything that other tables keep sealed; servers may be at work meanwhile."""
+    """Seals all secrets of other tables with the present key; servers may be at work meanwhile."""
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
         self._database = database
         self._sealer = sealer
 
-    async def everything(self) -> Resealed:
+    async def reseal(self) -> Resealed:
         """Reads in batches; a value that changed since it was read was sealed with the present key anyway."""
         done = lost = 0
         for table, key, kind, column, needed in _PLACES:
@@ -166,35 +162,25 @@ class Resealing:
             update = f"update {table} set {column} = $3 where {key} = $1 and {column} = $2"
             while rows := await self._database.fetch(select, last):
                 for row in rows:
-                    anew = self._anew(row["sealed"])
-                    lost += anew is None
-                    if anew is not None:
-                        done += await self._database.execute(update, row[key], row["sealed"], anew)
+                    try:
+                        resealed = self._resealed(row["sealed"])
+                    except ValueError:
+                        lost += 1
+                    else:
+                        done += await self._database.execute(update, row[key], row["sealed"], resealed)
                 last = rows[-1][key]
         return Resealed(done, lost)
 
     async def know_key(self, name: str, fingerprint: str) -> None:
-        """Let the database belong to the present key: from now on the former ones may be forgotten."""
+        """Record the present key: from now on the former ones may be removed from the settings."""
         await self._database.execute(
             "insert into facts (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",
             name,
             fingerprint,
         )
 
-    def _anew(self, sealed: bytes | str) -> bytes | str | None:
-        return _as_text(sealed, self._reseal) if isinstance(sealed, str) else self._reseal(sealed)
-
-    def _reseal(self, sealed: bytes) -> bytes | None:
-        try:
-            return self._sealer.seal(self._sealer.unseal(sealed))
-        except ValueError:
-            return None
-
-
-def _as_text(sealed: str, reseal: Callable[[bytes], bytes | None]) -> str | None:
-    """Marks of statements are kept as base64."""
-    try:
-        anew = reseal(b64decode(sealed, validate=True))
-    except ValueError:
-        return None
-    return b64encode(anew).decode() if anew is not None else None
+    def _resealed(self, sealed: bytes | str) -> bytes | str:
+        """Marks of statements are kept as base64. Raises ValueError."""
+        if isinstance(sealed, str):
+            return b64encode(self._sealer.seal(self._sealer.unseal(b64decode(sealed, validate=True)))).decode()
+        return self._sealer.seal(self._sealer.unseal(sealed))

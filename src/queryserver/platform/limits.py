@@ -24,20 +24,19 @@ log = structlog.get_logger(__name__)
 
 # Below a second, disks do not change enough to pay for a call of the system with each piece of a file.
 _KEPT_S = 1.0
+# Files, engines and the service database also need descriptors: a fifth of the limit, at least these.
+_OTHER_DESCRIPTORS = 256
+_RETRY_AFTER = timedelta(seconds=2)
 
 
 class DiskUsage(Protocol):
     """Sizes of a file system in bytes, as `shutil.disk_usage` gives them."""
 
     @property
-    def total(self) -> int:
-        """All of it."""
-        ...
+    def total(self) -> int: ...
 
     @property
-    def free(self) -> int:
-        """What this process may still use."""
-        ...
+    def free(self) -> int: ...
 
 
 class DiskFloor:
@@ -63,7 +62,6 @@ class DiskFloor:
 
     @property
     def is_off(self) -> bool:
-        """Whether there is no floor."""
         return self._percent <= 0 and self._min_bytes <= 0
 
     def room(self, directory: Path, *, anew: bool = False) -> int:
@@ -85,7 +83,7 @@ class DiskFloor:
     def require(self, directory: Path, size_bytes: int = 0, *, anew: bool = False) -> None:
         """Refuse to write `size_bytes` more below `directory`. Blocks, as `room`. Raises InsufficientStorage.
 
-        A file system that cannot be measured refuses nothing: the write itself reports what is wrong.
+        A file system that cannot be measured refuses nothing: the write itself reports the problem.
         """
         if self.is_off:
             return
@@ -98,17 +96,12 @@ class DiskFloor:
 
 
 NO_FLOOR = DiskFloor()
-"""Refuses nothing."""
 
 
 def disk_floor(settings: Settings) -> DiskFloor:
-    """What every writer of this machine keeps to."""
+    """The floor of the settings, for all writers of this machine."""
     desktop = settings.desktop
     return DiskFloor(percent=desktop.min_free_percent, min_bytes=desktop.min_free_bytes)
-
-
-# Files, engines and the service database also need descriptors: a fifth of the limit, at least these.
-_OTHER_DESCRIPTORS = 256
 
 
 def affordable_connections(*, at_most: bool = False) -> int:
@@ -135,12 +128,6 @@ def raise_file_limit(max_connections: int) -> None:
         )
 
 
-_RETRY_AFTER = timedelta(seconds=2)
-
-MAX_WAITING = 16
-WAIT_S = 60.0
-
-
 class FairPlaces:
     """`places` in all, at most `per_user` of them for one user. For one event loop.
 
@@ -154,8 +141,8 @@ class FairPlaces:
         places: int,
         *,
         per_user: int = 1,
-        max_waiting: int | None = MAX_WAITING,
-        wait_s: float | None = WAIT_S,
+        max_waiting: int | None = 16,
+        wait_s: float | None = 60.0,
     ) -> None:
         self._free = places
         self._per_user = per_user
@@ -205,16 +192,14 @@ class FairPlaces:
 
     @property
     def waiting(self) -> int:
-        """Calls in line."""
         return sum(not turn.done() for line in self._lines.values() for turn in line)
 
     @property
     def is_unused(self) -> bool:
-        """No place is held and no call waits."""
         return not self._held and not self.waiting
 
     def _leave(self, user_id: int, turn: "asyncio.Future[None]") -> None:
-        """A call that was given its place in the very moment in which it gave up has to give it back."""
+        """A call that got its place in the moment of its timeout has to give it back."""
         if turn.done() and not turn.cancelled():
             self.give_back(user_id)
         else:
@@ -225,21 +210,20 @@ class FairPlaces:
             self._assign()
 
     def held(self, user_id: int) -> int:
-        """Places of one user."""
         return self._held[user_id]
 
     def _assign(self) -> None:
-        while self._free and (user_id := self._next_user()) is not None:
+        self._forget_empty_lines()
+        while self._free:
+            waiting = [user_id for user_id in self._lines if self._held[user_id] < self._per_user]
+            if not waiting:
+                break
+            user_id = min(waiting, key=lambda one: (self._held[one], self._last_turns.get(one, -1)))
             self._free -= 1
             self._held[user_id] += 1
             self._last_turns[user_id] = next(self._turns)
             self._lines[user_id].popleft().set_result(None)
-        self._forget_empty_lines()
-
-    def _next_user(self) -> int | None:
-        self._forget_empty_lines()
-        waiting = [user_id for user_id in self._lines if self._held[user_id] < self._per_user]
-        return min(waiting, key=lambda user_id: (self._held[user_id], self._last_turns.get(user_id, -1)), default=None)
+            self._forget_empty_lines()
 
     def _forget(self, user_id: int) -> None:
         if not self._held[user_id] and user_id not in self._lines:
@@ -265,7 +249,6 @@ class Slots:
 
     @asynccontextmanager
     async def slot(self, connector: str, user_id: int) -> AsyncGenerator[None]:
-        """Inside, one of the places is taken."""
         places = self._connectors.get(connector)
         if places is None:
             places = self._connectors[connector] = FairPlaces(
@@ -277,9 +260,6 @@ class Slots:
         finally:
             if places.is_unused:
                 self._connectors.pop(connector, None)
-
-
-BYTE_BUDGET_WAIT_S = 30.0
 
 
 class Held:
@@ -298,7 +278,7 @@ class Held:
             self._budget.give_back(self.user_id, freed)
 
     def grow(self, size_bytes: int) -> bool:
-        """Use more, if that is possible at once: who waits with bytes in hand could wait for ever."""
+        """Use more, if that is possible at once: waiting with bytes in hand could last for ever."""
         return size_bytes <= self.size_bytes or self._budget.extend(self, size_bytes - self.size_bytes)
 
     def release(self) -> None:
@@ -307,7 +287,7 @@ class Held:
 
     def __del__(self) -> None:
         if self.size_bytes:
-            # Objects may be collected in any thread; a loop that is closed has nobody waiting.
+            # Objects may be collected in any thread; in a closed loop no call waits.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._budget.give_back, self.user_id, self.size_bytes)
 
@@ -323,10 +303,10 @@ class ByteBudget:
     """`max_bytes` in use at a time, at most half of them by one user. Only for one event loop.
 
     Callers are served in the order of their calls; one whose own share is used up does not hold up other users.
-    What is asked for beyond a share is cut to it, so that one call alone can always go on.
+    A request above a share is cut to it, so that one call alone can always go on.
     """
 
-    def __init__(self, max_bytes: int, *, wait_s: float = BYTE_BUDGET_WAIT_S) -> None:
+    def __init__(self, max_bytes: int, *, wait_s: float = 30.0) -> None:
         self._max_bytes = max_bytes
         self._share = max(max_bytes // 2, 1)
         self._wait_s = wait_s
@@ -336,12 +316,10 @@ class ByteBudget:
 
     @property
     def used_bytes(self) -> int:
-        """In use now."""
         return self._used
 
     @property
     def waiting(self) -> int:
-        """Calls in line."""
         return sum(not one.turn.done() for one in self._line)
 
     async def hold(self, user_id: int, size_bytes: int) -> Held:
@@ -365,14 +343,14 @@ class ByteBudget:
         """Whether `held` could become so much larger."""
         more_bytes = min(more_bytes, self._share - held.size_bytes)
         if more_bytes > 0:
-            if not self._has_room(held.user_id, more_bytes):
+            share = self._by_user[held.user_id] + more_bytes
+            if self.waiting or more_bytes > self._max_bytes - self._used or share > self._share:
                 return False
             self._take(held.user_id, more_bytes)
             held.size_bytes += more_bytes
         return True
 
     def give_back(self, user_id: int, size_bytes: int) -> None:
-        """From now on so much less is in use."""
         self._used -= size_bytes
         self._by_user[user_id] -= size_bytes
         if not self._by_user[user_id]:
@@ -380,7 +358,7 @@ class ByteBudget:
         self._assign()
 
     def _leave(self, waiting: _Waiting) -> None:
-        """A call that was served in the moment in which it gave up has to give its bytes back."""
+        """A call that was served in the moment of its timeout has to give its bytes back."""
         if waiting.turn.done() and not waiting.turn.cancelled():
             waiting.turn.result().release()
         waiting.turn.cancel()
@@ -392,7 +370,7 @@ class ByteBudget:
         for one in self._line:
             if one.turn.done():
                 continue
-            if not self._has_share(one):
+            if self._by_user[one.user_id] + one.size_bytes > self._share:
                 left.append(one)
             elif is_blocked or one.size_bytes > self._max_bytes - self._used:
                 # Its turn comes as soon as bytes are free: later calls do not take them away.
@@ -403,13 +381,6 @@ class ByteBudget:
                 one.turn.set_result(Held(self, one.user_id, one.size_bytes))
         self._line = left
 
-    def _has_share(self, one: _Waiting) -> bool:
-        return self._by_user[one.user_id] + one.size_bytes <= self._share
-
-    def _has_room(self, user_id: int, size_bytes: int) -> bool:
-        free = self._max_bytes - self._used
-        return not self.waiting and size_bytes <= free and self._by_user[user_id] + size_bytes <= self._share
-
     def _take(self, user_id: int, size_bytes: int) -> None:
         self._used += size_bytes
         self._by_user[user_id] += size_bytes
@@ -419,22 +390,17 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-def _one(_value: object) -> int:
-    return 1
-
-
 class LruCache(Generic[K, V]):
     """At most `most` values, or with `weigh` so much weight; the least recently used go first.
 
-    A value is gone `life_s` after it was put, however often it was used. The newest `least` values stay whatever they
-    weigh.
+    A value is gone `life_s` after it was put, however often it was used. The newest `least` values always stay.
     """
 
     def __init__(
         self,
         most: int,
         *,
-        weigh: Callable[[V], int] = _one,
+        weigh: Callable[[V], int] = lambda _: 1,
         least: int = 0,
         life_s: float = float("inf"),
         clock: Callable[[], float] = time.monotonic,
@@ -481,12 +447,10 @@ class LruCache(Generic[K, V]):
         return kept[0]
 
     def clear(self) -> None:
-        """Take everything out."""
         self._kept.clear()
         self._weight = 0
 
     def __iter__(self) -> Iterator[K]:
-        """The keys, least recently used first."""
         return iter(self._kept)
 
     def __contains__(self, key: K) -> bool:

@@ -1,4 +1,4 @@
-"""The log: one line per event, with the ids of its call and statement, without secrets."""
+"""The log: redaction, form of lines, audit events, log files, and where all of it goes (`configure_logging`)."""
 
 import atexit
 import fcntl
@@ -28,6 +28,14 @@ from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.desktop import LoggingSettings
 
 MASK = "********"
+FIELDS = "event_fields"
+"""Attribute of a record that holds the fields of a structlog event."""
+AUDIT_LOGGER = "queryserver.audit"
+ACCESS_LOGGER = "queryserver.access"
+TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
+"""Loggers that report each call and each connection; below DEBUG that is noise."""
+KEPT_BYTES = 1024 * 1024
+"""Of the newest lines in memory, and at most read of a file."""
 
 # Longer texts are cut: a log is no place for them, and patterns take their time.
 MOST_CHARACTERS = 32 * 1024
@@ -64,7 +72,6 @@ class Redactor:
         self._extra = [re.compile(pattern) for pattern in extra]
 
     def __call__(self, line: str) -> str:
-        """The line without secrets."""
         if len(line) > MOST_CHARACTERS:
             line = f"{line[:MOST_CHARACTERS]}… ({len(line)} characters)"
         for pattern, masked in _OTHERS:
@@ -84,18 +91,10 @@ def _masked_value(found: re.Match[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with everything that does not print as an escape; a line stays a line."""
-    return text if text.isprintable() else "".join(map(_visible, text))
-
-
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")
-
-
-FIELDS = "event_fields"
-"""Attribute of a record that holds the fields of a structlog event."""
+    """The text with an escape for each character that does not print; a line stays a line."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
 
 
 class LineFormatter(logging.Formatter):
@@ -107,11 +106,12 @@ class LineFormatter(logging.Formatter):
         self._redact = redact
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
         # A context has no order of its own.
         ids = dict(sorted(structlog.contextvars.get_contextvars().items()))
         fields: Mapping[str, Any] = {**ids, **getattr(record, FIELDS, {})}
-        return self._redact(self._write(record, fields, _trace(record)))
+        error = record.exc_info[1] if record.exc_info else None
+        trace = "".join(traceback.format_exception(error)).rstrip() if error is not None else ""
+        return self._redact(self._write(record, fields, trace))
 
 
 def _text(record: logging.LogRecord, fields: Mapping[str, Any], trace: str) -> str:
@@ -130,7 +130,7 @@ def _json(record: logging.LogRecord, fields: Mapping[str, Any], trace: str) -> s
         **fields,
         **({"exception": trace} if trace else {}),
     }
-    # Only ASCII: whatever a caller sent, each byte of the log prints.
+    # Only ASCII: each byte of the log prints.
     return json.dumps(line, default=str)
 
 
@@ -144,48 +144,34 @@ def _value(value: Any) -> str:
     return escaped(json.dumps(text, ensure_ascii=False) if not text or " " in text or '"' in text else text)
 
 
-def _trace(record: logging.LogRecord) -> str:
-    if not record.exc_info or record.exc_info[1] is None:
-        return ""
-    return "".join(traceback.format_exception(record.exc_info[1])).rstrip()
-
-
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One thing that somebody did, or was refused. Never holds a secret, nor the text of a statement."""
+    """One action of a user, done or refused. Never holds a secret, nor the text of a statement.
+
+    `user`: the caller; at a login, the name as given. `operation`: such as `storage.delete`. `path`: in normal form;
+    `subject`: a changed or used object that is no file. `outcome`: `ok`, or the code of the error. `facts`: further
+    ones by name, such as `operation_id`.
+    """
 
     user: str
-    """Who called; at a login, the name as given."""
     effective_user: str
-    """As whom it was done."""
     operation: str
-    """Such as `storage.delete`."""
     path: str
-    """Normal form; empty where there is none."""
     outcome: str
-    """`ok`, or the code of the error."""
     size_bytes: int | None = None
     client: str = ""
-    """Address of the caller, where it matters."""
     subject: str = ""
-    """What was changed or used, where that is no file: a user, a group, a connector."""
     facts: Mapping[str, str | int] = field(default_factory=lambda: MappingProxyType({}))
-    """Further ones by name, such as `operation_id`."""
 
 
 class Audit(Protocol):
     """Writes audit events; never fails a call."""
 
-    def record(self, event: AuditEvent) -> None:
-        """Write one event."""
-        ...
-
-
-AUDIT_LOGGER = "queryserver.audit"
+    def record(self, event: AuditEvent) -> None: ...
 
 
 class AuditLog:
-    """Audit events as lines of the logger `queryserver.audit`; where they go is a matter of `configure_logging`.
+    """Audit events as lines of the logger `queryserver.audit`.
 
     Both forms of lines escape what does not print, so that no name or path makes a line of its own (Rule T29).
     """
@@ -213,11 +199,11 @@ OK = "ok"
 _LONGEST = 150
 _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
 BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
-"""Of changes that nobody ordered with a command: the server makes them when somebody comes."""
+"""Of changes that the server makes by itself, such as at a login."""
 
 
 class AuditTrail:
-    """Writes one event for each thing that was done, or refused."""
+    """Writes one event for each action, done or refused."""
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
@@ -251,7 +237,7 @@ class AuditTrail:
     def event(
         self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
-        """One event for what is done inside; its outcome is `ok`, the code of the error, or `interrupted`."""
+        """One event for the work inside; its outcome is `ok`, the code of the error, or `interrupted`."""
         outcome = "interrupted"
         try:
             yield
@@ -266,7 +252,7 @@ class AuditTrail:
     def failures(
         self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
-        """One event when what is done inside fails, with the code of the error; none when it ends or is interrupted."""
+        """One event when the work inside fails, with the code of the error; none when it ends or is interrupted."""
         try:
             yield
         except Exception as error:  # the event of a fault of ours is written, too
@@ -278,17 +264,16 @@ def _code_of(error: Exception) -> str:
     return error.code if isinstance(error, QueryServerError) else QueryServerError.code
 
 
-class _Unheard:
+class _NoAudit:
     def record(self, event: AuditEvent) -> None:
         del event
 
 
-UNHEARD = AuditTrail(_Unheard())
-"""Keeps nothing: for commands that change nothing."""
-
+NO_AUDIT = AuditTrail(_NoAudit())
+"""For commands that change nothing."""
 
 AUDIT: Audit = AuditLog()
-"""The one that all services write to; `configure_logging` says which file that is."""
+"""For all services; its file is set by `configure_logging`."""
 
 
 class SharedLogFile(RotatingFileHandler):
@@ -304,7 +289,7 @@ class SharedLogFile(RotatingFileHandler):
         return open(self.baseFilename, "a", encoding=self.encoding, errors=self.errors, opener=_private)
 
     def shouldRollover(self, record: LogRecord) -> bool:  # noqa: N802 the name of the standard library
-        """Whether the line would not fit any more. When another process put the file aside, the new one is opened."""
+        """Also opens the new file when another process has put the old one aside."""
         if not self._is_current():
             self._reopen()
         return bool(super().shouldRollover(record))
@@ -336,10 +321,6 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o640)
 
 
-KEPT_BYTES = 1024 * 1024
-"""What the memory holds, and what is read of a file at most."""
-
-
 class RecentLines(logging.Handler):
     """Keeps the newest lines of this process as they were written, up to a number of bytes."""
 
@@ -351,7 +332,7 @@ class RecentLines(logging.Handler):
         self._guard = Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by the thread that writes: the line is formed and clean."""
+        """Called by the thread that writes, with the formed line."""
         line = f"{record.getMessage()}\n".encode(errors="backslashreplace")
         with self._guard:
             self._records.append(line)
@@ -367,7 +348,7 @@ class RecentLines(logging.Handler):
 
 
 RECENT = RecentLines()
-"""Of this process; `configure_logging` feeds it where there is no file."""
+"""Of this process, while there is no file."""
 
 
 def tail_of(file: Path | None, max_bytes: int) -> bytes:
@@ -376,45 +357,40 @@ def tail_of(file: Path | None, max_bytes: int) -> bytes:
         return RECENT.tail(max_bytes)
     with file.open("rb") as stream:
         size = stream.seek(0, 2)
-        # One byte more tells whether the first line is whole.
+        # One byte more shows whether the first line is whole.
         begin = max(0, size - max_bytes - 1)
         stream.seek(begin)
         return _whole_lines(stream.read(max_bytes + 1), is_begin=size <= max_bytes)
 
 
 def _whole_lines(content: bytes, *, is_begin: bool) -> bytes:
-    """Without what stands before the first line end, unless the log begins here, and after the last one."""
+    """Without the part before the first line end, unless the log begins here, and the part after the last one."""
     content = content[: content.rfind(b"\n") + 1]
     return content if is_begin else content[content.find(b"\n") + 1 :]
 
 
-ACCESS_LOGGER = "queryserver.access"
-
-_logger = logging.getLogger(ACCESS_LOGGER)
-
-
 def log_call(fields: Mapping[str, object]) -> None:
-    """Write one line; where to is a matter of `configure_logging`."""
-    _logger.info("call", extra={FIELDS: fields})
+    """Write one line of the access log."""
+    logging.getLogger(ACCESS_LOGGER).info("call", extra={FIELDS: fields})
 
 
-# A terminal or pipe that nobody reads must not hold up the server: beyond this many waiting lines they are dropped.
+# A blocked terminal or pipe must not hold up the server: beyond this many waiting lines they are dropped.
 _MOST_WAITING = 10_000
-
-TALKATIVE = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
-"""Loggers that tell of each call and each connection; below DEBUG that is noise."""
 
 _writers: list[QueueListener] = []
 
 
 def configure_logging(settings: LoggingSettings) -> None:
-    """Send all logs of this process where the settings say. Called again, it replaces what was set before.
+    """Send all logs of this process to the places of the settings. A further call replaces the former places.
 
-    Lines are formed by whoever logs and written by a thread, so that no disk or terminal holds up the event loop.
+    Lines are formed by the caller and written by a thread, so that no disk or terminal holds up the event loop.
     """
     stop_logging()
     entrance = _entrance(settings, settings.format, settings.file)
-    _connect(entrance, settings.level)
+    _replace_handlers(logging.getLogger(), entrance, settings.level)
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(settings.level if settings.level == "DEBUG" else "WARNING")
+    logging.captureWarnings(capture=True)
     # Events of the audit are written at every level of the log, and once.
     audit = entrance if settings.audit_file is None else _entrance(settings, "json", settings.audit_file)
     _replace_handlers(logging.getLogger(AUDIT_LOGGER), audit, "INFO").propagate = False
@@ -431,7 +407,7 @@ def configure_logging(settings: LoggingSettings) -> None:
 
 
 def stop_logging() -> None:
-    """Write what is waiting, and stop writing."""
+    """Write the waiting lines, and stop writing."""
     while _writers:
         writer = _writers.pop()
         writer.stop()
@@ -460,7 +436,7 @@ class _Entrance(QueueHandler):
 
 
 def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _Entrance:
-    """Where lines of that form are handed over to a thread that writes them."""
+    """The queue of lines of that form, with a thread that writes them."""
     waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
     entrance = _Entrance(waiting)
     entrance.setFormatter(LineFormatter(form, Redactor(settings.redact)))
@@ -473,13 +449,6 @@ def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Pa
     writer.start()
     _writers.append(writer)
     return entrance
-
-
-def _connect(entrance: logging.Handler, level: str) -> None:
-    _replace_handlers(logging.getLogger(), entrance, level)
-    for name in TALKATIVE:
-        logging.getLogger(name).setLevel(level if level == "DEBUG" else "WARNING")
-    logging.captureWarnings(capture=True)
 
 
 def _replace_handlers(logger: logging.Logger, entrance: logging.Handler, level: str) -> logging.Logger:

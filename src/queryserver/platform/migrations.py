@@ -24,7 +24,7 @@ _LIMIT_S = 3600
 
 
 def newest_revision() -> str:
-    """The schema version that this program was written for."""
+    """The schema version of this program."""
     return max(_revisions())
 
 

@@ -1,4 +1,4 @@
-"""Single exchanges over HTTP with servers that are no SQL engines: key servers, catalogues.
+"""Outbound connections: exchanges over HTTP with key servers and catalogues, and the guard of blocking drivers.
 
 The name is resolved once and the connection goes to a checked address (Contract platform 5.11: Hosts); certificates are
 verified for the name. No redirects, no proxies of the environment, no cookies; an answer has a limit of bytes and time.
@@ -23,11 +23,13 @@ import httpx
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, HttpServer, literal_address
 
+_REFUSED = "The data source led to an address that connections are not allowed to."
+_MOST_LINKS = 50  # of an error to its causes; real ones have a handful
 _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4, keepalive_expiry=15.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HttpRequest:
     """One request. `url` holds no login; `max_bytes` bounds the answer, `within_s` the whole exchange."""
 
     url: str
@@ -39,15 +41,15 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer, whatever its status."""
+class HttpAnswer:
+    """The answer, with any status."""
 
     status: int
     content_type: str
     body: bytes
 
 
-class Exchanges:
+class HttpExchanges:
     """Connections that are kept for further exchanges, until the `async with` ends."""
 
     def __init__(self, rules: AddressRules, *, authorities: Path | None = None, verify: bool = True) -> None:
@@ -65,36 +67,36 @@ class Exchanges:
         if transport is not None:
             await transport.aclose()
 
-    async def send(self, asked: Asked) -> Answered:
+    async def send(self, sent: HttpRequest) -> HttpAnswer:
         """The answer of the first permitted address that takes the connection.
 
         Raises EngineUnavailable: no permitted address, no connection, no whole answer within the limits.
         """
-        server = HttpServer(asked.url)
+        server = HttpServer(sent.url)
         try:
-            async with asyncio.timeout(asked.within_s):
+            async with asyncio.timeout(sent.within_s):
                 last = EngineUnavailable(f"No connection to {server.host} could be made.")
                 for ip in await self._rules.resolve(server.host, server.port):
                     try:
-                        return await self._exchange(asked, server, ip)
+                        return await self._exchange(sent, server, ip)
                     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
                         last = EngineUnavailable(_reason(server, error))
                 raise last
         except TimeoutError:
             raise EngineUnavailable(f"{server.host} did not answer in time.") from None
 
-    async def _exchange(self, asked: Asked, server: HttpServer, ip: str) -> Answered:
-        url = httpx.URL(asked.url)
+    async def _exchange(self, sent: HttpRequest, server: HttpServer, ip: str) -> HttpAnswer:
+        url = httpx.URL(sent.url)
         request = httpx.Request(
-            asked.method,
+            sent.method,
             url.copy_with(host=ip),
-            headers={"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", **asked.headers},
-            content=asked.content or None,
-            extensions={"timeout": {"connect": asked.within_s, "pool": asked.within_s}, "sni_hostname": server.host},
+            headers={"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", **sent.headers},
+            content=sent.content or None,
+            extensions={"timeout": {"connect": sent.within_s, "pool": sent.within_s}, "sni_hostname": server.host},
         )
         try:
             response = await (await self._opened()).handle_async_request(request)
-            return await _whole(response, request, asked.max_bytes, server)
+            return await _whole(response, request, sent.max_bytes, server)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout):
             raise
         except httpx.TransportError as error:
@@ -115,7 +117,7 @@ class Exchanges:
         return context
 
 
-async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: int, server: HttpServer) -> Answered:
+async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: int, server: HttpServer) -> HttpAnswer:
     response.request = request
     pieces, size = list[bytes](), 0
     try:
@@ -128,23 +130,17 @@ async def _whole(response: httpx.Response, request: httpx.Request, max_bytes: in
         raise EngineUnavailable(_reason(server, error)) from error
     finally:
         await response.aclose()
-    return Answered(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
+    return HttpAnswer(response.status_code, response.headers.get("content-type", ""), b"".join(pieces))
 
 
 def _reason(server: HttpServer, error: Exception) -> str:
-    """What is told: the host that the operator named, and the kind of the failure."""
+    """Only the host, which the operator named, and the kind of the failure."""
     kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
     return f"No answer of {server.host}: {kind}."
 
 
-_INTERNET = frozenset({socket.AF_INET, socket.AF_INET6})
-_REFUSED = "The data source led to an address that connections are not allowed to."
-_MOST_LINKS = 50
-"""Of an error to what it came of; real ones have a handful."""
-
-
 class _Refusal(ConnectionRefusedError):
-    """What a refused connection raises: known again in whatever a driver makes of it."""
+    """A refused connection: recognized inside the errors that drivers make of it."""
 
 
 @dataclass(slots=True)
@@ -156,22 +152,20 @@ class _Call:
     """About its last connection."""
 
 
-class _Here(threading.local):
-    """What goes on in this thread."""
-
+class _ThisThread(threading.local):
     call: _Call | None = None
 
 
-_here = _Here()
+_this_thread = _ThisThread()
 _installing = threading.Lock()
 _installed: list[bool] = []
 
 
 def install_guard() -> None:
-    """Listen to the connections of this process. Once is enough; a process cannot be rid of it."""
+    """Install the audit hook for connections, once; a process cannot remove it."""
     with _installing:
         if not _installed:
-            sys.addaudithook(_heard)
+            sys.addaudithook(_audit)
             _installed.append(True)
 
 
@@ -179,58 +173,55 @@ def install_guard() -> None:
 def guarded(rules: AddressRules) -> Generator[None]:
     """Around a call that blocks: it connects only to where `rules` permit, as long as it stays in this thread.
 
-    To the call a refused connection looks like one that the host refused. Raises HostRefused when the call fails
+    For the call, the host has refused the connection. Raises HostRefused when the call fails
     over it, not when it fails over something else later. Needs `install_guard`.
     """
-    outer, call = _here.call, _Call(rules)
-    _here.call = call
+    outer, call = _this_thread.call, _Call(rules)
+    _this_thread.call = call
     try:
         yield
-    except EngineError:  # an error of ours says what it is; a guard within this one may have made it of a refusal
+    except EngineError:  # already translated, perhaps by a guard within this one
         raise
     except Exception as error:  # drivers wrap a refused connection in errors of any class
         if _is_over_refusal(error, call):
             raise HostRefused(_REFUSED) from error
         raise
     finally:
-        _here.call = outer
+        _this_thread.call = outer
 
 
-def _heard(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook. It hears every event of the process: those of others must cost next to nothing."""
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    """The audit hook. It gets every event of the process: others than connections must cost next to nothing."""
     if event != "socket.connect":
         return
-    call = _here.call
+    call = _this_thread.call
     if call is None:
         return
     connecting, address = args
-    _here.call = None  # the rules themselves connect a socket, to learn which addresses are of this machine
+    _this_thread.call = None  # the rules themselves connect a socket, to learn which addresses are of this machine
     try:
         call.was_refused = not _permits(call.rules, connecting.family, address)
     finally:
-        _here.call = call
+        _this_thread.call = call
     if call.was_refused:
         raise _Refusal(errno.ECONNREFUSED, _REFUSED)
 
 
 def _is_over_refusal(error: BaseException, call: _Call) -> bool:
-    """Whether a call failed over a refused connection: drivers go on without some, such as one that asks for updates.
+    """Whether a call failed over a refused connection: drivers go on without some, such as one for updates.
 
     A refusal that an error holds decides. One that was merely being handled when the error came up, and our text
     without a refusal (asyncio makes one error of several so), count as long as no connection was permitted since.
     """
     return any(
-        isinstance(one, _Refusal) or (call.was_refused and _tells_refusal(one))
+        isinstance(one, _Refusal)
+        or (call.was_refused and any(isinstance(part, str) and _REFUSED in part for part in one.args))
         for one in _links(error, with_context=call.was_refused)
     )
 
 
-def _tells_refusal(error: BaseException) -> bool:
-    return any(isinstance(part, str) and _REFUSED in part for part in error.args)
-
-
 def _links(error: BaseException, *, with_context: bool) -> Iterator[BaseException]:
-    """An error and those that it holds: as its cause, in attributes such as `orig` and `reason`, as arguments."""
+    """An error and the errors that it holds: cause, attributes such as `orig` and `reason`, arguments."""
     ahead, seen = deque[Any]([error]), set[int]()
     while ahead and len(seen) < _MOST_LINKS:
         one = ahead.popleft()
@@ -246,8 +237,8 @@ def _links(error: BaseException, *, with_context: bool) -> Iterator[BaseExceptio
 
 
 def _permits(rules: AddressRules, family: int, address: Any) -> bool:
-    """No sockets of this machine; and no names, whose address nobody could have checked."""
-    if family not in _INTERNET:
+    """No sockets of this machine, and no names, whose addresses were not checked."""
+    if family not in (socket.AF_INET, socket.AF_INET6):
         return False
     host, port = address[:2]
     literal = literal_address(host if isinstance(host, str) else bytes(host).decode("latin-1"))

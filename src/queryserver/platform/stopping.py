@@ -12,31 +12,27 @@ import structlog
 
 from queryserver.platform.logs import stop_logging
 
+log = structlog.get_logger(__name__)
+
 STATEMENTS_STOPPED_WITHIN_S = 5.0
 """After the grace: for engines to confirm that the statements still running were canceled."""
-
 STATEMENTS_RECORDED_WITHIN_S = 1.5
 """For the end of the statements whose engine did not confirm."""
-
 SESSIONS_CLOSED_WITHIN_S = 1.5
 """For engine sessions, and for the leases of this process."""
-
 CALLS_ANSWERED_WITHIN_S = 3.0
 """For calls that are still under way when statements have used up the grace."""
-
 ENGINES_CLOSED_WITHIN_S = 2.0
 """For connections, and for threads inside drivers."""
-
 REST_S = 15.0
-"""Everything after the grace, with what else is closed. The process ends then, whatever still runs in it."""
-
-
-log = structlog.get_logger(__name__)
+"""For all steps after the grace together. Then the process ends, with all that still runs in it."""
+_LOG_WITHIN_S = 1.0
+_CHECK_EVERY_S = 0.1
 
 
 @contextmanager
 def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]:
-    """One line about a step of the stop, when it is over: how long it took, and how long it may take."""
+    """Log the duration of a step of the stop, and its limit."""
     started = time.monotonic()
     try:
         yield
@@ -45,22 +41,8 @@ def stop_step(step: str, *, within_s: float, **facts: object) -> Generator[None]
         log.info("stop", step=step, seconds=seconds, limit_s=within_s, **facts)
 
 
-_LOG_WITHIN_S = 1.0
-_LOOK_EVERY_S = 0.1
-
-stopping_log = logging.getLogger(__name__)
-
-
-def _leave() -> None:
-    """End the process without waiting for its threads: one inside a driver may never come back."""
-    writing = threading.Thread(target=stop_logging, daemon=True)
-    writing.start()
-    writing.join(_LOG_WITHIN_S)
-    os._exit(0)
-
-
 class StopClock:
-    """Ends the process at a time that is set when it is told to stop. It may be moved forward, never back."""
+    """Ends the process at a time that is set at the signal to stop. It may be moved forward, never back."""
 
     def __init__(self) -> None:
         self._ends_at = math.inf
@@ -75,8 +57,13 @@ class StopClock:
 
     def _watch(self) -> None:
         while time.monotonic() < self._ends_at:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CHECK_EVERY_S)
         ours = threading.current_thread()
         busy = sorted({one.name for one in threading.enumerate() if one is not ours and not one.daemon})
-        stopping_log.error("The stop takes too long: the process ends now. Threads at work: %s", ", ".join(busy))
-        _leave()
+        logging.getLogger(__name__).error(
+            "The stop takes too long: the process ends now. Threads at work: %s", ", ".join(busy)
+        )
+        writing = threading.Thread(target=stop_logging, daemon=True)
+        writing.start()
+        writing.join(_LOG_WITHIN_S)
+        os._exit(0)  # without waiting for threads: one inside a driver may never come back

@@ -1,4 +1,4 @@
-r"""Strict JSON as clients may send it (Contract platform 1.2).
+r"""Booleans, natural order, and strict JSON as clients may send it (Contract platform 1.2).
 
 No duplicate keys, no NaN, no U+0000, no half surrogate pairs, bounded depth and size.
 
@@ -40,12 +40,13 @@ _TOKEN = re.compile(
 _PUNCTUATION, _STRING, _NUMBER, _FRACTION, _EXPONENT, _WORD, _QUOTE = range(1, 8)
 _WORDS = {"true": True, "false": False, "null": None}
 
+_DIGITS = re.compile(r"([0-9]{1,18})")
 _TRUE_WORDS = frozenset({"true", "1", "yes", "on", "y", "t", "yea"})
 _FALSE_WORDS = frozenset({"false", "0", "no", "off", "n", "f", "nay"})
 
 
 def boolean_of(text: str) -> bool | None:
-    """The boolean that a word of a form, an option or a variable stands for, in any case; None: it is none.
+    """The boolean of a word in a form, an option or a variable, in any case; None: it is none.
 
     Blanks count, and the empty text is none: only in forms it means false. Cells of files have a rule of their own
     (`formats/converting`): there `1` is a number and `no` a text.
@@ -57,7 +58,7 @@ def boolean_of(text: str) -> bool | None:
 def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
     """The value that `source` stands for. Raises InvalidJson.
 
-    16 MiB take 10 ms as one long text and seconds as small values: what is above some KiB belongs into a thread.
+    16 MiB take 10 ms as one long text and seconds as small values: texts above some KiB belong into a thread.
     """
     try:
         text = source.decode() if isinstance(source, bytes) else source
@@ -65,10 +66,8 @@ def parse_json(source: bytes | str, *, max_depth: int = MAX_DEPTH) -> object:
         raise InvalidJson("The JSON text is not valid UTF-8.") from None
     levels = text.count("[") + text.count("{")  # at most
     harmless = len(text) <= _SHORT_BYTES and "\\u" not in text and levels <= min(max_depth, _SAFE_DEPTH)
-    return _parse_short(text) if harmless else StepwiseParser(text, max_depth).parse()
-
-
-def _parse_short(text: str) -> object:
+    if not harmless:
+        return StepwiseParser(text, max_depth).parse()
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as error:
@@ -139,7 +138,7 @@ class StepwiseParser:
         return None
 
     def _placed(self, value: object) -> tuple[object, bool]:
-        """Put a complete value where it belongs, and close what ends behind it; the root itself comes back."""
+        """Put a complete value into its container, and close the containers that end behind it; True: the root."""
         while self._open:
             container = self._open[-1]
             if isinstance(container, list):
@@ -220,11 +219,8 @@ def _taken(pattern: re.Pattern[str], text: str, start: int) -> str:
     return match[0] if match else ""
 
 
-_NATURAL_ORDER_NUMBER = re.compile(r"([0-9]{1,18})")
-
-
 def natural_key(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
-    """What to sort by. Digits count as numbers; names that differ in case only keep one order."""
-    parts = _NATURAL_ORDER_NUMBER.split(name.casefold())
+    """A key to sort by. Digits count as numbers; names that differ in case only keep one order."""
+    parts = _DIGITS.split(name.casefold())
     # Text stands at even places and numbers at odd ones, so that like is compared with like.
     return tuple((int(part), part) if place % 2 else part for place, part in enumerate(parts)), name

@@ -11,22 +11,16 @@ from typing import Any, TypeVar
 from queryserver.errors.base import TooComplex
 from queryserver.platform.limits import FairPlaces
 
-_RENDERING = 4
-_FEW = 2
-_UNPACKING = 4
-_PARQUET = 2
-
 T = TypeVar("T")
 
 
 class Stop:
-    """Tells a thread that its caller has left or that its time is over."""
+    """Stops the work of a thread whose caller has left or whose time is over."""
 
     def __init__(self) -> None:
         self._event = Event()
 
     def set(self) -> None:
-        """From now on `check` raises."""
         self._event.set()
 
     def check(self) -> None:
@@ -60,14 +54,14 @@ class Turn:
 
 
 def _retrieve(work: "asyncio.Future[Any]") -> None:
-    """Nobody may be left to take an error; asyncio would report it as lost."""
+    """The caller may have left; asyncio would report an error as lost."""
     if not work.cancelled():
         work.exception()
 
 
 class FairThreads:
-    """A pool in which a user has one thread at a time, and users take turns. Work that was given up keeps its place
-    until its thread has ended: nobody gets more threads by leaving.
+    """A pool in which a user has one thread at a time, and users take turns. Abandoned work keeps its place until its
+    thread has ended: no user gets more threads by leaving.
     """
 
     def __init__(self, threads: Executor, places: FairPlaces) -> None:
@@ -101,7 +95,7 @@ class Threads:
     answers: FairThreads
     """Large answers to users that are no results."""
     upkeep: Executor
-    """What the server tells of itself: metrics, the description of the API."""
+    """Metrics, the description of the API."""
     metadata: Executor
     """Answers of catalogues: packed, unpacked, sorted."""
     uploads: Executor
@@ -120,17 +114,17 @@ class Threads:
 
 @contextmanager
 def open_threads() -> Generator[Threads]:
-    """All pools. At the end each finishes the work that it has."""
+    """All pools. At the end each finishes its work."""
     with ExitStack() as stack:
 
-        def pool(name: str, threads: int = _FEW) -> Executor:
+        def pool(name: str, threads: int = 2) -> Executor:
             return stack.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=name))
 
-        def fair(name: str, threads: int = _FEW) -> FairThreads:
+        def fair(name: str, threads: int = 2) -> FairThreads:
             return FairThreads(pool(name, threads), FairPlaces(threads))
 
         yield Threads(
-            rendering=pool("rendering", _RENDERING),
+            rendering=pool("rendering", 4),
             bodies=fair("bodies"),
             answers=fair("answers"),
             upkeep=pool("upkeep"),
@@ -139,6 +133,6 @@ def open_threads() -> Generator[Threads]:
             searching=fair("searching"),
             indexing=pool("indexing"),
             importing=fair("import-previews"),
-            unpacking=fair("unpacking", _UNPACKING),
-            parquet=fair("parquet", _PARQUET),
+            unpacking=fair("unpacking", 4),
+            parquet=fair("parquet"),
         )

@@ -17,7 +17,7 @@ from queryserver.identity.model import METADATA, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.search.feeding import Scoping
-from queryserver.search.matching import FIELD, Found, Hit, Segment, View, build
+from queryserver.search.matching import FIELD, Found, Hit, IndexSegment, View, build
 from queryserver.search.model import (
     DATABASE,
     FacetName,
@@ -33,29 +33,28 @@ from queryserver.search.refresh import IndexRefresh
 from queryserver.search.repository import MetadataIndexRecords
 
 _MAX_BYTES = 256 * 1024 * 1024
-_OVERLAY_ROWS = 1000
+_OVERLAY_ROWS = 1000  # at most, or a tenth of the rows; above them a scope is read again
 
 
 @dataclass(slots=True)
 class _Held:
-    """A scope: what was read at first, and above it what changed since."""
+    """A scope: the rows that were read first (`base`), and those that changed since (`overlay`)."""
 
     epoch: int
     version: int
-    base: Segment
+    base: IndexSegment
     changed: dict[int, ObjectRow] = field(default_factory=dict[int, ObjectRow])
-    overlay: Segment | None = None
+    overlay: IndexSegment | None = None
     alive: pa.Array | None = None
 
     @property
     def size_bytes(self) -> int:
-        """About the memory that it takes."""
-        above = self.overlay.size_bytes if self.overlay else 0
-        return self.base.size_bytes + above + sum(600 + len(row.columns or "") for row in self.changed.values())
+        overlay = self.overlay.size_bytes if self.overlay else 0
+        return self.base.size_bytes + overlay + sum(600 + len(row.columns or "") for row in self.changed.values())
 
 
 class IndexViews:
-    """Views of scopes. Above 256 MiB those that were not used for longest are dropped, to be read again."""
+    """Views of scopes. Above 256 MiB the least recently used ones are dropped."""
 
     def __init__(self, records: MetadataIndexRecords, threads: Executor) -> None:
         self._records = records
@@ -97,50 +96,47 @@ def _with_overlay(held: _Held, scope: Scope, changed: dict[int, ObjectRow]) -> _
     return _Held(held.epoch, scope.version, held.base, changed, build(list(changed.values())), alive)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexParts:
-    """What the source works with; `refresh` None: the index is switched off."""
-
-    records: MetadataIndexRecords
-    connectors: Connectors
-    scoping: Scoping
-    views: IndexViews
-    refresh: IndexRefresh | None
-    threads: FairThreads
-
-
 class IndexSource:
-    """See `interfaces.search.SearchSource`."""
+    """Searches the index. `refresh` None: the index is switched off."""
 
-    def __init__(self, parts: IndexParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        records: MetadataIndexRecords,
+        connectors: Connectors,
+        scoping: Scoping,
+        views: IndexViews,
+        refresh: IndexRefresh | None,
+        threads: FairThreads,
+    ) -> None:
+        self._records = records
+        self._connectors = connectors
+        self._scoping = scoping
+        self._views = views
+        self._refresh = refresh
+        self._threads = threads
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
-        """See the Protocol. Rows of connectors that the caller may not use any more are not looked at."""
+        """Rows of connectors that the caller may not use any more are left out."""
         if not user.may(METADATA):
             raise PermissionDenied("You may not search metadata.")
-        if self._parts.refresh is None:
+        if self._refresh is None:
             raise SourceNotConfigured("The metadata index is switched off.")
         wanted: dict[ScopeKey, Connector] = {}
-        for connector in self._parts.connectors.visible(user):
+        for connector in self._connectors.visible(user):
             if search.dialects and connector.dialect not in search.dialects:
                 continue
-            key = self._parts.scoping.key(user, connector)
+            key = self._scoping.key(user, connector)
             if key is not None:
                 wanted[key] = connector
                 if key.user_id is not None:
-                    self._parts.refresh.wanted_by(user, connector, key)
-        scopes = await self._parts.records.scopes(list(wanted))
-        return await self._searched(user, search, scopes, {key: one.dialect for key, one in wanted.items()})
-
-    async def _searched(
-        self, user: User, search: Search, scopes: Sequence[Scope], dialects: dict[ScopeKey, str]
-    ) -> SourceAnswer:
+                    self._refresh.start(user, connector, key)
+        scopes = await self._records.scopes(list(wanted))
         views: list[View] = []
         for scope in scopes:
-            views += await self._parts.views.of(scope, dialects[scope.key])
+            views += await self._views.of(scope, wanted[scope.key].dialect)
         truncated = any(scope.truncated for scope in scopes)
-        return await self._parts.threads.run(user.id, partial(_search, search, views, truncated))
+        return await self._threads.run(user.id, partial(_search, search, views, truncated))
 
 
 def _search(search: Search, views: Sequence[View], truncated: bool, stop: Stop) -> SourceAnswer:

@@ -1,9 +1,9 @@
-"""A query matched against a segment of the index: which rows, how many of what, and the first of them."""
+"""A query matched against a segment of the index: the matching rows, their counts, and the first of them."""
 
 import heapq
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow.compute
 
 from queryserver.platform.threads import Stop
 from queryserver.search.model import AGES, DATABASE, RECORD, TABLE, UNIT, VIEW, FacetName, ObjectRow, Search, age_limits
-from queryserver.search.query_language import Position, Query, Term, folded
+from queryserver.search.query_language import NameFit, Query, Term, folded
 
 # Their functions are made at import time, unseen by type checkers.
 pc: Any = pyarrow.compute
@@ -20,11 +20,10 @@ pc: Any = pyarrow.compute
 FIELD = "FIELD"
 KINDS = (DATABASE, TABLE, VIEW)
 _CHUNK = 4000  # objects whose columns are cut at once
-_NOT_WORD = r"[^\pL\pN]"
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class IndexSegment:
     """`parents`, `codes` and `comment_codes` have one number per column: its object, its name and its comment."""
 
     rows: Sequence[ObjectRow]
@@ -49,18 +48,17 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """About the memory that it takes."""
         texts = (self.columns, self.shown_columns, self.column_comments, self.shown_column_comments, self.comments)
         arrays = (self.codes, self.comment_codes, self.parents, self.names, self.paths, *texts)
         return sum(array.nbytes for array in arrays) + 600 * len(self.rows)
 
 
-def build(rows: Sequence[ObjectRow]) -> Segment:
+def build(rows: Sequence[ObjectRow]) -> IndexSegment:
     """A segment of objects in any order."""
     ordered = sorted(rows, key=order_of)
     parents, names, comments = _columns(ordered)
-    light = [_without_columns(row) for row in ordered]
-    return Segment(
+    light = [replace(row, columns=None) for row in ordered]
+    return IndexSegment(
         rows=light,
         kinds=pa.array([KINDS.index(row.kind) for row in light], pa.int8()),
         databases=fold(_strings(row.database for row in light)),
@@ -81,7 +79,7 @@ def build(rows: Sequence[ObjectRow]) -> Segment:
 
 
 def order_of(row: ObjectRow) -> tuple[bool, float, str, str]:
-    """Newest first, those without a time last, then by name."""
+    """Newest first, rows without a time last, then by name."""
     return (*newest(row.modified_at), row.database, row.name)
 
 
@@ -91,7 +89,7 @@ def newest(moment: datetime | None) -> tuple[bool, float]:
 
 
 def fold(texts: pa.Array) -> pa.Array:
-    """As `domain.search_terms.folded`: the few texts beyond ASCII by that itself."""
+    """As `query_language.folded`, which folds the few texts beyond ASCII."""
     lowered = pc.ascii_lower(texts)
     foreign = pc.indices_nonzero(pc.invert(pc.string_is_ascii(texts)))
     if not len(foreign):
@@ -103,28 +101,27 @@ def fold(texts: pa.Array) -> pa.Array:
 
 
 def contains(texts: pa.Array, term: Term) -> pa.Array:
-    """Which folded texts have the term in them."""
     if term.is_literal:
         return pc.match_substring(texts, "".join(term.literals))
     return pc.match_like(texts, f"%{term.like}%")
 
 
 def is_whole(texts: pa.Array, term: Term) -> pa.Array:
-    """Which folded texts are the term."""
     return pc.equal(texts, "".join(term.literals)) if term.is_literal else pc.match_like(texts, term.like)
 
 
 def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
-    """The `Position` of the worst term in each folded name."""
+    """The `NameFit` of the worst term in each folded name."""
     inside = pa.repeat(pa.scalar(True), len(names))
     for term in terms:
         inside = pc.and_(inside, contains(names, term))
     some = names.filter(inside)
-    worst = pa.repeat(_number(Position.EXACT), len(some))
-    words = pc.binary_join_element_wise("", _spaced(some), " ") if terms else some
+    worst = pa.repeat(_number(NameFit.EXACT), len(some))
+    spaced_names = pc.replace_substring_regex(some, pattern=r"[^\pL\pN]", replacement=" ")
+    words = pc.binary_join_element_wise("", spaced_names, " ") if terms else some
     for term in terms:
         worst = pc.max_element_wise(worst, _positions(some, words, term))
-    return pc.replace_with_mask(pa.repeat(_number(Position.ELSEWHERE), len(names)), inside, worst)
+    return pc.replace_with_mask(pa.repeat(_number(NameFit.ELSEWHERE), len(names)), inside, worst)
 
 
 def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
@@ -132,13 +129,9 @@ def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
     literal = "".join(term.literals)
     starts = pc.starts_with(names, literal) if term.is_literal else pc.match_like(names, f"{term.like}%")
     in_words = contains(words, term.as_word)
-    found = pc.if_else(in_words, _number(Position.WORD_STARTS), _number(Position.INSIDE))
-    found = pc.if_else(starts, _number(Position.STARTS), found)
-    return pc.if_else(is_whole(names, term), _number(Position.EXACT), found)
-
-
-def _spaced(names: pa.Array) -> pa.Array:
-    return pc.replace_substring_regex(names, pattern=_NOT_WORD, replacement=" ")
+    found = pc.if_else(in_words, _number(NameFit.WORD_STARTS), _number(NameFit.INSIDE))
+    found = pc.if_else(starts, _number(NameFit.STARTS), found)
+    return pc.if_else(is_whole(names, term), _number(NameFit.EXACT), found)
 
 
 def _number(value: int) -> pa.Scalar:
@@ -164,19 +157,15 @@ def _unified(parts: Sequence[pa.Array]) -> pa.DictionaryArray:
     return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
 
 
-def _without_columns(row: ObjectRow) -> ObjectRow:
-    return ObjectRow(row.id, row.kind, row.database, row.name, row.comment, row.owner, row.modified_at, None)
-
-
 def _strings(texts: Iterable[str]) -> pa.Array:
     return pa.array(list(texts), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A segment as one data source has it. `alive`: which of its objects count still; None: all."""
+    """A segment of one data source. `alive`: which of its objects still exist; None: all."""
 
-    segment: Segment
+    segment: IndexSegment
     connector: str
     dialect: str
     alive: pa.Array | None = None
@@ -208,7 +197,6 @@ class Found:
 
     @property
     def total(self) -> int:
-        """How many rows."""
         return _count(self.objects) + _count(self.columns)
 
     def facet(self, facet: FacetName) -> dict[str, int]:
@@ -221,7 +209,10 @@ class Found:
             names = segment.owners.dictionary.to_pylist()
             return {names[code]: number for code, number in self._by_object(segment.owners.indices) if names[code]}
         if facet is FacetName.LAST_MODIFIED:
-            ages = _ages(segment.moments, self._search.now)
+            ages = pa.repeat(pa.scalar(len(AGES) - 1, pa.int8()), len(segment.moments))
+            for code, limit in reversed(list(enumerate(age_limits(self._search.now)))):
+                younger = pc.greater_equal(segment.moments, pa.scalar(limit, pa.timestamp("us", tz="UTC")))
+                ages = pc.if_else(pc.fill_null(younger, False), pa.scalar(code, pa.int8()), ages)
             return {AGES[code]: number for code, number in self._by_object(ages)}
         return {}
 
@@ -232,7 +223,7 @@ class Found:
         of_objects = positions(segment.names, terms).take(found_objects)
         of_columns = positions(segment.columns, terms).take(segment.codes.take(found_columns))
         left = reach
-        for position in range(Position.ELSEWHERE + 1):
+        for position in range(NameFit.ELSEWHERE + 1):
             objects = _at(found_objects, of_objects, position, left)
             columns = _at(found_columns, of_columns, position, left)
             hits = heapq.merge(
@@ -266,11 +257,13 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
     objects = _all(len(segment.rows)) if view.alive is None else view.alive
     parents = _filtered(view, query.filters)
     parents = objects if parents is None else pc.and_(objects, parents)
-    objects = pc.and_(parents, _of_type(segment.kinds, query.filters.get("type")))
+    types = query.filters.get("type")
+    wanted = pa.array([code for code, kind in enumerate(KINDS) if _is_type(kind, types)], pa.int8())
+    objects = pc.and_(parents, pc.is_in(segment.kinds, value_set=wanted))
     columns = _all(len(segment.codes))
     if parents is not objects or view.alive is not None or query.filters:
         columns = parents.take(segment.parents)
-    if not _is_type(FIELD, query.filters.get("type")):
+    if not _is_type(FIELD, types):
         columns = _all(len(segment.codes), value=False)
     for term in query.terms:
         stop.check()
@@ -280,7 +273,7 @@ def _matched(view: View, query: Query, stop: Stop) -> tuple[pa.Array, pa.Array]:
     return objects, columns
 
 
-def _columns_with(segment: Segment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
+def _columns_with(segment: IndexSegment, term: Term, paths: pa.Array, candidates: pa.Array) -> pa.Array:
     """Which columns have the term in their path or comment; `paths`: which objects have it in theirs."""
     hits = contains(segment.columns, term).take(segment.codes)
     for found, codes in ((contains(segment.column_comments, term), segment.comment_codes), (paths, segment.parents)):
@@ -291,7 +284,7 @@ def _columns_with(segment: Segment, term: Term, paths: pa.Array, candidates: pa.
     return _with_spanning(segment, term, hits, candidates)
 
 
-def _with_spanning(segment: Segment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
+def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates: pa.Array) -> pa.Array:
     """Hits, and columns where the term begins in the name of the table and ends in that of the column."""
     left = pc.and_not(candidates, hits)
     for literal in term.literals:
@@ -319,8 +312,8 @@ def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | No
             tables = pc.not_equal(segment.kinds, 0)
             one = pc.and_(tables, _any_whole(segment.names, terms))
         elif name == "owner":
-            owners = _any_whole(_folded_owners(segment), terms)
-            one = owners.take(segment.owners.indices)
+            owners = pa.array(map(folded, segment.owners.dictionary.to_pylist()), pa.string())
+            one = _any_whole(owners, terms).take(segment.owners.indices)
         elif name == "source":
             words = [word for word in (folded(view.dialect), "sql") if any(term.is_whole(word) for term in terms)]
             one = _all(len(segment.rows), value=bool(words))
@@ -332,10 +325,6 @@ def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | No
     return passed
 
 
-def _folded_owners(segment: Segment) -> pa.Array:
-    return pa.array([folded(owner) for owner in segment.owners.dictionary.to_pylist()], pa.string())
-
-
 def _any_whole(texts: pa.Array, terms: Sequence[Term]) -> pa.Array:
     passed = is_whole(texts, terms[0])
     for term in terms[1:]:
@@ -345,20 +334,6 @@ def _any_whole(texts: pa.Array, terms: Sequence[Term]) -> pa.Array:
 
 def _is_type(kind: str, terms: Sequence[Term] | None) -> bool:
     return terms is None or any(term.is_whole(folded(kind)) for term in terms)
-
-
-def _of_type(kinds: pa.Array, terms: Sequence[Term] | None) -> pa.Array:
-    wanted = pa.array([code for code, kind in enumerate(KINDS) if _is_type(kind, terms)], pa.int8())
-    return pc.is_in(kinds, value_set=wanted)
-
-
-def _ages(moments: pa.Array, now: datetime) -> pa.Array:
-    """Codes in `AGES`."""
-    codes = pa.repeat(pa.scalar(len(AGES) - 1, pa.int8()), len(moments))
-    for code, limit in reversed(list(enumerate(age_limits(now)))):
-        younger = pc.fill_null(pc.greater_equal(moments, pa.scalar(limit, pa.timestamp("us", tz="UTC"))), False)
-        codes = pc.if_else(younger, pa.scalar(code, pa.int8()), codes)
-    return codes
 
 
 def _at(places: pa.Array, of_places: pa.Array, position: int, most: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a metadata search asks for and finds (Contract platform 8)."""
+"""The metadata search: requests, records, sources, catalogues, and the objects of the index (Contract platform 8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,17 +7,16 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
-from uuid import UUID
 
 from queryserver.identity.model import User
-from queryserver.search.query_language import Position, Query, Term, folded
+from queryserver.search.query_language import NameFit, Query, Term, folded
 
 MAX_REACH = 10_000
-"""`offset + limit` is at most so much."""
+"""Of `offset + limit`."""
 
 
 class SourceName(StrEnum):
-    """Where a search looks; in the order in which equally good results come."""
+    """In the order in which equally good results come."""
 
     DOCUMENTS = "documents"
     SQL = "sql"
@@ -26,7 +25,7 @@ class SourceName(StrEnum):
 
 
 class FacetName(StrEnum):
-    """What can be counted over all matches."""
+    """Counted over all matches."""
 
     TYPE = "type"
     OWNER = "owner"
@@ -36,8 +35,10 @@ class FacetName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One result as 8.2 lists it, without the two HTML texts, which are made of it. Names on the wire are in camel
-    case where Hue clients know them so.
+    """One result (8.2), without the two HTML texts, which are made from it.
+
+    `text`: searched beside name, description and tags, and shown only around a match: the statement of a document.
+    `further`: more keys of the answer, from an external catalogue.
     """
 
     original_name: str
@@ -60,15 +61,12 @@ class Record:
     uuid: str | None = None
     parent_uuid: str | None = None
     text: str = ""
-    """What was searched beside name, description and tags: the statement of a document. Its place that matched is
-    shown, the text itself is not answered."""
     further: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    """More keys of the answer, from an external catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A record, and how well its name fits: a `Position`, the worst one of all terms; EXACT without terms."""
+    """A record, and how well its name fits: a `NameFit`, the worst one of all terms; EXACT without terms."""
 
     position: int
     record: Record
@@ -79,11 +77,11 @@ Facets = Mapping[FacetName, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """What one source found.
+    """The matches of one source.
 
-    `matches` are the first ones, as many as were asked for, in the order of 8.3: by position, then `last_modified`
-    newest first and null last, then `original_name`, and always in the same order while nothing changes. `total` and
-    `facets` count all matches. `truncated`: a bound kept the source from looking at everything; `message` may say more.
+    `matches` are the first ones, as many as requested, in the order of 8.3: by position, then `last_modified` newest
+    first and null last, then `original_name`, and always in the same order while nothing changes. `total` and `facets`
+    count all matches. `truncated`: a bound ended the search of the source; `message` may say more.
     """
 
     matches: Sequence[Match] = ()
@@ -95,10 +93,9 @@ class SourceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One search, as a source is asked. It answers its first `offset + limit` matches; the pages are cut later.
+    """One search. A source answers its first `offset + limit` matches; the pages are cut later.
 
-    `facets` are those to count. `dialects`: only those (source sql); empty: all. `now` is the moment of the search,
-    by which ages are told.
+    `facets` are those to count. `dialects`: only those (source sql); empty: all. Ages count from `now`.
     """
 
     query: Query
@@ -110,12 +107,11 @@ class Search:
 
     @property
     def reach(self) -> int:
-        """How many matches are wanted at most."""
         return self.offset + self.limit
 
     @property
     def lists_tags(self) -> bool:
-        """Whether a catalogue is asked for all classifications that there are (Contract platform 8.5)."""
+        """Whether all classifications of a catalogue are requested (Contract platform 8.5)."""
         return self.query.is_empty and self.facets == frozenset({FacetName.TAGS})
 
 
@@ -124,7 +120,7 @@ AGES = ("today", "week", "month", "year", "older")
 
 
 def age_limits(now: datetime) -> tuple[datetime, ...]:
-    """What is not older than these is of `today` (since midnight UTC), `week`, `month`, `year`."""
+    """The begin of `today` (midnight UTC), `week`, `month`, `year`."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight, *(now - timedelta(days=days) for days in (7, 30, 365))
 
@@ -139,7 +135,7 @@ def age(moment: datetime | None, now: datetime) -> str:
 def position_of(terms: Sequence[Term], name: str) -> int:
     """How well a name fits all terms: as well as the worst."""
     plain = folded(name)
-    return max((term.position(plain) for term in terms), default=Position.EXACT)
+    return max((term.position(plain) for term in terms), default=NameFit.EXACT)
 
 
 def best_first(match: Match) -> tuple[int, bool, float, str, str]:
@@ -150,7 +146,7 @@ def best_first(match: Match) -> tuple[int, bool, float, str, str]:
 
 
 def count_facets(records: Sequence[Record], search: Search) -> dict[FacetName, dict[str, int]]:
-    """The wanted facets of records that are all at hand; empty owners and missing tags are no values."""
+    """The requested facets over all records; empty owners and missing tags are no values."""
     counted: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for record in records:
         values = {
@@ -170,49 +166,21 @@ class SearchSource(Protocol):
     """One of the sources. A source that needs a store or a setting which is missing raises SourceNotConfigured."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
-        """What the user may find there; see `SourceAnswer` for the order.
-
-        Raises PermissionDenied (the user may not search here), SourceNotConfigured (its message is told), and any other
-        QueryServerError when it fails.
+        """Matches that the user may see. Raises PermissionDenied (the user may not search here),
+        SourceNotConfigured (its message is shown), and any other QueryServerError when it fails.
         """
         ...
 
 
-class Catalog(Protocol):
-    """An external catalogue that is asked instead of the sources sql, hdfs and s3."""
+class ExternalCatalog(Protocol):
+    """An external catalogue, searched instead of the sources sql, hdfs and s3."""
 
     async def page(self, search: Search, source: SourceName, *, offset: int, limit: int) -> SourceAnswer:
         """Matches [offset, offset + limit) of one source, in the catalogue's own order; a `limit` of 0 only counts.
 
-        Those of `search` are of the merged answer and mean nothing here. Raises CatalogDenied (the catalogue refuses
-        our login), CatalogUnavailable.
+        Those of `search` are for the merged answer. Raises CatalogDenied (of our login), CatalogUnavailable.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDocument:
-    """An entry. `excerpt` begins somewhat before the place in the statement that matched."""
-
-    id: UUID
-    history_id: int
-    connector: str
-    dialect: str
-    recorded_at: datetime
-    head: str
-    """The beginning of the statement."""
-    excerpt: str
-    parent_uuid: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDocuments:
-    """The first documents in their order, how many there are, and how many are as new as each of the asked times."""
-
-    first: Sequence[FoundDocument]
-    total: int
-    newer: Sequence[int]
 
 
 _KEPT_SCHEMES = frozenset({"s3a", "s3", "s3n", "gs", "abfs", "abfss", "ofs", "o3fs"})
@@ -237,9 +205,9 @@ UNIT, RECORD = "\x1f", "\x1e"
 
 @dataclass(frozen=True, slots=True)
 class ScopeKey:
-    """Whose view of which data source. `user_id` None: all callers see the same.
+    """The view of one user (None: of all) of one data source.
 
-    `address` stands for where objects are read: what was read elsewhere, under another address, does not count.
+    `address` is a digest of the place where objects are read: rows that were read at another one do not count.
     """
 
     connector: str
@@ -250,7 +218,7 @@ class ScopeKey:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A view that is indexed. `version` counts changes of objects, `epoch` removals."""
+    """An indexed view. `version` counts changes of objects, `epoch` removals."""
 
     id: int
     key: ScopeKey
@@ -261,15 +229,13 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class IndexedColumn:
-    """A column as it is searched."""
-
     name: str
     comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedObject:
-    """A database (`name` empty), table or view. None stands for what a look did not tell: it stays as it was."""
+    """A database (`name` empty), table or view. None: not known from this lookup; the stored value stays."""
 
     kind: str
     database: str
@@ -283,10 +249,7 @@ class IndexedObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectRow:
-    """An object as it is read back.
-
-    `columns` are `name U+001F comment` by name, joined by U+001E, None when not known.
-    """
+    """A stored object. `columns` are `name U+001F comment` by name, joined by U+001E, None when not known."""
 
     id: int
     kind: str

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from queryserver.errors.base import InvalidParameter
 
@@ -35,18 +35,14 @@ def folded(text: str) -> str:
 
     Letters that have no other case of one character stay (`ß`, `İ`), and none becomes an ASCII letter that was not.
     """
-    return text.lower() if text.isascii() else "".join(map(_folded_character, text))
-
-
-def _folded_character(character: str) -> str:
-    if character.isascii():
-        return character.lower()
-    other = character.casefold()
-    return other if len(other) == 1 and not other.isascii() else character
+    if text.isascii():
+        return text.lower()
+    pairs = ((one, one.lower() if one.isascii() else one.casefold()) for one in text)
+    return "".join(other if one.isascii() or (len(other) == 1 and not other.isascii()) else one for one, other in pairs)
 
 
 def spaced(text: str) -> str:
-    """`text` with a blank for whatever is neither letter nor digit: words stand between blanks."""
+    """`text` with a blank for each character that is no letter or digit: words stand between blanks."""
     return "".join(character if character.isalnum() else " " for character in text)
 
 
@@ -60,8 +56,8 @@ class _Wild:
 _Piece = str | _Wild
 
 
-class Position:
-    """How well a name fits a term; smaller is better."""
+class NameFit:
+    """How well a name fits a term; smaller is better. ELSEWHERE: the term is not in the name."""
 
     EXACT = 0
     STARTS = 1
@@ -72,33 +68,46 @@ class Position:
 
 @dataclass(frozen=True)
 class Term:
-    """What must occur in a text. `pieces` are folded literal texts and wildcards, neither end is a `*`."""
+    """Must occur in a text. `pieces` are folded literal texts and wildcards, neither end is a `*`.
+
+    `head`: the text before the first wildcard, in its own case.
+    """
 
     pieces: tuple[_Piece, ...]
     head: str = field(default="", compare=False)
-    """As written, in its own case: what comes before the first wildcard."""
 
     @cached_property
     def literals(self) -> tuple[str, ...]:
-        """Texts that whatever matches has in it."""
         return tuple(piece for piece in self.pieces if isinstance(piece, str))
 
     @property
     def is_literal(self) -> bool:
-        """Whether it has no wildcard."""
         return all(isinstance(piece, str) for piece in self.pieces)
 
     @cached_property
     def like(self) -> str:
-        """For LIKE, as a whole: what surrounds it decides where it may stand."""
-        return "".join(_like(piece) for piece in self.pieces)
+        """The pattern of LIKE for exactly the term."""
+        wildcards = {_ANY: "%", _ONE: "_"}
+        return "".join(
+            wildcards[piece.sign] if isinstance(piece, _Wild) else re.sub(r"([\\%_])", r"\\\1", piece)
+            for piece in self.pieces
+        )
 
     @cached_property
     def _segments(self) -> Sequence[tuple[re.Pattern[str], int]]:
-        """What stands between `*`: patterns of one length each, so that no text makes them slow."""
+        """The parts between `*`: patterns of one length each, so that no text makes them slow."""
+        runs: list[list[_Piece]] = [[]]
+        for piece in self.pieces:
+            if isinstance(piece, _Wild) and piece.sign == _ANY:
+                runs.append([])
+            else:
+                runs[-1].append(piece)
         return [
-            (re.compile("".join("." if isinstance(p, _Wild) else re.escape(p) for p in run), re.DOTALL), _length(run))
-            for run in _runs(self.pieces)
+            (
+                re.compile("".join("." if isinstance(p, _Wild) else re.escape(p) for p in run), re.DOTALL),
+                sum(1 if isinstance(p, _Wild) else len(p) for p in run),
+            )
+            for run in runs
         ]
 
     def found_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
@@ -123,15 +132,15 @@ class Term:
         return place >= end and last.fullmatch(folded_text, place) is not None
 
     def position(self, folded_name: str) -> int:
-        """The `Position` of the term in a name; ELSEWHERE when it is not in it."""
+        """The `NameFit` of the term in a name."""
         if self.is_whole(folded_name):
-            return Position.EXACT
+            return NameFit.EXACT
         if self._end_of_start(folded_name, whole=True) is not None:
-            return Position.STARTS
+            return NameFit.STARTS
         if self.found_in(folded_name) is None:
-            return Position.ELSEWHERE
+            return NameFit.ELSEWHERE
         starts_a_word = self.as_word.found_in(f" {spaced(folded_name)}") is not None
-        return Position.WORD_STARTS if starts_a_word else Position.INSIDE
+        return NameFit.WORD_STARTS if starts_a_word else NameFit.INSIDE
 
     @cached_property
     def as_word(self) -> "Term":
@@ -142,14 +151,14 @@ class Term:
         return Term((" ", *pieces))
 
     def beginning_with(self, other: str, spelling: re.Pattern[str]) -> "Term":
-        """The term with its begin spelled otherwise, where that is written as `spelling`."""
+        """The term with `other` for a begin that matches `spelling`."""
         first, *rest = self.pieces
         if not isinstance(first, str):
             return self
         return Term((spelling.sub(other, first, count=1), *rest), self.head)
 
     def _end_of_start(self, text: str, *, whole: bool = False) -> int | None:
-        """Where its part before the last segment ends (`whole`: the last one, too) when `text` starts with it."""
+        """The end of all segments but the last (`whole`: of all) when `text` starts with them."""
         segments = self._segments
         first = segments[0][0].match(text)
         if first is None:
@@ -163,27 +172,6 @@ class Term:
         return at
 
 
-def _like(piece: _Piece) -> str:
-    if isinstance(piece, _Wild):
-        return "%" if piece.sign == _ANY else "_"
-    return re.sub(r"([\\%_])", r"\\\1", piece)
-
-
-def _runs(pieces: Sequence[_Piece]) -> Iterator[tuple[_Piece, ...]]:
-    run: list[_Piece] = []
-    for piece in pieces:
-        if isinstance(piece, _Wild) and piece.sign == _ANY:
-            yield tuple(run)
-            run = []
-        else:
-            run.append(piece)
-    yield tuple(run)
-
-
-def _length(run: Sequence[_Piece]) -> int:
-    return sum(len(piece) if isinstance(piece, str) else 1 for piece in run)
-
-
 @dataclass(frozen=True, slots=True)
 class Query:
     """All terms must match; of the filters of one name, one must match the whole value."""
@@ -194,7 +182,6 @@ class Query:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for everything."""
         return not self.terms and not self.filters
 
 
@@ -211,8 +198,13 @@ def parse_query(text: str) -> Query:
         name, value = _filter_of(word)
         if name is not None:
             filters[name] = (*filters.get(name, ()), _term(value))
-        elif (term := _term(_without_outer_stars(word.characters))).pieces:
-            terms.append(term)
+        else:
+            # A term matches anywhere, so outer stars change nothing.
+            inner = list(dropwhile(_Character.is_star, word.characters))
+            while inner and inner[-1].is_star():
+                inner.pop()
+            if (term := _term(inner)).pieces:
+                terms.append(term)
     return Query(tuple(terms), filters)
 
 
@@ -224,6 +216,9 @@ class _Character:
     plain: bool
     wild: bool = False
 
+    def is_star(self) -> bool:
+        return self.wild and self.text == _ANY
+
 
 @dataclass(slots=True)
 class _Word:
@@ -232,7 +227,7 @@ class _Word:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """What stands between blanks that are not in quotes."""
+    """Split at blanks that are not in quotes."""
     word, inside, place = _Word(), False, 0
     while place < len(text):
         character = text[place]
@@ -261,15 +256,6 @@ def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
     if known is None or not rest or not (rest[0].plain and rest[0].text == ":"):
         return None, []
     return (known, rest[1:]) if len(rest) > 1 or word.quoted else (None, [])
-
-
-def _without_outer_stars(characters: Sequence[_Character]) -> list[_Character]:
-    """A term matches anywhere, so these change nothing."""
-    kept = list(characters)
-    while kept and kept[-1].wild and kept[-1].text == _ANY:
-        kept.pop()
-    start = len(list(takewhile(lambda one: one.wild and one.text == _ANY, kept)))
-    return kept[start:]
 
 
 def _term(characters: Sequence[_Character]) -> Term:

@@ -1,36 +1,30 @@
-"""What the metadata search reads: the index of tables, and the history of a user.
+"""The index of tables: one row is one table, with its columns as text.
 
-In the index a table is one row that holds its columns as text: a refresh writes 30,000 rows instead of a million, and
-unchanged tables write none. Writers of a scope lock its row one after another, so versions become visible in order.
-
-Of the history only rows of one user are read: an index over all statements would be written with each of them, would
-return rows of all users, and would not help with a word that most statements contain. What a name is ranked by is
-stored beside the statement: without that, 100,000 entries took several seconds instead of some tenths of a second.
+So a refresh writes 30,000 rows instead of a million, and unchanged tables write none. Writers of a scope lock its row
+one after another, so versions become visible in order.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
 
 import asyncpg
 
-from queryserver.platform.database import Connection, Database
+from queryserver.platform.database import Database
 from queryserver.search.model import (
     DATABASE,
     RECORD,
     TABLE,
     UNIT,
     VIEW,
-    FoundDocument,
-    FoundDocuments,
+    IndexedColumn,
     IndexedObject,
     ObjectRow,
     Scope,
     ScopeKey,
 )
-from queryserver.search.query_language import Term, folded
 
-_PORTION = 2000
+_PORTION = 2000  # rows of one query
+_FAILED_PAUSE = timedelta(minutes=5)
 
 _ENSURE = """
 insert into metadata_scopes as kept (connector, user_id, stored, address) values ($1, $2, $3, $4)
@@ -102,15 +96,10 @@ select new.place - 1 as place from new, had
 where new.number + case when new.is_table then had.tables else had.databases end > $4
 """
 
-_CUT = "update metadata_scopes set truncated = true where id = $1 and not truncated"
-
 _READ = """
 select id, kind, database, name, comment, owner, modified_at, columns from metadata_objects
 where scope_id = $1 and version > $2 and id > $3 order by id limit $4
 """
-
-# The lock of a connector, until the transaction ends: two users who claim its scopes at once see each other's leases.
-_TAKE_TURNS = "select pg_advisory_xact_lock(hashtextextended('metadata index ' || $1, 0))"
 
 _CLAIM = """
 update metadata_scopes as mine set lease_owner = $2, lease_until = now() + $3::interval
@@ -146,8 +135,6 @@ where (stored and not exists (select from connectors where id::text = scope.conn
     or greatest(used_at, refreshed_at) < now() - $1::interval
 """
 
-_FAILED_PAUSE = timedelta(minutes=5)
-
 
 class MetadataIndexRecords:
     """Each call is one transaction, but for `read`. All raise DatabaseUnavailable."""
@@ -180,7 +167,7 @@ class MetadataIndexRecords:
         return scopes
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
-        """Add or change objects; those that say nothing new touch nothing. False: something was left out.
+        """Add or change objects; those without news touch nothing. False: something was left out.
 
         That is new tables above `max_tables`, all of the scope counted, and as many databases. The scope is truncated
         from then on, until the end of a refresh, when something was left out, or an object has columns that were cut.
@@ -193,10 +180,14 @@ class MetadataIndexRecords:
             )
             if version is None:
                 return True
-            kept = await _within(connection, scope_id, list(last.values()), max_tables)
+            keys = list(zip(*last, strict=True)) or [(), ()]
+            too_many = {row["place"] for row in await connection.fetch(_TOO_MANY, scope_id, *keys, max_tables)}
+            kept = [one for place, one in enumerate(last.values()) if place not in too_many]
             is_whole = len(kept) == len(last)
             if not is_whole or any(one.columns_cut for one in kept):
-                await connection.execute(_CUT, scope_id)
+                await connection.execute(
+                    "update metadata_scopes set truncated = true where id = $1 and not truncated", scope_id
+                )
             changed = 0
             for full in (True, False):
                 some = [one for one in kept if (one.comment is not None) is full]
@@ -224,13 +215,16 @@ class MetadataIndexRecords:
             last = rows[-1]["id"]
 
     async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """The scope, to be refreshed by `owner` alone for a while; None when it is not due, or somebody has it.
+        """The scope, to be refreshed by `owner` alone for a while; None when it is not due, or held by another owner.
 
         None also while another scope of the same connector is refreshed: a data source is read once at a time.
         """
         scope = await self.scope(key)
         async with self._database.transaction() as connection:
-            await connection.execute(_TAKE_TURNS, key.connector)
+            # Until the transaction ends: two users who claim scopes of a connector at once see each other's leases.
+            await connection.execute(
+                "select pg_advisory_xact_lock(hashtextextended('metadata index ' || $1, 0))", key.connector
+            )
             row = await connection.fetchrow(_CLAIM, scope.id, owner, lease, interval, min(interval, _FAILED_PAUSE))
         return None if row is None else _scope(key, row)
 
@@ -257,8 +251,8 @@ class MetadataIndexRecords:
     ) -> None:
         """End a refresh: what was not seen and did not come meanwhile is removed.
 
-        `again`: the next one is due at once if anything was. `seen`: database to its tables. Of
-        the databases in `unread` nobody knows what they hold: their rows stay.
+        `again`: the next one is due at once if anything was. `seen`: database to its tables. The rows of the databases
+        in `unread` stay.
         """
         pairs = [(database, name) for database, names in seen.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
@@ -285,7 +279,7 @@ class MetadataIndexRecords:
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
-        """Delete scopes of connectors that are gone, and what nobody used or refreshed for so long."""
+        """Delete scopes of connectors that are gone, and those that were neither used nor refreshed for so long."""
         return await self._database.execute(_SWEEP, unused_for)
 
     async def counts(self) -> Mapping[str, int]:
@@ -296,29 +290,27 @@ class MetadataIndexRecords:
         }
 
 
-async def _within(
-    connection: Connection, scope_id: int, objects: list[IndexedObject], max_tables: int
-) -> Sequence[IndexedObject]:
-    """Without the new tables that are too many, nor databases that are."""
-    databases, names = [one.database for one in objects], [one.name for one in objects]
-    left_out = {row["place"] for row in await connection.fetch(_TOO_MANY, scope_id, databases, names, max_tables)}
-    return [one for place, one in enumerate(objects) if place not in left_out]
-
-
 def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
     """The arguments of `_PUT`, one list per column."""
     rows = [
-        (one.kind, one.database, one.name, one.comment, one.owner, one.modified_at, _joined(one), one.columns_cut)
+        (
+            one.kind,
+            one.database,
+            one.name,
+            one.comment,
+            one.owner,
+            one.modified_at,
+            None if one.columns is None else _columns_text(one.columns),
+            one.columns_cut,
+        )
         for one in objects
     ]
     return (list(column) for column in zip(*rows, strict=True))
 
 
-def _joined(one: IndexedObject) -> str | None:
-    """Columns in one text, by name. A separator within a name, which no engine is known to allow, becomes a blank."""
-    if one.columns is None:
-        return None
-    return RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in one.columns))
+def _columns_text(columns: Iterable[IndexedColumn]) -> str:
+    """By name. A separator within a name, which no engine is known to allow, becomes a blank."""
+    return RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in columns))
 
 
 def _plain(text: str) -> str:
@@ -327,113 +319,3 @@ def _plain(text: str) -> str:
 
 def _scope(key: ScopeKey, row: asyncpg.Record) -> Scope:
     return Scope(row["id"], key, row["version"], row["epoch"], row["truncated"])
-
-
-_HEAD = 400  # characters that a name is made of
-
-
-class DocumentRecords:
-    """Reads history entries; raises DatabaseUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def search(
-        self, user_id: int, terms: Sequence[Term], *, most: int, ages: Sequence[datetime]
-    ) -> FoundDocuments:
-        """Entries of that user with all terms in statement or name: best position first, then newest."""
-        source, target = _other_cases(terms)
-        arguments: list[object] = [user_id, _literal_of(terms), most, list(ages), source, target]
-        matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
-        newer = (f"count(*) filter (where recorded_at >= ($4::timestamptz[])[{one + 1}])" for one in range(len(ages)))
-        statement = _SEARCH.format(
-            fits="".join(f" and {fits}" for fits, _ in [(_FOREIGN_FITS, "")] * bool(source) + matching),
-            position=f"greatest({', '.join(['0', *(position for _, position in matching)])})",
-            newer=", ".join(newer),
-        )
-        rows = await self._database.fetch(statement, *arguments)
-        total, told = (rows[0]["total"], rows[0]["newer"]) if rows else (0, [0] * len(ages))
-        return FoundDocuments([FoundDocument(*row[:9]) for row in rows if row["id"] is not None], total, told)
-
-
-def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
-    """Whether a document has the term, and the `Position` in its name, as SQL; what they need joins the arguments.
-
-    `foreign`: letters that are not ASCII must be folded, too.
-    """
-    plain, name, words = (
-        f"translate({text}, $5, $6)" if foreign else text
-        for text in ('lower(statement collate "C")', "search_name", "search_words")
-    )
-    at = len(arguments) + 1
-    if term.is_literal:
-        text = "".join(term.literals)
-        arguments += [text, "".join(term.as_word.literals)]
-        fits, position = _LITERAL_FITS, _LITERAL_POSITION
-        if " " in text:
-            # A name has one blank for each run of blanks and line breaks of its statement; else it has nothing new.
-            fits = f"({fits} or {_LITERAL_NAME_FITS})"
-    else:
-        arguments += [term.like, term.as_word.like, max(term.literals, key=len, default="")]
-        fits, position = f"({_WILD_FITS} or {_WILD_NAME_FITS})", _WILD_POSITION
-    given = {"plain": plain, "name": name, "words": words, "term": f"${at}", "word": f"${at + 1}", "part": f"${at + 2}"}
-    return fits.format(**given), position.format(**given)
-
-
-_FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
-
-# strpos is twice as fast as LIKE, and a statement must have the longest literal of what has wildcards.
-_LITERAL_FITS = "strpos({plain}, {term}::text) > 0"
-_LITERAL_NAME_FITS = "strpos({name}, {term}) > 0"
-_LITERAL_POSITION = (
-    "case when strpos({name}, {term}) = 0 then 4 when {name} = {term} then 0 when starts_with({name}, {term}) then 1"
-    " when strpos({words}, {word}::text) > 0 then 2 else 3 end"
-)
-_WILD_FITS = "strpos({plain}, {part}::text) > 0 and {plain} like '%' || {term}::text || '%'"
-_WILD_NAME_FITS = "{name} like '%' || {term} || '%'"
-_WILD_POSITION = (
-    "case when {name} not like '%' || {term} || '%' then 4 when {name} like {term} then 0"
-    " when {name} like {term} || '%' then 1 when {words} like '%' || {word}::text || '%' then 2 else 3 end"
-)
-
-# lower() of the collation "C" knows ASCII only and is fast; $5 and $6 are the other letters of the terms in both cases,
-# which no statement of ASCII has.
-_SEARCH = f"""
-with ranked as materialized (
-    select history_id, recorded_at, {{position}} as position from statements
-    where user_id = $1 and in_history{{fits}}
-),
-counted as (
-    select count(*) as total, array[{{newer}}]::bigint[] as newer from ranked
-),
-page as materialized (
-    select * from ranked order by position, recorded_at desc, history_id desc limit $3
-)
-select id, history_id, connector, dialect, page.recorded_at, left(statement, {_HEAD}) as head,
-    substr(statement, greatest(strpos(translate(lower(statement collate "C"), $5, $6), $2) - 60, 1), 400) as excerpt,
-    parent_uuid, page.position, counted.total, counted.newer
-from counted
-left join (page join statements using (history_id)) on true
-order by page.position, page.recorded_at desc, history_id desc
-"""
-
-
-def _literal_of(terms: Sequence[Term]) -> str:
-    """What the excerpt is looked for by: the longest one tells most."""
-    return max((literal for term in terms for literal in term.literals), key=len, default="")
-
-
-def _other_cases(terms: Sequence[Term]) -> tuple[str, str]:
-    """Letters beyond ASCII that are folded to those of the terms, and what each is folded to."""
-    wanted = {character for term in terms for literal in term.literals for character in literal}
-    if all(character.isascii() for character in wanted):
-        return "", ""
-    pairs = [(other, plain) for other, plain in _foldings() if plain in wanted]
-    return "".join(other for other, _ in pairs), "".join(plain for _, plain in pairs)
-
-
-@cache
-def _foldings() -> Sequence[tuple[str, str]]:
-    """All letters beyond ASCII that fold to another one; the last ones of Unicode are Adlam's."""
-    letters = (chr(code) for code in range(0x80, 0x1E944) if not 0xD800 <= code < 0xE000)
-    return [(letter, plain) for letter in letters if (plain := folded(letter)) != letter]

@@ -20,7 +20,7 @@ from queryserver.engines.protocol import Engine
 from queryserver.files.model import Scheme
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.settings.loading import read_settings
-from queryserver.platform.settings.tree import Finding, Settings
+from queryserver.platform.settings.tree import Settings, SettingsFinding
 
 Reader = Callable[[str], Settings]
 
@@ -229,5 +229,5 @@ async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> No
 async def test_a_finding_is_told_once_and_errors_come_first() -> None:
     from queryserver.administration.configuration_check import _in_order
 
-    error, warning = Finding.error("b", "x"), Finding.warning("a", "y")
+    error, warning = SettingsFinding.error("b", "x"), SettingsFinding.warning("a", "y")
     assert _in_order([warning, error, warning]) == [error, warning]

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,13 +32,14 @@ def another(
     api: Api, owner: str = "another", *, records: MetadataIndexRecords | None = None, **limits: Any
 ) -> IndexRefresh:
     """The refresh of one more server, with limits of its own. By itself it reads `shelf` only."""
-    mine = api.services.searching.refresh
-    assert mine is not None
-    parts = mine._parts
-    bounds = RefreshLimits(**{"interval": timedelta(seconds=1), "max_tables": 100, "max_columns": 100, **limits})
     return IndexRefresh(
-        replace(parts, owner=owner, records=records or parts.records, connectors=Alone(shelf_of(api))),
-        bounds,
+        owner=owner,
+        records=records or MetadataIndexRecords(api.database),
+        connectors=Alone(shelf_of(api)),
+        lookups=api.services.metadata.lookups,
+        scoping=Scoping(api.services.connectors),
+        metrics=api.services.metrics,
+        limits=RefreshLimits(**{"interval": timedelta(seconds=1), "max_tables": 100, "max_columns": 100, **limits}),
     )
 
 

@@ -8,9 +8,9 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL
 
+from queryserver.search.documents import DocumentRecords
 from queryserver.search.model import age_limits, position_of
 from queryserver.search.query_language import parse_query
-from queryserver.search.repository import DocumentRecords
 
 _DOCUMENTS = '["documents"]'
 

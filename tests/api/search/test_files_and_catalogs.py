@@ -12,7 +12,7 @@ from tests.api.storage.conftest import storage_settings
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, entity, scripted_atlas
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
-from tests.unit.catalogs.late_atlas import late_atlas
+from tests.unit.search.late_atlas import late_atlas
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import EntryKind, Scheme, StorageUser

@@ -6,7 +6,7 @@ import pytest
 
 from queryserver.administration.configuration_check import check_settings
 from queryserver.connectors.sqlalchemy import proxied_drivers
-from queryserver.platform.settings.tree import Finding, Level, Settings
+from queryserver.platform.settings.tree import Level, Settings, SettingsFinding
 
 pytestmark = pytest.mark.security("T8")
 
@@ -62,7 +62,7 @@ def test_the_proxy_itself_is_not_told() -> None:
 
 
 async def test_a_check_of_the_settings_tells_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def found(settings: Settings) -> list[Finding]:
+    async def found(settings: Settings) -> list[SettingsFinding]:
         return [one for one in await check_settings(settings, offline=True) if one.key == _KEY]
 
     monkeypatch.delenv("no_proxy", raising=False)

@@ -78,27 +78,34 @@ def _name_or_number(value: Any) -> str | int:
     return value if type(value) is int else _text(value)
 
 
-def _absent_when_blank(value: str | None) -> str | None:
-    return None if not value or value.isspace() else value
-
-
 def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise must("be a JSON object.")
     return without_nulls(value)
 
 
-def _object_or_json_text(value: Any, reading: ValidationInfo) -> Mapping[str, Any]:
+def json_of(value: Any, reading: ValidationInfo) -> Any:
+    """The value of a JSON text; another value as it is."""
     if not isinstance(value, str):
-        return _object(value)
+        return value
     try:
-        return _object(parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH)))
+        return parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
     except InvalidJson as error:
         raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
 
 
+def unquoted(value: Any) -> Any:
+    """`"sample"` as a JSON text means `sample`; any other value means itself."""
+    if isinstance(value, str) and value.startswith('"'):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
 def _few(value: Any) -> Any:
-    """Looked at before the entries are: each of them costs some microseconds."""
+    """Before the entries are read: each of them costs some microseconds."""
     if isinstance(value, list | tuple) and len(cast("Sized", value)) > MAX_ENTRIES:
         raise must(f"have at most {MAX_ENTRIES} entries.")
     return value
@@ -117,7 +124,9 @@ T = TypeVar("T")
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 """Text exactly as decoded; another JSON type is refused."""
 
-TextOrNothing: TypeAlias = Annotated[Text | None, AfterValidator(_absent_when_blank)]
+TextOrNothing: TypeAlias = Annotated[
+    Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
+]
 """Text that counts as absent when it is empty or blank."""
 
 Name: TypeAlias = Annotated[str, BeforeValidator(_name)]
@@ -129,7 +138,7 @@ NameOrNumber: TypeAlias = Annotated[int | str, BeforeValidator(_name_or_number)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
 """A boolean as JSON or as one of the accepted words."""
 
-Json: TypeAlias = Annotated[T, BeforeValidator(_object_or_json_text)]
+Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, reading: _object(json_of(value, reading)))]
 """An object that a form holds as JSON text and a JSON body as text or natively."""
 
 Nested: TypeAlias = Annotated[T, BeforeValidator(_object)]
@@ -155,26 +164,16 @@ class Whole:
 
     def read(self, value: Any) -> int:
         """Never a JSON boolean, though Python counts those as integers."""
-        if type(value) is int:
-            whole = value
-        elif _is_whole_text(value) or _is_whole_float(value):
+        is_text = isinstance(value, str) and _WHOLE.fullmatch(value)
+        is_float = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_IN_A_DOUBLE
+        if type(value) is int or is_text or is_float:
             whole = int(value)
-        else:
-            raise self._refusal()
-        if self.minimum <= whole <= self.maximum:
-            return whole
+            if self.minimum <= whole <= self.maximum:
+                return whole
         raise self._refusal()
 
     def _refusal(self) -> PydanticCustomError:
         return must(f"be an integer{_range(self.minimum, self.maximum)}.")
-
-
-def _is_whole_text(value: Any) -> bool:
-    return isinstance(value, str) and _WHOLE.fullmatch(value) is not None
-
-
-def _is_whole_float(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_IN_A_DOUBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +210,7 @@ def _range(minimum: int, maximum: int) -> str:
 
 
 def must(rule: str) -> PydanticCustomError:
-    """The complaint about a field that breaks `rule`."""
+    """The error of a field that breaks `rule`."""
     return PydanticCustomError("invalid_parameter", "must {rule}", {"rule": rule})
 
 
@@ -364,7 +363,7 @@ class NotebookFields(Fields):
 
 
 def _clean_tree(properties: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is kept and given back must be storable as JSON; walks without recursion."""
+    """The properties, if they can be stored as JSON; walks without recursion."""
     left: list[Any] = list(properties)
     seen = 0
     while left:

@@ -1,6 +1,6 @@
 """Connectors: the catalogue of types, and stored instances (Contract platform 5)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from fastapi import Response
 
@@ -15,40 +15,43 @@ from queryserver.api.schemas.requests.platform import (
 )
 from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType, Template
 from queryserver.connectors.model import SettingValue
-from queryserver.connectors.types import Category, Flags
+from queryserver.connectors.types import Category
 from queryserver.errors.statements import connector_not_found
 
 router = PathGroup()
 
 
-@router.operation("list_connector_types")
+@router.operation("list_connector_types", "get_connectors_types", "post_connectors_types")
 async def types(call: Call) -> Response:
     """The types that a connector may have, in six groups."""
-    return await _types(call)
-
-
-@router.operation("get_connectors_types")
-async def types_of_connectors(call: Call) -> Response:
-    """The types that a connector may have, in six groups."""
-    return await _types(call)
-
-
-@router.operation("post_connectors_types")
-async def ask_types(call: Call) -> Response:
-    """The types that a connector may have, in six groups."""
-    return await _types(call)
-
-
-async def _types(call: Call) -> Response:
     found = await call.services.stored_connectors.types()
-    return answer(wire.ConnectorTypeList(connectors=type_groups(found), categories=categories(), status=0))
+    groups = [
+        wire.ConnectorTypeGroup(
+            category=category,
+            category_name=category.label,
+            description="",
+            values=[_type(one) for one in found if one.row.category is category],
+        )
+        for category in Category
+    ]
+    categories = [wire.ConnectorCategoryEntry(name=one.label, type=one, description="") for one in Category]
+    return answer(wire.ConnectorTypeList(connectors=groups, categories=categories, status=0))
 
 
 @router.operation("list_connectors")
 async def instances(call: Call) -> Response:
     """The instances that the caller may use, by ascending id in six groups."""
     found = await call.services.stored_connectors.visible(call.user)
-    return answer(wire.ConnectorList(connectors=groups(found), status=0))
+    groups = [
+        wire.ConnectorGroup(
+            category=category,
+            category_name=category.label,
+            description="",
+            values=[_connector(one) for one in found if one.category is category],
+        )
+        for category in Category
+    ]
+    return answer(wire.ConnectorList(connectors=groups, status=0))
 
 
 @router.operation("new_connector")
@@ -56,14 +59,14 @@ async def new(call: Call, dialect: str, interface: str) -> Response:
     """A type with its defaults, and what was given laid over them; nothing is stored or connected to."""
     fields = await call.read(NewConnectorRequest)
     found = await call.services.stored_connectors.template(dialect, interface, given(fields.connector))
-    return answer(wire.ConnectorTemplateResponse(connector=template(found), status=0))
+    return answer(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
 
 @router.operation("get_connector")
 async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own name
     """A connector with its settings; secrets are masked."""
     shown = await call.services.stored_connectors.get(call.user, id)
-    return answer(wire.ConnectorResponse(**dict(connector(shown)), status=0))
+    return answer(wire.ConnectorResponse(**dict(_connector(shown)), status=0))
 
 
 @router.operation("save_connector")
@@ -71,7 +74,7 @@ async def update(call: Call) -> Response:
     """Create without an id, else change; nothing is connected to."""
     fields = await call.read(ConnectorRequest)
     shown, is_new = await call.services.stored_connectors.save(call.user, given(fields.connector))
-    return answer(wire.ConnectorUpdateResponse(connector=connector(shown), saved_as=is_new, status=0))
+    return answer(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
 
 @router.operation("delete_connector")
@@ -119,7 +122,7 @@ async def test(call: Call) -> Response:
 
 
 def given(fields: ConnectorFields) -> GivenConnector:
-    """What a call gave."""
+    """The connector that a call gave."""
     return GivenConnector(
         id=fields.id,
         nice_name=fields.nice_name,
@@ -132,41 +135,7 @@ def given(fields: ConnectorFields) -> GivenConnector:
     )
 
 
-def type_groups(types: Iterable[ShownType]) -> list[wire.ConnectorTypeGroup]:
-    """Six groups, also when empty."""
-    every = list(types)
-    return [
-        wire.ConnectorTypeGroup(
-            category=category,
-            category_name=category.label,
-            description="",
-            values=[_type(one) for one in every if one.row.category is category],
-        )
-        for category in Category
-    ]
-
-
-def categories() -> list[wire.ConnectorCategoryEntry]:
-    """All six, in their order."""
-    return [wire.ConnectorCategoryEntry(name=one.label, type=one, description="") for one in Category]
-
-
-def groups(instances: Iterable[ShownInstance]) -> list[wire.ConnectorGroup]:
-    """Six groups, also when empty."""
-    every = list(instances)
-    return [
-        wire.ConnectorGroup(
-            category=category,
-            category_name=category.label,
-            description="",
-            values=[connector(one) for one in every if one.category is category],
-        )
-        for category in Category
-    ]
-
-
-def connector(shown: ShownInstance) -> wire.Connector:
-    """An instance."""
+def _connector(shown: ShownInstance) -> wire.Connector:
     instance = shown.instance
     return wire.Connector(
         id=str(instance.id),
@@ -177,7 +146,7 @@ def connector(shown: ShownInstance) -> wire.Connector:
         category=shown.category,
         description=shown.description,
         settings=_settings(shown.settings),
-        dialect_properties=_flags(shown.flags),
+        dialect_properties=wire.DialectProperties.model_validate(shown.flags),
         is_runnable=shown.is_runnable,
         version=instance.version,
         groups=list(instance.groups) if shown.shows_groups else None,
@@ -185,9 +154,10 @@ def connector(shown: ShownInstance) -> wire.Connector:
     )
 
 
-def template(found: Template) -> wire.ConnectorTemplate:
+def _template(found: Template) -> wire.ConnectorTemplate:
     """A type to be named and sent to update."""
     row = found.type.row
+    flags = wire.DialectProperties.model_validate(row.flags)
     return wire.ConnectorTemplate(
         dialect=row.dialect,
         interface=row.interface,
@@ -196,9 +166,9 @@ def template(found: Template) -> wire.ConnectorTemplate:
         description=found.description,
         name="",
         settings=_settings(found.settings),
-        properties=_flags(row.flags),
+        properties=flags,
         is_runnable=found.type.is_runnable,
-        dialect_properties=_flags(row.flags),
+        dialect_properties=flags,
         id=None,
     )
 
@@ -213,14 +183,10 @@ def _type(shown: ShownType) -> wire.ConnectorType:
         description=row.description,
         name=row.dialect,
         settings=_settings(row.defaults),
-        properties=_flags(row.flags),
+        properties=wire.DialectProperties.model_validate(row.flags),
         is_runnable=shown.is_runnable,
     )
 
 
 def _settings(values: Mapping[str, SettingValue]) -> list[wire.ConnectorSetting]:
     return [wire.ConnectorSetting(name=name, value=value) for name, value in values.items()]
-
-
-def _flags(flags: Flags) -> wire.DialectProperties:
-    return wire.DialectProperties.model_validate(flags)

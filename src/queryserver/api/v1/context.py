@@ -1,6 +1,6 @@
-"""Namespaces, computes and clusters, which Hue clients ask for first, and the banner (Contract platform 7.3, 7.4).
+"""Namespaces, computes and clusters, which Hue clients request first, and the banner (Contract platform 7.3, 7.4).
 
-There is one of each, whatever the interface; an unknown one has them too, for clients ask before they know.
+There is one of each for all interfaces, also for unknown ones: clients request them before they know the interfaces.
 """
 
 from fastapi import Response

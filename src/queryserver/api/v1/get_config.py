@@ -1,4 +1,4 @@
-"""get_config: what a client needs to know before it begins (Contract platform 7.1)."""
+"""get_config: interpreters, browsers, limits and flags for a client (Contract platform 7.1)."""
 
 from functools import lru_cache
 from urllib.parse import quote
@@ -16,8 +16,7 @@ from queryserver.platform.settings.tree import Settings
 router = PathGroup()
 
 
-_HUE_LEVEL = "4.11.0"
-"""The level of Hue whose clients find here what they look for."""
+_HUE_LEVEL = "4.11.0"  # clients of this level are served
 
 
 @router.operation("get_config")
@@ -28,28 +27,32 @@ async def get_config(call: Call) -> Response:
 
 
 def body_of(settings: Settings, found: Configuration) -> bytes:
-    """The answer. Of two hundred interpreters, each told twice, it would take longer to write it as one model."""
+    """The answer. As one model, two hundred interpreters, each listed twice, would take longer to write."""
     body = _without_interpreters(settings, found).model_dump(by_alias=True)
-    interpreters = [interpreter(one) for one in found.interpreters]
+    interpreters = [_interpreter(one) for one in found.interpreters]
     editor = orjson.Fragment(orjson.dumps({**body["app_config"]["editor"], "interpreters": interpreters}))
     body["app_config"]["editor"] = body["button_actions"][0] = editor
-    body["app_config"]["catalogs"] = [catalog_entry(one) for one in found.interpreters if one.is_sql]
-    body["main_button_action"] = interpreter(found.main) if found.main else editor
+    body["app_config"]["catalogs"] = [
+        _catalog_entry(one.connector.key, one.connector.nice_name, one.connector.dialect)
+        for one in found.interpreters
+        if one.is_sql
+    ]
+    body["main_button_action"] = _interpreter(found.main) if found.main else editor
     return orjson.dumps(body)
 
 
 def _without_interpreters(settings: Settings, found: Configuration) -> wire.ClientConfiguration:
-    editor = editor_app(found, settings)
-    scheduler = scheduler_app() if settings.desktop.task_server.beat_enabled else None
-    flags = service_flags(found, settings)
+    editor = _editor_app(found, settings)
+    scheduler = _scheduler_app() if settings.desktop.task_server.beat_enabled else None
+    flags = _service_flags(found, settings)
     default = found.default_sql
     return wire.ClientConfiguration(
         app_config=wire.AppConfig(
             editor=editor,
             catalogs=[],
-            browser=browser_app(found),
+            browser=_browser_app(found),
             scheduler=scheduler,
-            home=home_app(),
+            home=wire.HomeApp(name="home", displayName="Home", buttonName="Documents", interpreters=[], page="/home"),
         ),
         main_button_action=editor,
         button_actions=[editor, scheduler] if scheduler else [editor],
@@ -61,24 +64,23 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
         hue_version=_HUE_LEVEL,
         svc_config=flags,
         hue_config=flags,
-        storage_browser=storage_browser(found, settings),
-        importer=importer(found, settings),
+        storage_browser=_storage_browser(found, settings),
+        importer=_importer(found, settings),
         clusters=[wire.Cluster(id="default", name="default", type="direct", credentials={})],
         documents=wire.DocumentsConfig(types=list(found.document_types)),
         status=0,
     )
 
 
-def interpreter(found: Interpreter) -> orjson.Fragment:
-    """A data source as clients know it, written."""
+def _interpreter(found: Interpreter) -> orjson.Fragment:
     connector = found.connector
-    return _interpreter(connector.key, connector.nice_name, connector.dialect, connector.interface)
+    return _written_interpreter(connector.key, connector.nice_name, connector.dialect, connector.interface)
 
 
 @lru_cache(maxsize=4096)
-def _interpreter(key: str, name: str, dialect: str, interface: str) -> orjson.Fragment:
+def _written_interpreter(key: str, name: str, dialect: str, interface: str) -> orjson.Fragment:
     flags = flags_of(dialect, interface)
-    told = wire.Interpreter(
+    written = wire.Interpreter(
         name=name,
         type=key,
         id=key,
@@ -92,18 +94,12 @@ def _interpreter(key: str, name: str, dialect: str, interface: str) -> orjson.Fr
         dialect=dialect,
         dialect_properties=wire.DialectProperties.model_validate(dict(flags)),
     )
-    return orjson.Fragment(told.__pydantic_serializer__.to_json(told, by_alias=True))
-
-
-def catalog_entry(found: Interpreter) -> orjson.Fragment:
-    """An SQL source whose tables can be browsed, written."""
-    connector = found.connector
-    return _catalog_entry(connector.key, connector.nice_name, connector.dialect)
+    return orjson.Fragment(written.__pydantic_serializer__.to_json(written, by_alias=True))
 
 
 @lru_cache(maxsize=4096)
 def _catalog_entry(key: str, name: str, dialect: str) -> orjson.Fragment:
-    told = wire.CatalogEntry(
+    written = wire.CatalogEntry(
         name=name,
         type=key,
         id=key,
@@ -114,10 +110,10 @@ def _catalog_entry(key: str, name: str, dialect: str) -> orjson.Fragment:
         is_sql=True,
         is_catalog=True,
     )
-    return orjson.Fragment(told.__pydantic_serializer__.to_json(told, by_alias=True))
+    return orjson.Fragment(written.__pydantic_serializer__.to_json(written, by_alias=True))
 
 
-def editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
+def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
     """The editor, still without its interpreters."""
     keys = [one.connector.key for one in found.interpreters]
     return wire.EditorApp(
@@ -133,8 +129,7 @@ def editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
     )
 
 
-def browser_app(found: Configuration) -> wire.BrowserApp:
-    """What the caller may browse."""
+def _browser_app(found: Configuration) -> wire.BrowserApp:
     return wire.BrowserApp(
         name="browser",
         displayName="Browsers",
@@ -144,7 +139,7 @@ def browser_app(found: Configuration) -> wire.BrowserApp:
     )
 
 
-def scheduler_app() -> wire.SchedulerApp:
+def _scheduler_app() -> wire.SchedulerApp:
     """The scheduler, whose only back end is the one of the task server."""
     page = _page("celery-beat")
     entry = Browser("celery-beat", "Scheduler", page, "Schedule")
@@ -158,13 +153,7 @@ def scheduler_app() -> wire.SchedulerApp:
     )
 
 
-def home_app() -> wire.HomeApp:
-    """The page of documents."""
-    return wire.HomeApp(name="home", displayName="Home", buttonName="Documents", interpreters=[], page="/home")
-
-
-def service_flags(found: Configuration, settings: Settings) -> wire.ServiceFlags:
-    """Flags of the service and of the caller."""
+def _service_flags(found: Configuration, settings: Settings) -> wire.ServiceFlags:
     return wire.ServiceFlags(
         is_admin=found.is_admin,
         is_yarn_enabled=False,
@@ -176,8 +165,7 @@ def service_flags(found: Configuration, settings: Settings) -> wire.ServiceFlags
     )
 
 
-def storage_browser(found: Configuration, settings: Settings) -> wire.StorageBrowserConfig:
-    """What a file browser may offer."""
+def _storage_browser(found: Configuration, settings: Settings) -> wire.StorageBrowserConfig:
     filebrowser = settings.filebrowser
     return wire.StorageBrowserConfig(
         enable_chunked_file_upload=filebrowser.show_upload_button,
@@ -191,8 +179,7 @@ def storage_browser(found: Configuration, settings: Settings) -> wire.StorageBro
     )
 
 
-def importer(found: Configuration, settings: Settings) -> wire.ImporterConfig:
-    """What the importer takes from this caller."""
+def _importer(found: Configuration, settings: Settings) -> wire.ImporterConfig:
     return wire.ImporterConfig(
         is_enabled=found.may_import,
         restrict_local_file_extensions=list(settings.importer.restrict_local_file_extensions) or None,

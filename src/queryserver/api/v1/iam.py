@@ -22,7 +22,6 @@ from queryserver.identity.users import Completion, GroupName, UserDetails, UserF
 
 router = PathGroup()
 
-
 # Above this the answer is written in a thread: 50,000 users take a third of a second.
 _FEW = 2000
 
@@ -30,7 +29,10 @@ _FEW = 2000
 @router.operation("find_users")
 async def get_users(call: Call) -> Response:
     """Users by name, groups and state, all or by pages. Contract platform 6.1."""
-    asked = await _with_every_group(call).read(UserListParameters)
+    # Of a repeated `groups` every value counts.
+    groups = [value for name, value in form_fields(call.request.scope["query_string"]) if name == "groups"]
+    fields = {**call.body.fields, "groups": groups or None}
+    asked = await Call(call.request, call.services, call.user, Body(fields)).read(UserListParameters)
     count, users = await call.services.users.matching(
         UserFilter(username=asked.username or None, groups=asked.groups, is_active=asked.is_active),
         page=asked.page,
@@ -70,7 +72,7 @@ async def autocomplete(call: Call) -> Response:
 @router.operation("get_preferences")
 async def preferences(call: Call) -> Response:
     """What the caller wants where a call does not say it. Contract platform 6.4."""
-    return _preferred(call.user.preferences)
+    return _preferences(call.user.preferences)
 
 
 @router.operation("change_preferences")
@@ -78,23 +80,16 @@ async def change_preferences(call: Call) -> Response:
     """Preferences that are not sent stay as they are. Contract platform 6.4."""
     changes = (await call.read(PreferencesRequest)).changes
     if not changes:
-        return _preferred(call.user.preferences)
+        return _preferences(call.user.preferences)
     changed = await call.services.accounts.preferences.change(call.user.id, changes)
     if changed is None:
         raise UserNotFound
-    return _preferred(changed)
+    return _preferences(changed)
 
 
-def _preferred(preferences: Preferences) -> Response:
+def _preferences(preferences: Preferences) -> Response:
     shown = wire.Preferences(big_numbers=preferences.big_numbers)
     return answer(wire.PreferencesResponse(status=0, preferences=shown))
-
-
-def _with_every_group(call: Call) -> Call:
-    """Of a repeated `groups` every value counts."""
-    values = [value for name, value in form_fields(call.request.scope["query_string"]) if name == "groups"]
-    fields = {**call.body.fields, "groups": values or None}
-    return Call(call.request, call.services, call.user, Body(fields))
 
 
 def _listed(count: int, users: Sequence[UserSummary]) -> Response:

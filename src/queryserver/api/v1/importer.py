@@ -1,6 +1,5 @@
 """Files that become tables (Contract importer): upload, detection, preview, create_table."""
 
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +30,6 @@ from queryserver.api.schemas.requests.importer import (
     ColumnParameters,
     CreateTableRequest,
     HeaderParameters,
-    ImportColumn,
     MetadataParameters,
     PreviewParameters,
     SqlTypesParameters,
@@ -48,7 +46,7 @@ from queryserver.errors.files import (
 )
 from queryserver.errors.statements import UnknownDialect
 from queryserver.files.model import repaired
-from queryserver.formats.cell_types.header import Analysis, PreviewColumn, SampleWarning
+from queryserver.formats.cell_types.header import Analysis, PreviewColumn
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
@@ -61,23 +59,25 @@ from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
 
 _MAX_BODY_BYTES = 1024 * 1024
-
+_MISSING = "No file was submitted."
+# Answers up to these sizes are written on the event loop: 2,000 columns take some 10 ms.
+_CELLS_AT_ONCE = 2_000
+_CHARACTERS_AT_ONCE = 256 * 1024
 
 Model = TypeVar("Model", bound=Fields)
 
 
 @dataclass(frozen=True, slots=True)
 class ImporterCall:
-    """One authenticated call of somebody who may import."""
+    """One authenticated call of a user who may import. `body`: of a GET call the query string."""
 
     request: Request
     services: Services
     user: User
     body: Body
-    """The fields as they came: of the query string, or of a body, where JSON values stay what they are."""
 
     async def read(self, model: type[Model]) -> Model:
-        """The fields as the call wants them. Raises InvalidRequest."""
+        """The fields as `model`. Raises InvalidRequest."""
         reads(self.request.scope, model)
         depth = self.services.settings.limits.max_json_depth
         parsed = partial(parse_import, model, self.body.fields, max_json_depth=depth)
@@ -86,8 +86,7 @@ class ImporterCall:
         return await self.services.threads.bodies.run(self.user.id, lambda _: parsed())
 
 
-def require_importer(user: User) -> None:
-    """Raises ImporterDenied."""
+def _require_importer(user: User) -> None:
     if not user.may(IMPORTER):
         raise ImporterDenied("You lack the right to import files.")
 
@@ -96,19 +95,18 @@ class ImporterRoute(CallRoute):
     """A route whose endpoint takes an ImporterCall. Its failures, also a wrong method, have the importer's body."""
 
     fault_code: ClassVar[str] = QueryServerError.code
-    """`code` of what goes wrong inside."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[IMPORTER_STYLE] = self.fault_code
         await super().handle(scope, receive, send)
 
     async def call(self, request: Request) -> ImporterCall:
-        """Who calls is asked first, then whether they may import; only then the body is read."""
+        """The user and their right first; only then the body is read."""
         services = services_of(request)
         user = await authenticated(request, services)
         if not services.settings.importer.is_enabled:
             raise ImporterDenied("The importer is switched off.")
-        require_importer(user)
+        _require_importer(user)
         return ImporterCall(request, services, user, await self.body(request, user.id))
 
     async def body(self, request: Request, user_id: int) -> Body:
@@ -118,7 +116,7 @@ class ImporterRoute(CallRoute):
         return await read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
 
 
-class StreamedRoute(ImporterRoute):
+class StreamedImporterRoute(ImporterRoute):
     """A route that reads its body itself."""
 
     async def body(self, request: Request, user_id: int) -> Body:
@@ -127,9 +125,7 @@ class StreamedRoute(ImporterRoute):
         return Body(dict[str, Any]())
 
 
-def asked_file(
-    call: ImporterCall, asked: MetadataParameters | HeaderParameters
-) -> AbstractAsyncContextManager[ImportFile]:
+def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters) -> AbstractAsyncContextManager[ImportFile]:
     """The file of a GET call. Raises as `ImportSources.opened`."""
     # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
     remote = asked.import_type is Origin.REMOTE
@@ -137,8 +133,8 @@ def asked_file(
     return call.services.importing.sources.opened(call.user, asked.import_type, file_path)
 
 
-def asked_reading(asked: HeaderParameters) -> ReadingOptions:
-    """How the file of a call is to be read. Raises sheet_required, InvalidParameter."""
+def _reading(asked: HeaderParameters) -> ReadingOptions:
+    """Raises sheet_required, InvalidParameter."""
     return ReadingOptions.given(
         asked.file_type,
         sheet_name=asked.sheet_name,
@@ -146,11 +142,13 @@ def asked_reading(asked: HeaderParameters) -> ReadingOptions:
         quote_char=asked.quote_char,
         record_separator=asked.record_separator,
         encoding=asked.encoding,
-        formats=_formats(asked),
+        formats=GivenFormats(asked.date_format, asked.number_format)
+        if isinstance(asked, ColumnParameters)
+        else NOT_GIVEN,
     )
 
 
-def asked_header(asked: ColumnParameters) -> bool:
+def _has_header(asked: ColumnParameters) -> bool:
     """Whether the first row names the columns; files of records name them. Raises MissingParameter."""
     if asked.file_type in RECORD_TYPES:
         return True
@@ -159,7 +157,7 @@ def asked_header(asked: ColumnParameters) -> bool:
     return asked.has_header
 
 
-def asked_dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) -> str:
+def _dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) -> str:
     """The dialect that types are named in. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
     if asked.sql_dialect is not None:
         return asked.sql_dialect
@@ -176,20 +174,10 @@ def asked_dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParamet
     return dialect
 
 
-def _formats(asked: HeaderParameters) -> GivenFormats:
-    if not isinstance(asked, ColumnParameters):
-        return NOT_GIVEN
-    return GivenFormats(asked.date_format, asked.number_format)
-
-
-_FIELD = "file"
-_MISSING = "No file was submitted."
-
-
 router = PathGroup(ImporterRoute)
 
 
-@router.operation("upload_import_file", kind=StreamedRoute)
+@router.operation("upload_import_file", kind=StreamedImporterRoute)
 async def upload_file(call: ImporterCall) -> Response:
     """Keep a file for its owner until it was not used for a day. Spec §4, Contract importer 3."""
     uploads = call.services.importing.uploads
@@ -202,8 +190,13 @@ async def upload_file(call: ImporterCall) -> Response:
     with call.services.streams.place(call.user) as place, call.services.metrics.upload():
         room_bytes = await uploads.admit(call.user, length)
         stream = MultipartStream(pieces(call.request), content_type)
-        name = await _file_name(stream)
-        content = place.rechecked(stream.content(), require_importer)
+        try:
+            name = await stream.file_name()
+        except MissingParameter:
+            raise MissingParameter(_MISSING) from None
+        if stream.file_field != "file":
+            raise MissingParameter(_MISSING)
+        content = place.rechecked(stream.content(), _require_importer)
         received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
     came_unread(call.request.scope)
     came(call.request.scope, (field for field, _ in stream.fields))
@@ -215,19 +208,8 @@ async def upload_file(call: ImporterCall) -> Response:
     )
 
 
-async def _file_name(stream: MultipartStream) -> str:
-    """Raises MissingParameter, and as `MultipartStream.file_name`."""
-    try:
-        name = await stream.file_name()
-    except MissingParameter:
-        raise MissingParameter(_MISSING) from None
-    if stream.file_field != _FIELD:
-        raise MissingParameter(_MISSING)
-    return name
-
-
 class DetectionRoute(ImporterRoute):
-    """A route whose faults are told as such of detection."""
+    """A route whose faults have the code of detection."""
 
     fault_code: ClassVar[str] = DetectionFailed.code
 
@@ -236,7 +218,7 @@ class DetectionRoute(ImporterRoute):
 async def guess_metadata(call: ImporterCall) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
     asked = await call.read(MetadataParameters)
-    async with asked_file(call, asked) as file:
+    async with _file(call, asked) as file:
         detecting = call.services.importing.detection.metadata(call.user.id, file)
         found = await while_connected(call.request, detecting)
     if isinstance(found, Sheets):
@@ -259,46 +241,38 @@ async def guess_metadata(call: ImporterCall) -> Response:
 async def guess_header(call: ImporterCall) -> Response:
     """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
     asked = await call.read(HeaderParameters)
-    reading = asked_reading(asked)
-    async with asked_file(call, asked) as file:
+    reading = _reading(asked)
+    async with _file(call, asked) as file:
         guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
         return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))
-
-
-_CELLS_AT_ONCE = 2_000
-_CHARACTERS_AT_ONCE = 256 * 1024
-"""What is written on the event loop: 2,000 columns take some 10 ms."""
 
 
 @router.operation("preview_file")
 async def preview(call: ImporterCall) -> Response:
     """At most 50 rows; types are detected from at most 10,000. Spec §4, Contract importer 7."""
     asked = await call.read(PreviewParameters)
-    reading, dialect, has_header = asked_reading(asked), asked_dialect(call, asked), asked_header(asked)
+    reading, dialect, has_header = _reading(asked), _dialect(call, asked), _has_header(asked)
     reading.require_separator()
-    async with asked_file(call, asked) as file:
+    async with _file(call, asked) as file:
         previews = call.services.importing.previews
         analysing = previews.analysis(call.user.id, file, reading, has_header=has_header)
         analysis = await while_connected(call.request, analysing)
-    if _is_small(analysis):
+    sizes = [len(cell) for row in analysis.rows for cell in row]
+    if len(sizes) <= _CELLS_AT_ONCE and sum(sizes) <= _CHARACTERS_AT_ONCE:
         return _preview(asked, dialect, analysis)
     return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, dialect, analysis))
 
 
-def _is_small(analysis: Analysis) -> bool:
-    cells = sum(map(len, analysis.rows))
-    return cells <= _CELLS_AT_ONCE and sum(len(cell) for row in analysis.rows for cell in row) <= _CHARACTERS_AT_ONCE
-
-
 def _preview(asked: PreviewParameters, dialect: str, analysis: Analysis) -> Response:
-    """A hundred thousand cells are not worth a validation each, which would hold all other calls up."""
-    told = wire.Preview(
+    """Cells are not validated: a hundred thousand of them would hold all other calls up."""
+    shown = wire.Preview(
         type=asked.file_type,
         columns=[_column(source, column, dialect) for source, column in enumerate(analysis.columns, 1)],
         preview_data=[],
-        warnings=[_warning(warning) for warning in analysis.warnings] or None,
+        warnings=[wire.PreviewWarning(code=one.code, count=one.count, rows=list(one.rows)) for one in analysis.warnings]
+        or None,
     )
-    body = told.model_dump(mode="json", by_alias=True)
+    body = shown.model_dump(mode="json", by_alias=True)
     body["preview_data"] = analysis.rows
     return Response(orjson.dumps(body), media_type="application/json")
 
@@ -315,15 +289,11 @@ def _column(source: int, column: PreviewColumn, dialect: str) -> wire.PreviewCol
     )
 
 
-def _warning(warning: SampleWarning) -> wire.PreviewWarning:
-    return wire.PreviewWarning(code=warning.code, count=warning.count, rows=list(warning.rows))
-
-
 @router.operation("list_sql_types")
 async def sql_type_mapping(call: ImporterCall) -> Response:
     """Names of types, sorted. Spec §4, Contract importer 6."""
     asked = await call.read(SqlTypesParameters)
-    return answer(wire.SqlTypes(list(SQL_TYPES[asked_dialect(call, asked)])))
+    return answer(wire.SqlTypes(list(SQL_TYPES[_dialect(call, asked)])))
 
 
 @router.operation("submit_import", "create_table")
@@ -350,20 +320,19 @@ def _table(asked: CreateTableRequest, key: str | None) -> AskedTable:
     return AskedTable(
         origin=asked.import_type,
         file_path=asked.file_path,
-        reading=asked_reading(asked),
-        has_header=asked_header(asked),
+        reading=_reading(asked),
+        has_header=_has_header(asked),
         connector=asked.connector,
         database=asked.database,
         table=asked.table,
-        columns=None if asked.columns is None else _asked_columns(asked.columns),
+        columns=None
+        if asked.columns is None
+        else [
+            AskedColumn(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format)
+            for one in asked.columns
+        ],
         append=asked.if_exists == "append",
         replace=asked.if_exists == "replace",
         max_bad_rows=None if asked.max_bad_rows < 0 else asked.max_bad_rows,
         idempotency_key=key,
     )
-
-
-def _asked_columns(asked: Sequence[ImportColumn]) -> Sequence[AskedColumn]:
-    return [
-        AskedColumn(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format) for one in asked
-    ]

@@ -1,7 +1,8 @@
 """The metadata search (Contract platform 8)."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
+from html import escape
 
 from fastapi import Response
 
@@ -11,17 +12,17 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES
 from queryserver.errors.base import InvalidParameter, configured
-from queryserver.search.atlas import description_of, highlighted
 from queryserver.search.model import Record, SourceName
-from queryserver.search.search import Asked, SearchResult
+from queryserver.search.query_language import Term, folded
+from queryserver.search.search import SearchParameters, SearchResult
 
 router = PathGroup()
 
-
-_AT_ONCE = 50
-"""Records that are answered on the event loop."""
-_OTHER_NAMES = {"s3a": SourceName.S3}
+_ON_THE_LOOP = 50  # records; marking the matches in a thousand long comments takes a tenth of a second
+_SOURCES = {source.value: source for source in SourceName} | {"s3a": SourceName.S3}
 _DIALECTS = frozenset(one.dialect for one in TYPES)
+_DESCRIPTION_CHARACTERS = 200
+_CHARACTERS_BEFORE = 60  # the first match of a longer description
 
 
 @router.operation("search_metadata")
@@ -30,7 +31,7 @@ async def entities_interactive(call: Call) -> Response:
     fields = await call.read(SearchRequest)
     visible = call.services.connectors.visible(call.user)
     sources, dialects = _sources(fields.sources, _DIALECTS | {one.dialect for one in visible})
-    asked = Asked(
+    parameters = SearchParameters(
         text=fields.query_s,
         sources=sources,
         dialects=dialects,
@@ -40,27 +41,27 @@ async def entities_interactive(call: Call) -> Response:
         offset=fields.offset,
         prefix=fields.prefix,
     )
-    found = await while_connected(call.request, call.services.searching.search.search(call.user, asked))
-    if len(found.records) <= _AT_ONCE:
+    found = await while_connected(call.request, call.services.searching.search.search(call.user, parameters))
+    if len(found.records) <= _ON_THE_LOOP:
         return answer(_response(found))
-    # Marking what matched in a thousand long comments takes a tenth of a second.
     return await call.services.threads.searching.run(call.user.id, lambda _: answer(_response(found)))
 
 
 def _sources(names: Iterable[str], dialects: Collection[str]) -> tuple[tuple[SourceName, ...], frozenset[str]]:
     """The sources that are meant, and the dialects that sql is limited to. Raises InvalidParameter."""
-    known = {source.value: source for source in SourceName} | _OTHER_NAMES
     chosen: dict[SourceName, None] = {}
     limited: set[str] = set()
+    has_sql = False
     for name in (one.strip().lower() for one in names):
-        if name not in known and name not in dialects:
+        source = _SOURCES.get(name)
+        if source is None and name not in dialects:
             usable = configured([*(source.value for source in SourceName), *sorted(dialects)], word="Known")
             raise InvalidParameter(f"sources: there is no source {name[:100]}.{usable}")
-        chosen[known.get(name, SourceName.SQL)] = None
-        if name not in known:
+        chosen[source or SourceName.SQL] = None
+        has_sql = has_sql or source is SourceName.SQL
+        if source is None:
             limited.add(name)
-    everything = SourceName.SQL in {known.get(name.strip().lower()) for name in names}
-    return tuple(chosen), frozenset() if everything else frozenset(limited)
+    return tuple(chosen), frozenset() if has_sql else frozenset(limited)
 
 
 def _response(found: SearchResult) -> wire.SearchResponse:
@@ -88,7 +89,7 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
         name=record.name,
         selectionName=record.name,
         hue_name=highlighted(record.original_name, terms),
-        hue_description=description_of(record, terms),
+        hue_description=_description_of(record, terms),
         description=record.description,
         originalDescription=record.description,
         type=record.type,
@@ -118,3 +119,51 @@ def _moment(moment: datetime | None) -> str | None:
         return None
     utc = moment.astimezone(UTC).replace(tzinfo=None)
     return utc.isoformat(timespec="milliseconds" if utc.microsecond >= 1000 else "seconds")
+
+
+def highlighted(text: str, terms: Sequence[Term]) -> str:
+    """Escaped, with `<em>` around everything that a term matches; there is no other markup in it."""
+    plain = folded(text)
+    spans: list[tuple[int, int]] = []
+    for term in terms:
+        at = 0
+        while (found := term.found_in(plain, at)) is not None and found[1] > found[0]:
+            spans.append(found)
+            at = found[1]
+    pieces: list[str] = []
+    end = 0
+    for begin, until in _merged(sorted(spans)):
+        pieces += [escape(text[end:begin]), "<em>", escape(text[begin:until]), "</em>"]
+        end = until
+    return "".join([*pieces, escape(text[end:])])
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Those that touch each other are one."""
+    merged: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _description_of(record: Record, terms: Sequence[Term]) -> str:
+    """Matched tags, else the description, else the place in the text that matched; at most 200 characters of it."""
+    tags = [tag for tag in record.tags if any(term.found_in(folded(tag)) for term in terms)]
+    if tags:
+        return f"tags:{highlighted(', '.join(tags)[:_DESCRIPTION_CHARACTERS], terms)}"
+    if record.description:
+        return highlighted(_around(record.description, terms), terms)
+    return highlighted(_around(record.text, terms), terms)
+
+
+def _around(text: str, terms: Sequence[Term]) -> str:
+    """At most 200 characters, with the first match in them."""
+    if len(text) <= _DESCRIPTION_CHARACTERS:
+        return text
+    plain = folded(text)
+    begin = min((found[0] for term in terms if (found := term.found_in(plain))), default=0)
+    start = max(begin - _CHARACTERS_BEFORE, 0)
+    return text[start : start + _DESCRIPTION_CHARACTERS]

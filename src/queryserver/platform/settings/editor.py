@@ -197,7 +197,7 @@ class EditorSettings(Section):
     request_body_max_bytes: Positive = 16 * MIB
     """Largest body of an editor call."""
     statement_timeout_s: Seconds = 3600
-    """How long a statement may run when the call says nothing; impala: 600."""
+    """How long a statement may run without a `timeout` in the call; impala: 600."""
     metadata_timeout_s: Seconds = 30
     """Time for lists of databases, tables, columns and functions, and for explain."""
     sample_timeout_s: Seconds = 10
@@ -217,7 +217,7 @@ class EditorSettings(Section):
     sample_views: Flag = True
     """Whether sample rows of views are read."""
     escape_default: Flag = False
-    """Whether cells are HTML-escaped when the call says nothing."""
+    """Whether cells are HTML-escaped without `escape` in the call."""
     max_statements_per_user: Positive = 50
     """Statements of one user that wait or run."""
     max_sessions_per_user: Positive = 50
@@ -258,7 +258,7 @@ class EditorSettings(Section):
 
 
 class NotebookSettings(Section):
-    """What clients are told about the editor, and the data sources."""
+    """Values of the editor for clients, and the data sources."""
 
     default_limit: Count = 5000
     """Another name of `editor.default_limit`."""

@@ -1,4 +1,4 @@
-"""Reading the settings: file, environment, command line; all problems at once (Contract platform 11).
+"""Reading the settings: file, environment, command line; all problems at once; and showing them (Contract platform 11).
 
 A variable is `QUERYSERVER__DESKTOP__HTTP_PORT=9000`, in any case; one of a whole table holds JSON, and variables of
 keys within the table are laid over it. Why not by pydantic-settings: ADR 50.
@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.sections import SECRET_OPTIONS, Key, Section, descriptions, keys, leaves, tables
-from queryserver.platform.settings.tree import Origin, Settings, Sources, contradictions
+from queryserver.platform.settings.tree import SettingOrigin, Settings, Sources, contradictions
 from queryserver.platform.text import boolean_of
 
 DEFAULT_FILES = (Path("queryserver.toml"), Path("/etc/queryserver/queryserver.toml"))
@@ -40,10 +40,18 @@ _SAME = (
 
 _SCRIPT_S = 10
 
+MASK = "********"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_SECRET_NAME = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)
+_SECRETS_IN_ADDRESS = (
+    re.compile(r"((?<=://)[^\s/@:]{0,256}:)[^\s/]{1,1024}(?=@)"),
+    re.compile(r"([?&][^=&#\s]{0,64}(?:pass|secret|token|credential|key|sig)[^=&#\s]{0,64}=)[^&#\s]+", re.IGNORECASE),
+)
+
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What was read. With problems, `settings` holds defaults where the given values are no good: only for showing."""
+class SettingsReading:
+    """With problems, `settings` holds defaults where the given values are not valid: only for showing."""
 
     settings: Settings
     problems: list[str]
@@ -68,18 +76,23 @@ def read_settings(
     *,
     overrides: Mapping[str, Any] | None = None,
     with_secrets: bool = True,
-) -> Reading:
-    """Like `load_settings`, with the problems beside whatever is good.
+) -> SettingsReading:
+    """Like `load_settings`, with the problems beside the valid values.
 
     Without secrets neither their files are read nor their scripts run, and keys are not compared with each other.
     """
-    file = path or _found_file(environ)
+    configured = Path(environ[CONFIG_FILE]) if environ.get(CONFIG_FILE) else None
+    file = path or configured or next((file for file in DEFAULT_FILES if file.is_file()), None)
     layers = _Layers()
     if file:
-        layers.put(_file_values(file, layers.problems), Origin.FILE)
-    _put_variables(layers, environ)
+        layers.put(_file_values(file, layers.problems), SettingOrigin.FILE)
+    if environ.get(DATA_DIRECTORY):
+        layers.put({"desktop": {"data_dir": environ[DATA_DIRECTORY]}}, SettingOrigin.ENVIRONMENT)
+    for name, text in sorted(environ.items(), key=lambda variable: (variable[0].count("__"), variable[0])):
+        if name.lower().startswith(PREFIX):
+            layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), SettingOrigin.ENVIRONMENT)
     for key, value in (overrides or {}).items():
-        layers.put(_nested(key.split("."), value), Origin.COMMAND_LINE)
+        layers.put(_nested(key.split("."), value), SettingOrigin.COMMAND_LINE)
     _join_same(layers)
     _fetch_secrets(layers.values, "", layers.problems, fetch=with_secrets)
     settings = _validated(layers.values, layers.problems)
@@ -88,13 +101,7 @@ def read_settings(
             layers.problems.setdefault(key, text)
     password = environ.get(ADMIN_PASSWORD)
     sources = Sources(file, layers.origins, SecretStr(password) if password else None)
-    return Reading(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
-
-
-def _found_file(environ: Mapping[str, str]) -> Path | None:
-    if environ.get(CONFIG_FILE):
-        return Path(environ[CONFIG_FILE])
-    return next((file for file in DEFAULT_FILES if file.is_file()), None)
+    return SettingsReading(settings.read_from(sources), [f"{key}: {text}" for key, text in layers.problems.items()])
 
 
 def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
@@ -108,23 +115,23 @@ def _file_values(file: Path, problems: dict[str, str]) -> Mapping[str, Any]:
 
 
 class _Layers:
-    """The values of several sources joined, the later ones on top, with the origin of each and what is wrong.
+    """The values of several sources joined, the later ones on top. `origins` and `problems` are by full names of keys.
 
-    `origins` and `problems` have full names of keys. The first complaint about a key stays.
+    The first problem of a key stays.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
-        self.origins: dict[str, Origin] = {}
+        self.origins: dict[str, SettingOrigin] = {}
         self.problems: dict[str, str] = {}
-        self._spellings: dict[tuple[str, Origin], str] = {}
+        self._spellings: dict[tuple[str, SettingOrigin], str] = {}
 
-    def put(self, given: Mapping[str, Any], origin: Origin) -> None:
+    def put(self, given: Mapping[str, Any], origin: SettingOrigin) -> None:
         """Lay a table of `origin` on top."""
         self._section(Settings, given, self.values, "", origin)
 
     def _section(
-        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], prefix: str, origin: Origin
+        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], prefix: str, origin: SettingOrigin
     ) -> None:
         known = keys(section)
         secrets = {name for name, key in known.items() if key.is_secret}
@@ -132,14 +139,16 @@ class _Layers:
             name, given_value = _without_source(written.lower(), value, secrets)
             full = f"{prefix}{name}"
             if name not in known:
-                self.problems.setdefault(full, _unknown(name, known))
+                close = difflib.get_close_matches(name, list(known), n=1)
+                hint = f"; did you mean {close[0]}?" if close else "."
+                self.problems.setdefault(full, f"is not a known key{hint}")
             elif self._spellings.setdefault((full, origin), written) != written:
-                self.problems.setdefault(full, "is given twice; its twins _file and _script count too.")
+                self.problems.setdefault(full, "is given twice; its forms _file and _script count, too.")
             else:
                 self._key(known[name], given_value, into, full, origin)
 
-    def _key(self, key: Key, value: Any, into: dict[str, Any], full: str, origin: Origin) -> None:
-        if origin is Origin.ENVIRONMENT and isinstance(value, str):
+    def _key(self, key: Key, value: Any, into: dict[str, Any], full: str, origin: SettingOrigin) -> None:
+        if origin is SettingOrigin.ENVIRONMENT and isinstance(value, str):
             value = _from_text(key, value)
         if not key.is_table:
             into[key.name] = value
@@ -151,43 +160,28 @@ class _Layers:
         elif key.entries:
             self._entries(key.entries, value, into.setdefault(key.name, {}), full, origin)
         else:
-            self._options(value, into.setdefault(key.name, {}), full, origin)
+            options = into.setdefault(key.name, {})
+            for written, option in value.items():
+                base, given = _without_source(written, option, SECRET_OPTIONS)
+                name = _same_name(base, options)
+                options[name] = given
+                self.origins[f"{full}.{name}"] = origin
 
     def _entries(
-        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], full: str, origin: Origin
+        self, section: type[Section], given: Mapping[str, Any], into: dict[str, Any], full: str, origin: SettingOrigin
     ) -> None:
         for written, value in given.items():
             name = _same_name(written, into)
-            table = _json(value) if origin is Origin.ENVIRONMENT and isinstance(value, str) else value
+            table = _json(value) if origin is SettingOrigin.ENVIRONMENT and isinstance(value, str) else value
             if isinstance(table, Mapping):
                 self._section(section, table, into.setdefault(name, {}), f"{full}.{name}.", origin)
             else:
                 self.problems.setdefault(f"{full}.{name}", "must be a table.")
 
-    def _options(self, given: Mapping[str, Any], into: dict[str, Any], full: str, origin: Origin) -> None:
-        for written, value in given.items():
-            base, given_value = _without_source(written, value, SECRET_OPTIONS)
-            name = _same_name(base, into)
-            into[name] = given_value
-            self.origins[f"{full}.{name}"] = origin
-
 
 def _same_name(name: str, present: Iterable[str]) -> str:
-    """Names from the environment have no case of their own: they mean what the file has."""
+    """Names from the environment have no case of their own: those of the file count."""
     return next((other for other in present if other.lower() == name.lower()), name)
-
-
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"is not a known key; did you mean {close[0]}?" if close else "is not a known key."
-
-
-def _put_variables(layers: _Layers, environ: Mapping[str, str]) -> None:
-    if environ.get(DATA_DIRECTORY):
-        layers.put({"desktop": {"data_dir": environ[DATA_DIRECTORY]}}, Origin.ENVIRONMENT)
-    for name, text in sorted(environ.items(), key=lambda variable: (variable[0].count("__"), variable[0])):
-        if name.lower().startswith(PREFIX):
-            layers.put(_nested(name.lower()[len(PREFIX) :].split("__"), text), Origin.ENVIRONMENT)
 
 
 def _nested(path: list[str], value: Any) -> dict[str, Any]:
@@ -235,12 +229,18 @@ class _SecretSource:
     def fetch(self) -> str:
         """The content of the file, or what the command prints, without the last line end.
 
-        Raises ValueError with a text for a person, free of what was read.
+        Raises ValueError with a text for a person, without the content.
         """
         if not isinstance(self.where, str) or not self.where.strip():
             message = f"its {self.kind} must be given as text."
             raise ValueError(message)
-        return (_content(self.where) if self.kind == "file" else _output(self.where)).rstrip("\r\n")
+        if self.kind == "script":
+            return _output(self.where).rstrip("\r\n")
+        try:
+            return Path(self.where).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            message = f"its file {self.where} cannot be read: {_reason(error)}."
+            raise ValueError(message) from None
 
 
 def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
@@ -263,14 +263,6 @@ def _fetch_secrets(values: dict[str, Any], prefix: str, problems: dict[str, str]
                 problems.setdefault(f"{prefix}{name}", str(error))
 
 
-def _content(path: str) -> str:
-    try:
-        return Path(path).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"its file {path} cannot be read: {_reason(error)}."
-        raise ValueError(message) from None
-
-
 def _output(command: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 the administrator wrote the command; no shell sees it
@@ -291,7 +283,7 @@ def _reason(error: Exception) -> str:
 
 
 def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
-    """The tree. What is wrong is reported and taken out, so that the rest can be checked as a whole too."""
+    """The tree. Wrong values are reported and removed, so that the rest can be checked as a whole, too."""
     while True:
         try:
             return Settings.model_validate(values)
@@ -300,11 +292,11 @@ def _validated(values: dict[str, Any], problems: dict[str, str]) -> Settings:
             paths = [_place(values, detail["loc"]) for detail in details]
             for path, detail in zip(paths, details, strict=True):
                 problems.setdefault(".".join(path), _problem_text(detail))
-                _take_out(values, path)
+                _remove(values, path)
 
 
 def _place(values: Any, loc: tuple[int | str, ...]) -> list[str]:
-    """The place of a problem as a key: without positions in lists and without the types that were tried."""
+    """The key of a problem: without positions in lists and without the types that were tried."""
     path = list[str]()
     for name in map(str, loc):
         if not isinstance(values, dict):
@@ -325,7 +317,7 @@ def _problem_text(detail: ErrorDetails) -> str:
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def _take_out(values: dict[str, Any], path: list[str]) -> None:
+def _remove(values: dict[str, Any], path: list[str]) -> None:
     """Remove the value at `path`; when it is missing there, the nearest table around it."""
     for length in range(len(path), 0, -1):
         table: Any = values
@@ -334,16 +326,6 @@ def _take_out(values: dict[str, Any], path: list[str]) -> None:
         if isinstance(table, dict) and path[length - 1] in table:
             del table[path[length - 1]]
             return
-
-
-MASK = "********"
-
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
-_SECRET_NAME = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)
-_SECRETS_IN_ADDRESS = (
-    re.compile(r"((?<=://)[^\s/@:]{0,256}:)[^\s/]{1,1024}(?=@)"),
-    re.compile(r"([?&][^=&#\s]{0,64}(?:pass|secret|token|credential|key|sig)[^=&#\s]{0,64}=)[^&#\s]+", re.IGNORECASE),
-)
 
 
 def as_toml(settings: Settings) -> str:
@@ -361,7 +343,7 @@ def as_toml(settings: Settings) -> str:
 
 
 def shown_value(settings: Settings, name: str) -> str:
-    """The effective value under a full name as text, secrets masked; empty for tables and for what is no key."""
+    """The effective value under a full name as text, secrets masked; empty for tables and unknown keys."""
     for path, key, value in leaves(settings):
         if ".".join(path) == name:
             shown = _shown(path[-1], key, value)

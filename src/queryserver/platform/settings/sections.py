@@ -1,4 +1,4 @@
-"""The tables of the settings file, but for those of stores and connectors."""
+"""The pieces that settings are made of, and the tables of the database, the search and the task server."""
 
 import ast
 import inspect
@@ -59,10 +59,6 @@ def _place(value: Any) -> Any:
     raise ValueError(message)
 
 
-def _optional_place(value: Any) -> Any:
-    return None if value is None or value == "" else _place(value)
-
-
 Flag: TypeAlias = StrictBool
 Text: TypeAlias = StrictStr
 Whole: TypeAlias = StrictInt
@@ -73,7 +69,9 @@ Names: TypeAlias = Annotated[tuple[StrictStr, ...], BeforeValidator(_names)]
 """A comma list or an array."""
 Place: TypeAlias = Annotated[Path, BeforeValidator(_place)]
 """A path; relative ones count from the working directory."""
-OptionalPlace: TypeAlias = Annotated[Path | None, BeforeValidator(_optional_place)]
+OptionalPlace: TypeAlias = Annotated[
+    Path | None, BeforeValidator(lambda value: None if value is None or value == "" else _place(value))
+]
 """A path; the empty text is none."""
 Secret: TypeAlias = SecretStr
 """May be given as `<key>_file` or `<key>_script` instead."""
@@ -87,14 +85,13 @@ class Key:
     """One key of a section."""
 
     name: str
-    """As the file has it."""
+    """In the file."""
     attribute: str
-    """As Python has it; only where Pydantic has a method of the key's name it is another."""
+    """In Python: another one where Pydantic has a method of the key's name."""
     field: FieldInfo
     kind: Any
     """The type without "or None"."""
     section: type[Section] | None
-    """The section that the key holds."""
     entries: type[Section] | None
     """The section of each entry of a table whose names are free."""
 
@@ -110,18 +107,16 @@ class Key:
 
     @property
     def is_list(self) -> bool:
-        """Whether the key holds a list."""
         return get_origin(self.kind) is tuple
 
     @property
     def is_secret(self) -> bool:
-        """Whether the value must not be shown."""
         extra = self.field.json_schema_extra
         return SecretStr in (self.kind, *get_args(self.kind)) or (isinstance(extra, dict) and bool(extra.get("secret")))
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that are allowed; empty: anything of its kind."""
+        """The allowed words; empty: any value of its kind."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
 
@@ -193,11 +188,8 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 
 def _networks(value: Any) -> Any:
-    if isinstance(value, str):
-        value = [name for part in value.replace("\n", ",").split(",") if (name := part.strip())]
-    if not isinstance(value, list | tuple):
-        return value
-    return tuple(_network(name) for name in value)
+    names = _names(value)
+    return tuple(map(_network, names)) if isinstance(names, tuple) else names
 
 
 def _network(name: Any) -> Network:
@@ -234,7 +226,7 @@ def contains(networks: Iterable[Network], text: str) -> bool:
 SCHEMES = ("postgresql", "postgres")
 
 DRIVERS_OWN = "prefer"
-"""How the driver encrypts when nobody tells it."""
+"""The driver's default."""
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
@@ -285,9 +277,15 @@ class DatabaseSettings(Section):
     @property
     def dsn(self) -> str | None:
         """The address for the driver; None when no database is configured. It holds the password: never log it."""
-        url = self.url.get_secret_value() or self._from_parts()
+        url = self.url.get_secret_value()
+        if not url and (self.host or self.name):
+            password = self.password.get_secret_value()
+            login = quote(self.user, safe="") + (f":{quote(password, safe='')}" if password else "")
+            # A socket's directory cannot stand before the port, so the host is always a parameter.
+            place = f"?host={quote(self.host or 'localhost', safe='')}&port={self.port}"
+            url = f"postgresql://{login}{'@' if login else ''}/{quote(self.name or self.user, safe='')}{place}"
         if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
-            return url
+            return url or None
         return f"{url}{'&' if '?' in url else '?'}sslmode={self.sslmode}"
 
     @property
@@ -298,18 +296,9 @@ class DatabaseSettings(Section):
     def statement_timeout(self) -> timedelta:
         return timedelta(seconds=self.statement_timeout_s)
 
-    def _from_parts(self) -> str | None:
-        if not self.host and not self.name:
-            return None
-        password = self.password.get_secret_value()
-        login = quote(self.user, safe="") + (f":{quote(password, safe='')}" if password else "")
-        # A socket's directory cannot stand before the port, so the host is always a parameter.
-        place = f"?host={quote(self.host or 'localhost', safe='')}&port={self.port}"
-        return f"postgresql://{login}{'@' if login else ''}/{quote(self.name or self.user, safe='')}{place}"
-
 
 class CatalogSettings(Section):
-    """A catalogue service that search asks."""
+    """The external catalogue of the search."""
 
     interface: Literal["", "local", "atlas", "navigator", "dummy"] = ""
     """Kind of the catalogue; empty or `local`: none."""
@@ -342,7 +331,7 @@ class SearchSettings(Section):
     """Live search in file stores."""
 
     max_entries: Positive = 5000
-    """Most entries that are looked at."""
+    """Most entries that are read."""
     max_dirs: Positive = 50
     """Most directories that are opened."""
     max_seconds: Positive = 3
@@ -413,7 +402,13 @@ def _result_storage(value: Any) -> Any:
     if unknown:
         message = f"has no key {min(unknown)}; it has backend and properties."
         raise ValueError(message)
-    kind = _backend(given.get("backend"))
+    name = given.get("backend")
+    kind = next((one for one in _BACKENDS if name == one.backend), None)
+    if kind is None and isinstance(name, str):
+        kind = next((one for ending, one in _OLD_NAMES.items() if name.endswith(ending)), None)
+    if kind is None:
+        message = f"backend must be one of {', '.join(one.backend for one in _BACKENDS)}."
+        raise ValueError(message)
     try:
         return kind.model_validate(given.get("properties", {}))
     except ValidationError as error:
@@ -433,17 +428,6 @@ def _object(value: Any) -> Mapping[str, Any]:
         message = "must be a JSON object."
         raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
     return value
-
-
-def _backend(name: Any) -> type[ResultStorage]:
-    for kind in _BACKENDS:
-        if name == kind.backend:
-            return kind
-    for ending, kind in _OLD_NAMES.items():
-        if isinstance(name, str) and name.endswith(ending):
-            return kind
-    message = f"backend must be one of {', '.join(kind.backend for kind in _BACKENDS)}."
-    raise ValueError(message)
 
 
 class TaskServerSettings(Section):

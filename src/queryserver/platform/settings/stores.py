@@ -26,9 +26,9 @@ class FilebrowserSettings(Section):
     """Storage calls, and the local root."""
 
     file_upload_chunk_size: Positive = 5 * MIB
-    """Size of upload parts, told to clients."""
+    """Size of upload parts, sent to clients."""
     concurrent_max_connections: Positive = 5
-    """Uploads at once, told to clients."""
+    """Uploads at once, sent to clients."""
     max_file_size_upload_limit: Annotated[Whole, Field(ge=-1)] = -1
     """Largest upload; -1: no limit."""
     restrict_file_extensions: Names = ()
@@ -48,7 +48,7 @@ class FilebrowserSettings(Section):
     max_file_editor_size: Count = 256 * KIB
     """Largest file that clients edit."""
     show_upload_button: Flag = True
-    """Told to clients; false: uploads are refused."""
+    """Sent to clients; false: uploads are refused."""
     file_download_cache_control: Text = "private, no-cache"
     """`Cache-Control` of downloads."""
     listing_count_limit: Positive = 100_000
@@ -56,7 +56,7 @@ class FilebrowserSettings(Section):
     listing_sort_limit: Positive = 100_000
     """Most entries that are sorted."""
     listing_scan_limit: Positive = 1_000_000
-    """Most entries that are looked at."""
+    """Most entries that are read."""
     umask: Annotated[Text, Field(pattern=r"^0?[0-7]{3}$")] = "022"
     """Bits that new files and directories lack."""
     allow_bucket_creation: Flag = False
@@ -93,7 +93,7 @@ class HdfsClusterSettings(Section):
     temp_dir: Text = "/tmp"  # noqa: S108 a directory of HDFS
     """Of older settings files, without effect: unfinished files lie beside their place."""
     trash_interval: Count = 0
-    """Minutes until the trash is emptied; 0: ask the server."""
+    """Minutes until the trash is emptied; 0: those of the server."""
 
 
 class YarnClusterSettings(Section):

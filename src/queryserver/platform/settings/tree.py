@@ -1,4 +1,4 @@
-"""All settings of one process."""
+"""All settings of one process: the tree, contradictions in it, and warnings."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import PrivateAttr
 
-from queryserver.platform.settings.desktop import DesktopSettings, LdapSettings
+from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.editor import (
     BeeswaxSettings,
     EditorSettings,
@@ -32,7 +32,7 @@ from queryserver.platform.settings.stores import (
 )
 
 
-class Origin(StrEnum):
+class SettingOrigin(StrEnum):
     """Where the effective value of a key comes from."""
 
     DEFAULT = "default"
@@ -43,12 +43,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the settings were read from. Keys of `origins` are full names; what is missing there is a default."""
+    """The sources of the settings. `origins`: by full name of a key; the others are defaults.
+
+    `admin_password`: `QUERYSERVER_ADMIN_PASSWORD`, for the first administrator of the embedded mode.
+    """
 
     file: Path | None = None
-    origins: Mapping[str, Origin] = field(default_factory=lambda: MappingProxyType({}))
+    origins: Mapping[str, SettingOrigin] = field(default_factory=lambda: MappingProxyType({}))
     admin_password: Secret | None = None
-    """`QUERYSERVER_ADMIN_PASSWORD`: the password of the first administrator of the embedded mode."""
 
 
 class Settings(Section):
@@ -74,28 +76,23 @@ class Settings(Section):
 
     @property
     def sources(self) -> Sources:
-        """File and environment behind the values."""
         return self._sources
 
     @property
     def results_dir(self) -> Path:
-        """Directory of local results while no other result store is configured."""
         return self.desktop.data_dir / "results"
 
     @property
     def uploads_dir(self) -> Path:
-        """Directory of files that wait to be imported."""
         return self.importer.upload_dir or self.desktop.data_dir / "uploads"
 
     def read_from(self, sources: Sources) -> Self:
-        """These settings, knowing where they come from."""
         settings = self.model_copy()
         settings._sources = sources  # noqa: SLF001 a copy of this very object
         return settings
 
-    def origin(self, key: str) -> Origin:
-        """Where the value of `section.key` comes from."""
-        return self._sources.origins.get(key, Origin.DEFAULT)
+    def origin(self, key: str) -> SettingOrigin:
+        return self._sources.origins.get(key, SettingOrigin.DEFAULT)
 
 
 Complaint = tuple[str, str]
@@ -120,25 +117,21 @@ _SAMPLE_KEYS = (
     "kasdlfjknasdfl3hbaksk3bwkasdfkasdfba23asdf",
     "asldfasdlkfjaslfj",
 )
-_HERE = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
-def contradictions(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
-    """Key and text of every contradiction. `given` holds the keys that somebody set."""
-    yield from _secret_keys(settings)
+def contradictions(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
+    """Key and text of every contradiction. `given` holds the keys that are set."""
     yield from _server(settings)
     yield from _database(settings, given)
-    yield from _external_tokens(settings)
     yield from _directory(settings)
-    yield from _catalog(settings)
-    yield from _mail(settings)
-    yield from _task_server(settings)
+    yield from _addresses(settings)
     yield from _editor(settings)
     yield from _importer(settings)
 
 
 def warnings(settings: Settings) -> Iterator[Complaint]:
-    """Key and text of what is allowed and looks like a mistake."""
+    """Key and text of settings that are allowed and probably mistakes."""
     interpreters = settings.notebook.interpreters
     known = {key.casefold() for key in interpreters}
     for name in settings.notebook.interpreters_shown_on_wheel:
@@ -155,10 +148,6 @@ def warnings(settings: Settings) -> Iterator[Complaint]:
             yield f"desktop.auth.jwt.{name}", "is not compared: any token of the key server is taken."
     if any(network.prefixlen == 0 for network in settings.desktop.trusted_proxies):
         yield "desktop.trusted_proxies", "believes every caller's word on its address."
-    yield from _connections(settings)
-
-
-def _connections(settings: Settings) -> Iterator[Complaint]:
     desktop, key = settings.desktop, "desktop.max_connections_per_address"
     if desktop.max_connections_per_address >= desktop.max_connections:
         yield key, "lets one address take all of desktop.max_connections."
@@ -167,7 +156,7 @@ def _connections(settings: Settings) -> Iterator[Complaint]:
 
 
 def secret_key_problem(key: Secret) -> str | None:
-    """Why a signing key is no good."""
+    """The problem of a signing key, if any."""
     text = key.get_secret_value()
     if len(text) < _SECRET_KEY_LENGTH:
         return f"must have at least {_SECRET_KEY_LENGTH} characters."
@@ -177,30 +166,31 @@ def secret_key_problem(key: Secret) -> str | None:
 
 
 def fallbacks_problem(keys: Iterable[Secret]) -> str | None:
-    """Why former keys are no good, by their numbers: each is good for signing tokens as long as it is listed."""
+    """The problems of former keys, by their numbers: each is valid for signing tokens as long as it is listed."""
     problems = [(number, secret_key_problem(key)) for number, key in enumerate(keys, 1)]
     return " ".join(f"Entry {number} {problem}" for number, problem in problems if problem) or None
 
 
-def _secret_keys(settings: Settings) -> Iterator[Complaint]:
-    key, former = settings.desktop.secret_key, settings.desktop.secret_key_fallbacks
-    if key.get_secret_value() and (problem := secret_key_problem(key)):
-        yield "desktop.secret_key", problem
-    if problem := fallbacks_problem(former):
-        yield "desktop.secret_key_fallbacks", problem
-
-
 def _server(settings: Settings) -> Iterator[Complaint]:
     desktop = settings.desktop
+    if desktop.secret_key.get_secret_value() and (problem := secret_key_problem(desktop.secret_key)):
+        yield "desktop.secret_key", problem
+    if problem := fallbacks_problem(desktop.secret_key_fallbacks):
+        yield "desktop.secret_key_fallbacks", problem
     if bool(desktop.ssl_certificate) != bool(desktop.ssl_private_key):
         yield "desktop.ssl_private_key", "TLS needs both ssl_certificate and ssl_private_key."
     if desktop.cors_enabled and desktop.cors_allow_credentials and "*" in desktop.cors_allowed_origins:
         yield "desktop.cors_allowed_origins", "`*` is allowed only with cors_allow_credentials = false."
     if desktop.auth.force_username_lowercase and desktop.auth.force_username_uppercase:
         yield "desktop.auth.force_username_uppercase", "contradicts force_username_lowercase, which is true."
+    tasks = desktop.task_server
+    if tasks.beat_enabled and not tasks.enabled:
+        yield "desktop.task_server.beat_enabled", "needs desktop.task_server.enabled."
+    if tasks.enabled and tasks.heartbeat_s * 3 > settings.editor.lease_timeout_s:
+        yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
 
 
-def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Complaint]:
+def _database(settings: Settings, given: Mapping[str, SettingOrigin]) -> Iterator[Complaint]:
     database = settings.desktop.database
     url = database.url.get_secret_value()
     given_parts = {
@@ -222,7 +212,8 @@ def _database(settings: Settings, given: Mapping[str, Origin]) -> Iterator[Compl
         yield "desktop.database.pool_min", "is above desktop.database.pool_max."
 
 
-def _external_tokens(settings: Settings) -> Iterator[Complaint]:
+def _addresses(settings: Settings) -> Iterator[Complaint]:
+    """Of the servers that get secrets: key server, catalogue, mail server."""
     jwt = settings.desktop.auth.jwt
     for url in jwt.key_server_url:
         if not _keeps_secrets(url):
@@ -231,17 +222,20 @@ def _external_tokens(settings: Settings) -> Iterator[Complaint]:
         for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
             if not value:
                 yield f"desktop.auth.jwt.{name}", "must be given with key_server_url; `*` switches the comparison off."
+    url = settings.metadata.catalog.api_url
+    if url and not _keeps_secrets(url):
+        yield "metadata.catalog.api_url", "must be https, except on loopback addresses: it gets a password."
+    smtp = settings.desktop.smtp
+    if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
+        yield "desktop.smtp.tls", "`none` is allowed for loopback addresses only."
 
 
 def _directory(settings: Settings) -> Iterator[Complaint]:
     ldap = settings.desktop.ldap
     if ldap.ldap_url.lower().startswith("ldap://") and not ldap.use_start_tls:
         yield "desktop.ldap.use_start_tls", "ldap:// without StartTLS would send passwords in the clear."
-    if "ldap" in settings.desktop.auth.backend:
-        yield from _directory_of_logins(ldap)
-
-
-def _directory_of_logins(ldap: LdapSettings) -> Iterator[Complaint]:
+    if "ldap" not in settings.desktop.auth.backend:
+        return
     if not ldap.ldap_url:
         yield "desktop.ldap.ldap_url", "must be given, for desktop.auth.backend names ldap."
     elif not re.fullmatch(r"ldaps?://[^/?#@\s]+/?", ldap.ldap_url, re.IGNORECASE):
@@ -253,26 +247,6 @@ def _directory_of_logins(ldap: LdapSettings) -> Iterator[Complaint]:
             yield "desktop.ldap.bind_password", "must be given with bind_dn."
     elif not ldap.nt_domain and "<username>" not in ldap.ldap_username_pattern:
         yield "desktop.ldap.ldap_username_pattern", "must hold <username> when search_bind_authentication is false."
-
-
-def _catalog(settings: Settings) -> Iterator[Complaint]:
-    url = settings.metadata.catalog.api_url
-    if url and not _keeps_secrets(url):
-        yield "metadata.catalog.api_url", "must be https, except on loopback addresses: it gets a password."
-
-
-def _mail(settings: Settings) -> Iterator[Complaint]:
-    smtp = settings.desktop.smtp
-    if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
-        yield "desktop.smtp.tls", "`none` is allowed for loopback addresses only."
-
-
-def _task_server(settings: Settings) -> Iterator[Complaint]:
-    tasks = settings.desktop.task_server
-    if tasks.beat_enabled and not tasks.enabled:
-        yield "desktop.task_server.beat_enabled", "needs desktop.task_server.enabled."
-    if tasks.enabled and tasks.heartbeat_s * 3 > settings.editor.lease_timeout_s:
-        yield "desktop.task_server.heartbeat_s", "is above a third of editor.lease_timeout_s."
 
 
 def _editor(settings: Settings) -> Iterator[Complaint]:
@@ -289,7 +263,7 @@ def _editor(settings: Settings) -> Iterator[Complaint]:
 
 
 def _importer(settings: Settings) -> Iterator[Complaint]:
-    """Whoever may use the store `file` would read, and delete, what others uploaded."""
+    """Users of the store `file` could read, and delete, the uploads of other users."""
     uploads, root = settings.uploads_dir.absolute(), settings.filebrowser.local_root
     if root is not None and uploads.is_relative_to(root.absolute()):
         yield "importer.upload_dir", f"is {uploads}, which lies in filebrowser.local_root."
@@ -317,19 +291,14 @@ def exposure(settings: Settings) -> Iterator[Complaint]:
     A server of the embedded mode that listens on loopback is taken for one without proxy.
     """
     is_local = _is_loopback(settings.desktop.http_host)
-    if not is_local or _has_proxy(settings):
-        yield from _any_host(settings)
-    if is_local and _has_proxy(settings):
-        yield from _metrics_by_proxy(settings)
-
-
-def _any_host(settings: Settings) -> Iterator[Complaint]:
-    if "*" in settings.desktop.allowed_hosts:
+    if (not is_local or _has_proxy(settings)) and "*" in settings.desktop.allowed_hosts:
         text = (
             "holds `*`: calls with any `Host` header are served, also those of a page whose name was rebound to this"
             " server. List the names by which clients call it."
         )
         yield "desktop.allowed_hosts", text
+    if is_local and _has_proxy(settings):
+        yield from _metrics_by_proxy(settings)
 
 
 def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
@@ -349,22 +318,20 @@ def _metrics_by_proxy(settings: Settings) -> Iterator[Complaint]:
 def _has_proxy(settings: Settings) -> bool:
     """Whether calls of other machines are meant to come in, although the server listens on loopback only."""
     desktop = settings.desktop
-    named = [host for host in desktop.allowed_hosts if host != "*" and host.lower() not in _HERE]
+    named = [host for host in desktop.allowed_hosts if host != "*" and host.lower() not in _LOOPBACK_HOSTS]
     is_trial = desktop.database.embedded or desktop.database.dsn is None
     return bool(desktop.trusted_proxies or desktop.url_prefix or named) or not is_trial
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Of a finding. Error: the server does not start, or not everything works; warning: probably a mistake."""
 
     ERROR = "error"
-    """The server does not start, or not everything works."""
     WARNING = "warning"
-    """Allowed, and probably not meant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SettingsFinding:
     """One line of a check. The text goes on after the key, and holds no secret."""
 
     level: Level
@@ -372,18 +339,16 @@ class Finding:
     text: str
 
     @classmethod
-    def error(cls, key: str, text: str) -> "Finding":
-        """Something that does not work."""
+    def error(cls, key: str, text: str) -> "SettingsFinding":
         return cls(Level.ERROR, key, text)
 
     @classmethod
-    def warning(cls, key: str, text: str) -> "Finding":
-        """Something that looks like a mistake."""
+    def warning(cls, key: str, text: str) -> "SettingsFinding":
         return cls(Level.WARNING, key, text)
 
     @classmethod
-    def of_problem(cls, line: str) -> "Finding":
-        """An error as settings tell it: `<full.key>: <text>`."""
+    def of_problem(cls, line: str) -> "SettingsFinding":
+        """An error as `SettingsReading.problems` has it: `<full.key>: <text>`."""
         key, _, text = line.partition(": ")
         return cls.error(key, text)
 

@@ -1,7 +1,7 @@
 """Request bodies and query parameters of the editor and session calls (Contract editor 4 to 12).
 
-Models are read with `parse` only. A name that a client may give in two ways (short form, full form) is asked for by
-the model's properties, never by the single fields.
+Models are read with `parse` only. A name that a client may give in two ways (short form, full form) is read by
+the model's properties, never from the single fields.
 """
 
 import json
@@ -28,6 +28,7 @@ from queryserver.api.schemas.fields import (
     Whole,
     must,
     parse,
+    unquoted,
 )
 from queryserver.errors.base import MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers
@@ -98,7 +99,6 @@ class ExecuteRequest(Fields):
 
     @property
     def current_database(self) -> str | None:
-        """None: the connector's default."""
         return self.database or self.snippet.database
 
     @property
@@ -149,7 +149,6 @@ class OperationRequest(Fields):
 
     @property
     def names_something(self) -> bool:
-        """Whether the call says which operation it means."""
         return bool(self.operation_id or self.guid)
 
     @model_validator(mode="after")
@@ -170,7 +169,6 @@ class EndRequest(OperationRequest):
 
     @property
     def names_something(self) -> bool:
-        """Whether the call says which operation it means."""
         return bool(self.operation_id or self.guid or self.notebook_uuid)
 
 
@@ -295,14 +293,11 @@ def _parameter(schema: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in schema.items() if key not in {"anyOf", "title"} and value is not None}
     found = kept | choices[0] if len(choices) == 1 else kept
     if "$ref" in found or found.get("type") == "object":
-        told = {"type": "string", "contentMediaType": "application/json"}
-        return told | ({"description": found["description"]} if "description" in found else {})
+        json_text = {"type": "string", "contentMediaType": "application/json"}
+        return json_text | ({"description": found["description"]} if "description" in found else {})
     if "contentMediaType" in found and not isinstance(found.get("default", ""), str):
         return found | {"default": json.dumps(found["default"])}
     return found
-
-
-_PAGE_MAX = 10**6
 
 
 class MetadataRequest(Fields):
@@ -317,24 +312,14 @@ class AutocompleteRequest(MetadataRequest):
 
     operation: Literal["schema", "functions", "function"] = "schema"
     prefix: Text = Field(default="", description="Only names that begin so, without regard to case.")
-    page: Annotated[int, Whole(1, _PAGE_MAX)] = 1
+    page: Annotated[int, Whole(1, 10**6)] = 1
     limit: Annotated[int, Whole(1)] | None = Field(default=None, description="Names per page.")
-
-
-def _word(value: Any) -> Any:
-    """`distinct` and `"distinct"` are one word."""
-    if isinstance(value, str) and value.startswith('"'):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
 
 
 class SampleRequest(MetadataRequest):
     """Fields of sample (Contract editor 10.3). Without `escape` the settings decide; `timeout` is for `async`."""
 
-    operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(_word)] = "default"
+    operation: Annotated[Literal["default", "distinct", "max", "min", "hello"], BeforeValidator(unquoted)] = "default"
     is_async: Flag = Field(default=False, alias="async")
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
@@ -364,12 +349,10 @@ class ExplainRequest(Fields):
 
     @property
     def script(self) -> str | None:
-        """The script as sent."""
         return self.statement or self.snippet.statement
 
     @property
     def current_database(self) -> str | None:
-        """None: the connector's default."""
         return self.database or self.snippet.database
 
 
@@ -382,5 +365,4 @@ class FormatRequest(Fields):
 
     @property
     def script(self) -> str | None:
-        """The script as sent."""
         return self.statements or self.statement

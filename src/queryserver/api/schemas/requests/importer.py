@@ -1,7 +1,7 @@
 """Fields of the importer's calls (Contract importer 2, 4 to 7).
 
 Models are read with `parse_import` only: values are not trimmed, empty ones count as absent, and what is missing or
-wrong is told in the order of the fields.
+wrong is reported in the order of the fields.
 """
 
 import re

@@ -1,17 +1,13 @@
-"""Fields of the calls of administrators (Contract platform 7.6, 7.7, 7.9)."""
+"""Fields of the calls on administration, connectors, tokens, users and the metadata search (Contract platform)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
-from pydantic_core import PydanticCustomError
 
 from queryserver.api.schemas.fields import (
     INT64_MAX,
-    INVALID_JSON,
-    JSON_DEPTH,
     MAX_ENTRIES,
     Few,
     Fields,
@@ -21,11 +17,12 @@ from queryserver.api.schemas.fields import (
     Text,
     TextOrNothing,
     Whole,
+    json_of,
     must,
+    unquoted,
 )
 from queryserver.api.schemas.requests.editor import BigNumbersField
-from queryserver.errors.base import InvalidJson, too_many_ids
-from queryserver.platform.text import MAX_DEPTH, parse_json
+from queryserver.errors.base import too_many_ids
 from queryserver.statements.model import StatementState
 from queryserver.statements.overview import LONGEST_AGE_S, StatementStates
 
@@ -165,11 +162,7 @@ def _names(value: Any) -> Sequence[str] | None:
 
 def _ids(value: Any, reading: ValidationInfo) -> Sequence[int]:
     """A JSON array of integers, as text or natively."""
-    if isinstance(value, str):
-        try:
-            value = parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
-        except InvalidJson as error:
-            raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
+    value = json_of(value, reading)
     if not isinstance(value, list | tuple):
         raise must("be a JSON array of integers.")
     entries = cast("Sequence[Any]", value)
@@ -229,26 +222,8 @@ class PreferencesRequest(Fields):
         return self.model_dump(exclude_none=True)
 
 
-def _unquoted(value: Any) -> Any:
-    """`"sample"` as a JSON text means `sample`; what is no JSON text means itself."""
-    if isinstance(value, str) and value.startswith('"'):
-        try:
-            told = json.loads(value)
-        except ValueError:
-            return value
-        return told if isinstance(told, str) else value
-    return value
-
-
 def _array(value: Any, reading: ValidationInfo) -> Any:
-    if not isinstance(value, str):
-        return value
-    if not value.strip():
-        return []
-    try:
-        return parse_json(value, max_depth=(reading.context or {}).get(JSON_DEPTH, MAX_DEPTH))
-    except InvalidJson as error:
-        raise PydanticCustomError(INVALID_JSON, "is not valid: {reason}", {"reason": error.message}) from None
+    return [] if isinstance(value, str) and not value.strip() else json_of(value, reading)
 
 
 def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -257,7 +232,7 @@ def _no_blank(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
-JsonText: TypeAlias = Annotated[Text, BeforeValidator(_unquoted)]
+JsonText: TypeAlias = Annotated[Text, BeforeValidator(unquoted)]
 NamesInJson: TypeAlias = Annotated[Few[tuple[Text, ...]], BeforeValidator(_array), AfterValidator(_no_blank)]
 
 

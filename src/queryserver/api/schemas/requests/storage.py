@@ -87,7 +87,7 @@ def _value(model: type[StorageFields], name: str, given: Given) -> Any:
 
 
 def _content(value: Any) -> str:
-    """What a value says, whether it came as JSON or as text."""
+    """The value as text, also when it came as JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

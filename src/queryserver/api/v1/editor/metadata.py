@@ -14,12 +14,11 @@ from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.table import names_of
 from queryserver.api.v1.editor.shapes import cell_form, handle, meta
-from queryserver.catalog.browsing import Excerpt, Names, Source
-from queryserver.catalog.cache import DescribedColumn, TableList, nested_type
-from queryserver.catalog.samples import NOT_SAMPLED, Sample, Sampled
+from queryserver.catalog.browsing import NameFilter, Names, Source
+from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
+from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
 from queryserver.engines.protocol import (
     DatabaseDescription,
-    FunctionDescription,
     SampleKind,
     TableColumn,
     TableDescription,
@@ -29,12 +28,13 @@ from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.formats.columns import CellForm
 from queryserver.search.model import storage_path
 from queryserver.sql.types import SqlType
-from queryserver.statements.model import StatementRecord
 
 router = PathGroup()
 
 
 _THREAD_ABOVE_NAMES = 1000
+
+Model = TypeVar("Model", bound=WireModel)
 
 
 @router.operation("autocomplete_databases_of_query", "autocomplete_databases")
@@ -57,7 +57,8 @@ async def tables(call: Call, database: str) -> Response:
         return await _functions(call, asked, database)
     if asked.operation == "function":
         found = await call.services.metadata.browsing.function(_source(call, asked), database)
-        return answer(wire.FunctionResponse(status=0, function=function_detail(found)))
+        detail = wire.FunctionDetail() if found is None else _like(wire.FunctionDetail, found)
+        return answer(wire.FunctionResponse(status=0, function=detail))
     names = await call.services.metadata.browsing.tables(_source(call, asked), database, _excerpt(asked))
     if len(names.shown.names) <= _THREAD_ABOVE_NAMES:
         return Response(_tables_json(names), media_type="application/json")
@@ -70,7 +71,7 @@ async def table(call: Call, database: str, table: str) -> Response:
     """Columns and keys of a table or view. Spec §4, Contract editor 10.1."""
     asked = await _of_schema(call)
     found = await call.services.metadata.browsing.table(_source(call, asked), database, table)
-    return answer(table_metadata(found))
+    return answer(_table_metadata(found))
 
 
 @router.operation("autocomplete_column_of_query", "autocomplete_column")
@@ -88,12 +89,12 @@ async def nested(call: Call, database: str, table: str, column: str, nested: str
 async def _column(call: Call, database: str, table: str, column: str, path: tuple[str, ...]) -> Response:
     asked = await _of_schema(call)
     found = await call.services.metadata.browsing.column(_source(call, asked), database, table, column)
-    return answer(column_metadata(found, nested_type(found, path), path))
+    return answer(_column_metadata(found, nested_type(found, path), path))
 
 
 async def _functions(call: Call, asked: AutocompleteRequest, database: str | None) -> Response:
     found = await call.services.metadata.browsing.functions(_source(call, asked), database, _excerpt(asked))
-    shown = [listed_function(one) for one in found.shown]
+    shown = [_like(wire.FunctionSummary, one) for one in found.shown]
     return answer(wire.FunctionList(status=0, functions=shown, truncated=found.truncated))
 
 
@@ -108,15 +109,16 @@ def _source(call: Call, asked: AutocompleteRequest) -> Source:
     return Source(call.user, asked.snippet.dialect, asked.refresh)
 
 
-def _excerpt(asked: AutocompleteRequest) -> Excerpt:
-    return Excerpt(asked.prefix, asked.page, asked.limit)
+def _excerpt(asked: AutocompleteRequest) -> NameFilter:
+    return NameFilter(asked.prefix, asked.page, asked.limit)
 
 
 def _tables_json(found: Names[TableList]) -> bytes:
     """DatabaseMetadata without its models: there may be 50,000 tables."""
-    words = TABLE_TYPES
     listed = zip(found.shown.names, found.shown.kinds, found.shown.comments, strict=True)
-    tables = [{"name": name, "type": words.get(kind, "Table"), "comment": comment} for name, kind, comment in listed]
+    tables = [
+        {"name": name, "type": TABLE_TYPES.get(kind, "Table"), "comment": comment} for name, kind, comment in listed
+    ]
     return orjson.dumps({"status": 0, "tables_meta": tables, "truncated": found.truncated})
 
 
@@ -124,21 +126,21 @@ def _tables_json(found: Names[TableList]) -> bytes:
 async def describe_database(call: Call, database: str) -> Response:
     """Comment, location and owner of a database. Spec §4, Contract editor 10.4."""
     found = await call.services.metadata.browsing.database(await _described(call), database)
-    return answer(database_description(found))
+    return answer(_database_description(found))
 
 
 @router.operation("describe_table_statistics", "describe_table")
 async def describe_table(call: Call, database: str, table: str) -> Response:
     """Columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
     found = await call.services.metadata.browsing.table(await _described(call), database, table)
-    return answer(table_description(found))
+    return answer(_table_description(found))
 
 
 @router.operation("describe_column_statistics")
 async def describe_column(call: Call, database: str, table: str, column: str) -> Response:
     """What the engine already knows of a column's values. Contract editor 10.4."""
     found = await call.services.metadata.browsing.statistics(await _described(call), database, table, column)
-    return answer(column_description(found))
+    return answer(_column_description(found))
 
 
 async def _described(call: Call) -> Source:
@@ -176,15 +178,17 @@ async def _sample(
     if asked.is_async:
         started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
         if started is None:
-            return _rows(Sample(message=NOT_SAMPLED), form)
-        return answer(_start(started.record))
+            return _rows(TableSample(message=NOT_SAMPLED), form)
+        operation = str(started.record.status.id)
+        result = wire.SampleStart(status=0, handle=handle(started.record))
+        return answer(wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation))
     if wanted is None:
         return _rows(await samples.hello(call.user, connector, form), form)
     return _rows(await samples.read(call.user, connector, wanted, form), form)
 
 
-def _rows(sample: Sample, form: CellForm) -> Response:
-    """The body, put together around rows that are JSON already."""
+def _rows(sample: TableSample, form: CellForm) -> Response:
+    """The rows are JSON already."""
     body = wire.SampleResponse(
         status=0,
         headers=[one.name for one in sample.columns],
@@ -198,22 +202,13 @@ def _rows(sample: Sample, form: CellForm) -> Response:
     return Response(orjson.dumps(fields), media_type="application/json")
 
 
-def _start(record: StatementRecord) -> wire.SampleStartResponse:
-    operation = str(record.status.id)
-    result = wire.SampleStart(status=0, handle=handle(record))
-    return wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation)
-
-
-Model = TypeVar("Model", bound=WireModel)
-
 TABLE_TYPES: Mapping[str, str] = MappingProxyType(
     {TableKind.VIEW.value: "View", TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
 )
 """`tables_meta.type` of kinds of tables; all others are `Table`."""
 
 
-def table_metadata(found: TableDescription) -> wire.TableMetadata:
-    """The table form of autocomplete (Contract editor 10.1)."""
+def _table_metadata(found: TableDescription) -> wire.TableMetadata:
     return wire.TableMetadata(
         status=0,
         name=found.name,
@@ -229,7 +224,7 @@ def table_metadata(found: TableDescription) -> wire.TableMetadata:
     )
 
 
-def column_metadata(found: TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
+def _column_metadata(found: TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
     """A column, or the part of it at `path`, whose type is `at` (Contract editor 10.1)."""
     return wire.ColumnMetadata(
         status=0,
@@ -246,18 +241,7 @@ def column_metadata(found: TableColumn, at: SqlType, path: Sequence[str]) -> wir
     )
 
 
-def function_detail(found: FunctionDescription | None) -> wire.FunctionDetail:
-    """One function; no keys for None (Contract editor 10.2)."""
-    return wire.FunctionDetail() if found is None else _like(wire.FunctionDetail, found)
-
-
-def listed_function(found: FunctionDescription) -> wire.FunctionSummary:
-    """A function in a list."""
-    return _like(wire.FunctionSummary, found)
-
-
-def database_description(found: DatabaseDescription) -> wire.DatabaseDescription:
-    """describe of a database (Contract editor 10.4)."""
+def _database_description(found: DatabaseDescription) -> wire.DatabaseDescription:
     return wire.DatabaseDescription(
         status=0,
         message="",
@@ -272,8 +256,7 @@ def database_description(found: DatabaseDescription) -> wire.DatabaseDescription
     )
 
 
-def table_description(found: TableDescription) -> wire.TableDescription:
-    """describe of a table (Contract editor 10.4)."""
+def _table_description(found: TableDescription) -> wire.TableDescription:
     return wire.TableDescription(
         status=0,
         message="",
@@ -304,8 +287,7 @@ def table_description(found: TableDescription) -> wire.TableDescription:
     )
 
 
-def column_description(found: DescribedColumn) -> wire.ColumnDescription:
-    """describe of a column (Contract editor 10.4)."""
+def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
     known = found.statistics
     numbers = (known.num_nulls, known.distinct_count, known.avg_col_len, known.max_col_len, known.num_trues)
     is_empty = all(one is None for one in (known.min, known.max, *numbers, known.num_falses))

@@ -36,6 +36,10 @@ from queryserver.statements.status import StatementProgress, parse_operation_id
 router = PathGroup()
 
 
+_COMMENT_EVERY_S = 15.0
+# An event id carries the log position it stands for, so that any instance can go on from it.
+_IDS_PER_LINE = 1_000_000
+_EVENT_ID = re.compile(r"[0-9]{1,18}")
 _SUCCEEDED = {StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.EXPIRED, StatementState.CLOSED}
 _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_OUT}
 
@@ -153,12 +157,6 @@ async def fetch_result_size(call: Call) -> Response:
     return answer(wire.ResultSizeResponse(status=0, result=size))
 
 
-_COMMENT_EVERY_S = 15.0
-# An event id carries the log position it stands for, so that any instance can go on from it.
-_IDS_PER_LINE = 1_000_000
-_EVENT_ID = re.compile(r"[0-9]{1,18}")
-
-
 @router.operation("follow_events")
 async def events(call: Call, operation_id: str) -> Response:
     """status, progress, log and end events of one operation. Contract editor 8.1."""
@@ -176,30 +174,30 @@ async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> Asy
     longest_s = call.services.settings.editor.stream_max_s
     with call.services.streams.place(call.user) as place:
         yield b"retry: 2000\n\n"
-        async with aclosing(following.progress(status, place, log_from=sender.log_line, until_s=longest_s)) as looks:
+        async with aclosing(following.progress(status, place, log_from=sender.log_line, until_s=longest_s)) as steps:
             try:
-                async for look in looks:
-                    for piece in await _told(call, look, sender):
+                async for step in steps:
+                    for piece in await _events_of(call, step, sender):
                         yield piece
             except (NotAuthenticated, PermissionDenied, OperationNotFound) as error:
                 # The user was disabled, or may not follow the statement any more. A client that comes back is refused.
                 yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
 
 
-async def _told(call: Call, look: StatementProgress, sender: "_Sender") -> list[bytes]:
-    """What a look brings that was not told yet."""
+async def _events_of(call: Call, step: StatementProgress, sender: "_Sender") -> list[bytes]:
+    """The changes that were not sent yet."""
     record = None
-    if look.status.outcome is not None:
-        record = await call.services.following.record(call.user, look.status.id)
-    status = look.status
+    if step.status.outcome is not None:
+        record = await call.services.following.record(call.user, step.status.id)
+    status = step.status
     if sender.is_news(status):
         status = await call.services.following.placed(status)
     pieces = sender.status(_event_body(status, record), status)
-    if not look.status.state.is_terminal:
-        pieces += sender.progress(look)
-    pieces += sender.log(look)
-    if look.status.state.is_terminal:
-        pieces.append(sender.event("end", _event_body(look.status, record)))
+    if not step.status.state.is_terminal:
+        pieces += sender.progress(step)
+    pieces += sender.log(step)
+    if step.status.state.is_terminal:
+        pieces.append(sender.event("end", _event_body(step.status, record)))
     return pieces or sender.comment()
 
 
@@ -211,7 +209,7 @@ def _event_body(status: StatementStatus, record: StatementRecord | None) -> Base
 
 
 class _Sender:
-    """Writes events and remembers what the client knows."""
+    """Writes events, and keeps what was sent."""
 
     def __init__(self, last_id: int) -> None:
         self._last_id = last_id
@@ -227,7 +225,7 @@ class _Sender:
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
 
     def is_news(self, status: StatementStatus) -> bool:
-        """Whether its state is another than the client knows."""
+        """Whether its state was not sent yet."""
         return self._state != status.state.value
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
@@ -237,10 +235,10 @@ class _Sender:
         self._state = status.state.value
         return [self.event("status", body)]
 
-    def progress(self, look: StatementProgress) -> list[bytes]:
+    def progress(self, step: StatementProgress) -> list[bytes]:
         """At every change."""
         body = wire.ProgressEvent(
-            progress=shapes.shown_progress(look.status), rows=look.status.rows, jobs=shapes.jobs(look.log.jobs)
+            progress=shapes.shown_progress(step.status), rows=step.status.rows, jobs=shapes.jobs(step.log.jobs)
         )
         written = body.model_dump_json().encode()
         if written == self._progress:
@@ -248,18 +246,18 @@ class _Sender:
         self._progress = written
         return [self.event("progress", body)]
 
-    def log(self, look: StatementProgress) -> list[bytes]:
+    def log(self, step: StatementProgress) -> list[bytes]:
         """New lines."""
-        if not look.log.lines:
+        if not step.log.lines:
             return []
         body = wire.LogEvent(
-            from_=look.log.start, next_from=look.log.start + len(look.log.lines), logs="\n".join(look.log.lines)
+            from_=step.log.start, next_from=step.log.start + len(step.log.lines), logs="\n".join(step.log.lines)
         )
         self.log_line = body.next_from
         return [self.event("log", body)]
 
     def comment(self) -> list[bytes]:
-        """A sign of life when nothing else was said for a while."""
+        """After 15 s without an event."""
         if asyncio.get_running_loop().time() - self._commented < _COMMENT_EVERY_S:
             return []
         self._commented = asyncio.get_running_loop().time()
@@ -293,7 +291,6 @@ class _File:
         self.version = Version(form.entity_tag(rows.status.id))
 
     async def whole(self) -> Response:
-        """All of it."""
         return await self._answer(self._kept_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
@@ -311,7 +308,6 @@ class _File:
 
     @property
     def version_headers(self) -> dict[str, str]:
-        """What names the version."""
         return {"ETag": self.version.tag, "Vary": "Accept-Encoding"}
 
     async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:

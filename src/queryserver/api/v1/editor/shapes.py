@@ -1,4 +1,4 @@
-"""What the editor's calls name and how statements and pages of rows look on the wire."""
+"""Operations that the editor's calls name, and statements and pages of rows as the wire has them."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
@@ -19,20 +19,24 @@ from queryserver.sql.positions import Position
 from queryserver.statements.model import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
 from queryserver.statements.paging import ResultPage
 
+RETRY_HINT = {"Retry-After": "1"}
+
+_MILLISECOND = timedelta(milliseconds=1)
+_AT_ONCE_BYTES = 256 * 1024
+_NO_ROWS = b'"data":[]'
+_SUCCESS: Mapping[str, Any] = MappingProxyType({"status": 0})
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
 
 async def operation_of(call: Call, asked: OperationRequest) -> UUID:
     """By `operationId`, else by the handle's `guid`, else (cancel and close) by the notebook.
 
-    Raises OperationNotFound for what names nothing; whose it is, is checked by the services.
+    Raises OperationNotFound; the services check the owner.
     """
     named = asked.operation_id
     if isinstance(asked, EndRequest) and asked.notebook_uuid:
         named = asked.notebook_uuid
     return await call.services.access.id_of(call.user, named, asked.guid)
-
-
-RETRY_HINT = {"Retry-After": "1"}
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 def query_status(status: StatementStatus) -> wire.QueryStatus:
@@ -100,7 +104,7 @@ def handle(record: StatementRecord) -> wire.Handle:
 
 
 def failure_body(record: StatementRecord) -> wire.StatementFailure:
-    """What is told about an operation without a result to give (Contract editor 3.4)."""
+    """The body for an operation without a result (Contract editor 3.4)."""
     status, code = record.status.outcome or (0, "")
     return wire.StatementFailure(
         status=status,
@@ -120,12 +124,11 @@ def error_place(position: Position | None) -> dict[str, Any]:
 
 
 def failed(record: StatementRecord) -> Response:
-    """The same as an answer: HTTP 200, as the call itself succeeded."""
+    """HTTP 200: the call itself succeeded."""
     return answer(failure_body(record))
 
 
 def meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[wire.ColumnMeta]:
-    """`meta` of a result."""
     return [wire.ColumnMeta(**one) for one in plain_meta(columns, big_numbers_as_text=big_numbers_as_text)]
 
 
@@ -142,7 +145,6 @@ def plain_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) 
 
 
 def jobs(reported: Sequence[Any]) -> list[wire.Job]:
-    """Jobs that the engine reports."""
     return [wire.Job.model_validate(job) for job in reported]
 
 
@@ -159,28 +161,17 @@ def shown_progress(status: StatementStatus) -> int:
             return status.progress
 
 
-_AT_ONCE_BYTES = 256 * 1024
-_NO_ROWS = b'"data":[]'
-_SUCCESS: Mapping[str, Any] = MappingProxyType({"status": 0})
-_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
-
 class GivesCells(Protocol):
     """A request whose answer has cells; None: the settings of the server, or those of the user, decide."""
 
     @property
-    def escape(self) -> bool | None:
-        """Whether cells are in the form of Hue."""
-        ...
+    def escape(self) -> bool | None: ...
 
     @property
-    def big_numbers(self) -> BigNumbers | None:
-        """How numbers are written that may have more digits than a double keeps."""
-        ...
+    def big_numbers(self) -> BigNumbers | None: ...
 
 
 def cell_form(call: Call, asked: GivesCells) -> CellForm:
-    """How the cells of the answer are written."""
     escape = call.services.settings.editor.escape_default if asked.escape is None else asked.escape
     return CellForm(escape, numbers_as_text(call, asked.big_numbers))
 
@@ -197,7 +188,7 @@ def page_answer(
 
     The rows are JSON already: they are never parsed or copied.
     """
-    head, tail = _envelope(page, beside, form)
+    head, tail = _around_rows(page, beside, form)
     if page.rendered.size_bytes <= _AT_ONCE_BYTES:
         if page.held is not None:
             page.held.release()
@@ -222,8 +213,8 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
             page.held.release()
 
 
-def _envelope(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
-    """What stands before and behind the rows."""
+def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
+    """The JSON before and behind the rows."""
     status = page.status
     fields = {
         "has_more": page.has_more,

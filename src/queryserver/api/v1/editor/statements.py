@@ -23,7 +23,7 @@ from queryserver.api.schemas.requests.editor import (
 )
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.shapes import cell_form, operation_of, page_answer
-from queryserver.catalog.explaining import ToExplain
+from queryserver.catalog.explaining import PlanRequest
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
 from queryserver.errors.statements import PageRowTooLarge
@@ -77,14 +77,8 @@ async def execute(call: Call) -> Response:
     return await _execute(call, None)
 
 
-@router.operation("execute_on")
+@router.operation("execute_on", "query_on")
 async def execute_on(call: Call, dialect: str) -> Response:
-    """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
-    return await _execute(call, dialect)
-
-
-@router.operation("query_on")
-async def query(call: Call, dialect: str) -> Response:
     """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
     return await _execute(call, dialect)
 
@@ -102,9 +96,9 @@ async def _execute(call: Call, dialect: str | None) -> Response:
 
 
 async def _first_page(call: Call, asked: ExecuteRequest, status: StatementStatus) -> ResultPage | None:
-    """The first `asked.rows` rows; later fetches go on after them. None: fetch_result_data says why there are none.
+    """The first `asked.rows` rows; later fetches go on after them. None: fetch_result_data answers why.
 
-    The statement has run: whatever becomes of its rows, the client gets the handle.
+    The statement has run, so the client gets the handle also without rows.
     """
     wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked))
     try:
@@ -150,11 +144,15 @@ def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submi
     named = asked.snippet.dialect or dialect
     previous = asked.previous
     handle = asked.snippet.result.handle
+    names: tuple[str, ...] = ()  # of the connector in sessions of the notebook
+    if asked.notebook.sessions:
+        connector = call.services.connectors.resolve(call.user, named)
+        names = (connector.key, connector.dialect, named or "")
     return Submission(
         connector=named,
         script=asked.script,
         database=asked.current_database,
-        session_id=asked.session_for(_names(call, named, has_sessions=bool(asked.notebook.sessions))),
+        session_id=asked.session_for(names),
         continued=continued,
         previous=PreviousStatement(
             previous.statement_id, previous.has_more_statements, previous.previous_statement_hash
@@ -169,14 +167,6 @@ def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submi
         in_history=not asked.notebook.hides_history,
         parent_uuid=asked.notebook.saved_uuid or "",
     )
-
-
-def _names(call: Call, named: str | None, *, has_sessions: bool) -> tuple[str, ...]:
-    """What a session of the notebook may call the connector."""
-    if not has_sessions:
-        return ()
-    connector = call.services.connectors.resolve(call.user, named)
-    return connector.key, connector.dialect, named or ""
 
 
 def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
@@ -230,7 +220,7 @@ async def explain_on(call: Call, dialect: str) -> Response:
 async def _explain(call: Call, dialect: str | None) -> Response:
     asked = await call.read(ExplainRequest)
     named = asked.snippet.dialect or dialect
-    wanted = ToExplain(named, asked.script, asked.current_database, asked.session_id)
+    wanted = PlanRequest(named, asked.script, asked.current_database, asked.session_id)
     explained = await while_connected(call.request, call.services.metadata.explanations.explain(call.user, wanted))
     refusal = explained.refusal
     if refusal is None:

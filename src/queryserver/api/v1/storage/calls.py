@@ -56,9 +56,10 @@ from queryserver.services import Services
 
 MIB = 1024 * 1024
 _MAX_BODY_BYTES = MIB
-# A bulk call names up to 1000 items; a few more fields say what is to be done with them.
+# A bulk call names up to 1000 items; a few more fields have the parameters of the call.
 _MAX_FIELDS = 1100
 _ALWAYS_READ = {"doas"}
+_NO_PLACE = "none"
 
 Model = TypeVar("Model", bound=StorageFields)
 
@@ -73,7 +74,7 @@ class StorageCall:
     given: Given
 
     def read(self, model: type[Model]) -> Model:
-        """The fields as the call wants them. Raises InvalidRequest."""
+        """The fields as `model`. Raises InvalidRequest."""
         came(self.request.scope, self.given.body)  # a streamed body is read after the call was made
         reads(self.request.scope, model)
         return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
@@ -97,8 +98,8 @@ class StorageRoute(OperationRoute):
             shown = InvalidName(error.message) if error.name in NAME_FIELDS else shown
             outcome, response = shown.code, respond(request, shown, plain=True)
         except QueryServerError as error:
-            told = call.services.storage.stores.with_configured(error, call.caller) if call else error
-            outcome, response = error.code, respond(request, told, plain=True)
+            shown = call.services.storage.stores.with_configured(error, call.caller) if call else error
+            outcome, response = error.code, respond(request, shown, plain=True)
         finally:
             scheme = _scheme(request, call.given) if call else _NO_PLACE
             operation = self.path.removeprefix("/api/v1/storage/").partition("=")[0]
@@ -131,11 +132,11 @@ class StorageRoute(OperationRoute):
             return (await parsed_aside(services, user_id, parsed, len(body.content)))[0]
 
     def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-        """What this call reads from the query string of a POST."""
+        """The fields that this call reads from the query string of a POST."""
         return {name: values for name, values in query.items() if name in QUERY_TOO}
 
 
-class StreamedRoute(StorageRoute):
+class StreamedStorageRoute(StorageRoute):
     """A route that reads its body itself, in pieces; all other fields come from the query string."""
 
     async def respond(self, request: Request) -> Response:
@@ -152,7 +153,7 @@ class StreamedRoute(StorageRoute):
 
 
 def _caller(request: Request, user: User, query: Mapping[str, Sequence[str]]) -> Caller:
-    """Who acts. Acting as another without the right to it leaves an audit event (Contract storage S14)."""
+    """The acting user. A refused `doas` leaves an audit event (Contract storage S14)."""
     storage, doas = services_of(request).storage, _last(query, "doas")
     try:
         return storage.stores.caller(user, doas)
@@ -184,9 +185,6 @@ def grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
 
 def _last(fields: Mapping[str, Sequence[str]], name: str) -> str | None:
     return fields[name][-1] if name in fields else None
-
-
-_NO_PLACE = "none"
 
 
 def _scheme(request: Request, given: Given) -> str:
@@ -225,13 +223,11 @@ def _place(call: StorageCall, text: str, *, or_root: bool) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class FileCall:
-    """A call whose body was read up to its file."""
+    """A call whose body was read up to its file. `content` ends when the whole body was read and is valid."""
 
     call: StorageCall
     file_name: str
-    """As the client wrote it."""
     content: AsyncGenerator[bytes]
-    """Ends only when the whole body was read and nothing is wrong with it."""
 
     def read(self, model: type[Model]) -> Model:
         """The fields of the query string and those before the file. Raises InvalidRequest."""
@@ -275,18 +271,15 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """A call that need not be waited for."""
+    """A call that is answered by 202 after `wait_s` (None: never), with `path`. `kind`: such as `storage.move`."""
 
     call: StorageCall
     kind: str
-    """Such as `storage.move`."""
     path: str
-    """What the answer 202 names."""
     wait_s: int | None
-    """Seconds until the answer 202; None: wait for the end."""
 
     async def answer(self, run: Callable[[Progress], Awaitable[Final]]) -> Response:
-        """The answer at the end of the work, or 202; the work goes on when the client leaves. Raises as `run`."""
+        """The answer at the end of the work, or 202; the work goes on without the client. Raises as `run`."""
         work = Work(self.kind, self.path, run, lambda final: final.body)
         outcome = await self.call.services.storage.operations.run(self.call.caller, work, wait_s=self.wait_s)
         if isinstance(outcome, Started):
@@ -298,7 +291,6 @@ class LongCall:
 
 
 def json_answer(final: Final) -> Response:
-    """The final answer."""
     return Response(orjson.dumps(final.body), final.http_status, media_type="application/json")
 
 

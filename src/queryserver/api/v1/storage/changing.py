@@ -1,6 +1,6 @@
 """Calls that change entries: create, save, permissions, delete, rename, move, copy, trash (Contract storage 6 to 8)."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -24,9 +24,9 @@ from queryserver.api.schemas.requests.storage import (
     ReplicationRequest,
     SaveRequest,
 )
-from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
+from queryserver.api.v1.storage.calls import MIB, Each, Final, LongCall, StorageCall, StorageRoute, answer_each
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
-from queryserver.files.model import StoragePath, TransferKind, new_name, repaired
+from queryserver.files.model import TransferKind, new_name, repaired
 from queryserver.files.moving import Asked, final_body, moved_body
 from queryserver.files.operations import Progress
 from queryserver.files.viewing import mode_text
@@ -44,40 +44,28 @@ class SaveRoute(StorageRoute):
     max_body_bytes = 12 * MIB
 
 
-async def _mkdir(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest) -> Response:
-    path = _target(call, asked, is_directory=True)
-    made = await call.services.storage.creations.mkdir(call.caller, path)
-    return answer(wire.PathResponse(status=0, path=str(made)), status=201)
-
-
-async def _touch(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest) -> Response:
-    path = _target(call, asked, is_directory=False)
-    made = await call.services.storage.creations.touch(call.caller, path)
-    return answer(wire.PathResponse(status=0, path=str(made)), status=201)
-
-
 @router.operation("make_directory")
 async def mkdir(call: StorageCall) -> Response:
     """Make a directory, named by its full path or by directory and name. Spec §4, Contract storage 6."""
-    return await _mkdir(call, call.read(NewEntryRequest))
+    return await _create(call, call.read(NewEntryRequest), is_directory=True)
 
 
 @router.operation("create_directory")
 async def create_directory(call: StorageCall) -> Response:
     """Make a directory in another one. Contract storage 6."""
-    return await _mkdir(call, call.read(NamedEntryRequest))
+    return await _create(call, call.read(NamedEntryRequest), is_directory=True)
 
 
 @router.operation("touch")
 async def touch(call: StorageCall) -> Response:
     """Make an empty file, named by its full path or by directory and name. Spec §4, Contract storage 6."""
-    return await _touch(call, call.read(NewEntryRequest))
+    return await _create(call, call.read(NewEntryRequest), is_directory=False)
 
 
 @router.operation("create_file")
 async def create_file(call: StorageCall) -> Response:
     """Make an empty file in a directory. Contract storage 6."""
-    return await _touch(call, call.read(NamedEntryRequest))
+    return await _create(call, call.read(NamedEntryRequest), is_directory=False)
 
 
 @router.operation("save_file", kind=SaveRoute)
@@ -95,17 +83,16 @@ async def save(call: StorageCall) -> Response:
     return answer(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
 
 
-def _target(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest, *, is_directory: bool) -> StoragePath:
+async def _create(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest, *, is_directory: bool) -> Response:
     path = call.services.storage.stores.path(asked.path)
-    if asked.name is None:
-        return path
-    return path.child(new_name(asked.name, is_directory=is_directory))
+    if asked.name is not None:
+        path = path.child(new_name(asked.name, is_directory=is_directory))
+    creations = call.services.storage.creations
+    made = await (creations.mkdir if is_directory else creations.touch)(call.caller, path)
+    return answer(wire.PathResponse(status=0, path=str(made)), status=201)
 
 
-_Each = Callable[[str], Awaitable[dict[str, Any]]]
-
-
-def _chmod(call: StorageCall, asked: ChmodRequest) -> _Each:
+def _chmod(call: StorageCall, asked: ChmodRequest) -> Each:
     permissions = asked.permissions()
 
     async def change(text: str) -> dict[str, Any]:
@@ -118,7 +105,7 @@ def _chmod(call: StorageCall, asked: ChmodRequest) -> _Each:
     return change
 
 
-def _chown(call: StorageCall, asked: ChownRequest) -> _Each:
+def _chown(call: StorageCall, asked: ChownRequest) -> Each:
     owner, group = asked.chosen()
 
     async def change(text: str) -> dict[str, Any]:
@@ -192,7 +179,7 @@ async def _delete(call: StorageCall, *, always_bulk: bool = False) -> Response:
 
 
 def _shown(call: StorageCall, text: str) -> str:
-    """What the answer 202 names; a path that is none is an item that fails, and does not stop the others."""
+    """The path of the answer 202; a malformed one is an item that fails, and does not stop the others."""
     try:
         return str(call.services.storage.stores.path(text))
     except QueryServerError:

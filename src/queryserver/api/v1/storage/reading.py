@@ -1,4 +1,4 @@
-"""Calls that list and look: filesystems, list, view, display, stat, content_summary, download (Contract storage 5)."""
+"""Calls that read: filesystems, list, view, display, stat, content_summary, download (Contract storage 5)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
@@ -28,13 +28,16 @@ from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_
 from queryserver.files.changing import content_summary
 from queryserver.files.downloading import Part, content_disposition, entity_tag, is_harmless, media_type_of
 from queryserver.files.listing import Page, PageWanted, SortKey
-from queryserver.files.model import ContentSummary, EntryKind, FileStatus, StoragePath, decoded_path, repaired
-from queryserver.files.places import Cluster, KnownFileSystem, Place
+from queryserver.files.model import EntryKind, FileStatus, StoragePath, decoded_path, repaired
+from queryserver.files.places import KnownFileSystem, Place
 from queryserver.files.viewing import Shown, hexdump
 from queryserver.formats.delimited.encodings import TextWindow, codec_of, text_window
 from queryserver.formats.unpacking import Codec
 
 router = PathGroup(StorageRoute)
+
+# Above so many entries a thread writes them, so many at a time that the event loop gets its turn in between.
+_SLICE = 200
 
 
 @router.operation("list_file_systems")
@@ -45,31 +48,22 @@ async def filesystems(call: StorageCall) -> Response:
 
 
 def _file_system(known: KnownFileSystem) -> wire.Filesystem:
+    cluster = known.cluster
     return wire.Filesystem(
         file_system=known.scheme.value,
         name=known.scheme.value,
         user_home_directory=str(known.home),
-        config=_config(known.cluster),
+        config=wire.NoConfig()
+        if cluster is None
+        else wire.HdfsConfig(
+            is_trash_enabled=cluster.is_trash_enabled,
+            is_hdfs_superuser=cluster.is_superuser,
+            groups=list(cluster.groups),
+            users=list(cluster.users),
+            superuser=cluster.facts.superuser if cluster.facts else None,
+            supergroup=cluster.facts.supergroup if cluster.facts else None,
+        ),
     )
-
-
-def _config(cluster: Cluster | None) -> wire.HdfsConfig | wire.NoConfig:
-    if cluster is None:
-        return wire.NoConfig()
-    return wire.HdfsConfig(
-        is_trash_enabled=cluster.is_trash_enabled,
-        is_hdfs_superuser=cluster.is_superuser,
-        groups=list(cluster.groups),
-        users=list(cluster.users),
-        superuser=cluster.facts.superuser if cluster.facts else None,
-        supergroup=cluster.facts.supergroup if cluster.facts else None,
-    )
-
-
-_APPS = ("editor", "filebrowser")
-_IMPORTER = "importer"
-# Above so many entries a thread writes them, so many at a time that the event loop gets its turn in between.
-_SLICE = 200
 
 
 @router.operation("list_directory")
@@ -84,8 +78,8 @@ async def list_directory(call: StorageCall) -> Response:
     return await _written(call, body, page.entries, shapes.flat_fields)
 
 
-async def directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    """What view= answers for the directory of that status."""
+async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
+    """The answer of view= for a directory."""
     asked = call.read(ViewParameters)
     page = await _page(call, asked, place)
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
@@ -102,7 +96,7 @@ async def _page(call: StorageCall, asked: DirectoryParameters, place: Place) -> 
 
 
 async def _view_facts(call: StorageCall, place: Place, asked: ViewParameters, page: Page) -> wire.DirectoryView:
-    """Everything but the entries."""
+    """The body without its entries."""
     settings, file_systems = call.services.settings, call.services.storage.file_systems
     shapes = EntryShapes.of(settings, place.path.scheme)
     home = await file_systems.existing_home(call.caller, place)
@@ -126,7 +120,7 @@ async def _view_facts(call: StorageCall, place: Place, asked: ViewParameters, pa
         superuser=facts.superuser if facts else None,
         supergroup=facts.supergroup if facts else None,
         is_sentry_managed=shapes.is_managed(place.path),
-        apps=[*_APPS, _IMPORTER] if call.caller.user.may(_IMPORTER) else [*_APPS],
+        apps=["editor", "filebrowser", *(["importer"] if call.caller.user.may("importer") else [])],
         show_download_button=settings.desktop.enable_download,
         show_upload_button=settings.filebrowser.show_upload_button,
         is_embeddable=asked.is_embeddable,
@@ -137,7 +131,7 @@ async def _view_facts(call: StorageCall, place: Place, asked: ViewParameters, pa
 
 
 async def _parent(place: Place) -> FileStatus:
-    """The directory above; without its attributes where the caller may not look at it."""
+    """The directory above; without its attributes where the caller may not read them."""
     parent = place.path.parent
     try:
         return await place.storage.stat(parent.path)
@@ -191,12 +185,8 @@ async def view(call: StorageCall, path: str) -> Response:
     place = decoded_place(call, path, or_root=True)
     status = await place.storage.stat(place.path.path)
     if status.is_directory:
-        return await directory_view(call, place, status)
-    return await file_view(call, place, status)
-
-
-_BINARY = "binary"
-_TEXT = "text"
+        return await _directory_view(call, place, status)
+    return await _file_view(call, place, status)
 
 
 @router.operation("display_file")
@@ -223,25 +213,25 @@ async def display(call: StorageCall) -> Response:
             offset=offset,
             length=length,
             end=text.end,
-            mode=_TEXT,
+            mode="text",
             compression=shown.codec,
         )
     )
 
 
-async def file_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    """What view= answers for the file of that status."""
+async def _file_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
+    """The answer of view= for a file."""
     asked = call.read(FileViewParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
-    codec = Codec.NONE if asked.mode == _BINARY else _codec(asked.compression)
+    codec = Codec.NONE if asked.mode == "binary" else _codec(asked.compression)
     viewing = call.services.storage.viewing
     showing = viewing.show(call.caller.user.id, place, status, offset, length, codec)
     shown = await while_connected(call.request, showing)
     text = None
-    if asked.mode != _BINARY:
+    if asked.mode != "binary":
         text = await viewing.aside(call.caller.user.id, partial(text_window, shown.excerpt, encoding), length)
-    if text is not None and (text.is_valid or asked.mode == _TEXT):
+    if text is not None and (text.is_valid or asked.mode == "text"):
         return answer(_view(call, place, status, asked, shown, text))
     facts = _view(call, place, status, asked, shown, None)
     return await viewing.aside(call.caller.user.id, partial(_with_dump, facts, shown), length)
@@ -255,7 +245,7 @@ def _view(
     shown: Shown,
     text: TextWindow | None,
 ) -> wire.FileView:
-    """Everything but the hexadecimal dump; `text` None: binary."""
+    """The body without the hexadecimal dump; `text` None: binary."""
     settings = call.services.settings
     shapes = EntryShapes.of(settings, place.path.scheme)
     contents = text.text if text else ""
@@ -274,7 +264,7 @@ def _view(
             length=shown.excerpt.length,
             end=text.end if text else shown.excerpt.offset + len(shown.excerpt.asked),
             dirname=str(place.path.parent),
-            mode=_TEXT if text else _BINARY,
+            mode="text" if text else "binary",
             compression=shown.codec,
             size=status.size_bytes,
             max_chunk_size=str(MAX_WINDOW_BYTES),
@@ -286,7 +276,7 @@ def _view(
 
 
 def _with_dump(facts: wire.FileView, shown: Shown) -> Response:
-    """A megabyte has 65,536 lines: they are not worth a validation each."""
+    """The dump is not validated: a megabyte has 65,536 lines."""
     body = facts.model_dump(by_alias=True)
     body["view"]["xxd"] = orjson.Fragment(hexdump(shown.excerpt.asked, shown.excerpt.offset))
     return Response(orjson.dumps(body), media_type="application/json")
@@ -327,16 +317,10 @@ async def _stat(call: StorageCall, place: Place) -> Response:
 
 
 async def _summary(place: Place) -> Response:
-    counts = _counts(await content_summary(place))
-    body = {**counts, "status": 0, "message": "", "path": str(place.path), "summary": counts}
-    return answer(wire.ContentSummaryResponse.model_validate(body))
-
-
-def _counts(summary: ContentSummary) -> dict[str, object]:
-    """The keys of the wire, after those of the store that have no place of their own."""
-    return {
+    summary = await content_summary(place)
+    counts: dict[str, object] = {
         "typeQuota": {},
-        **(summary.further or {}),
+        **(summary.further or {}),  # keys of the store
         "directoryCount": summary.directory_count,
         "fileCount": summary.file_count,
         "length": summary.length_bytes,
@@ -345,9 +329,8 @@ def _counts(summary: ContentSummary) -> dict[str, object]:
         "spaceQuota": summary.space_quota_bytes,
         "replication": summary.replication,
     }
-
-
-_INLINE = "inline"
+    body = {**counts, "status": 0, "message": "", "path": str(place.path), "summary": counts}
+    return answer(wire.ContentSummaryResponse.model_validate(body))
 
 
 @router.operation("download_path")
@@ -374,7 +357,7 @@ async def _download(call: StorageCall, text: str, asked: DispositionParameters) 
     part = found.part
     if part is None:
         return Response(status_code=304, headers=headers)
-    headers |= _description(path, part, is_inline=asked.disposition == _INLINE)
+    headers |= _description(path, part, is_inline=asked.disposition == "inline")
     status = 200 if part.is_whole else 206
     if headers_only:
         return Response(status_code=status, headers=headers)
@@ -382,7 +365,6 @@ async def _download(call: StorageCall, text: str, asked: DispositionParameters) 
 
 
 def _version(call: StorageCall, status: FileStatus) -> dict[str, str]:
-    """What says which version of the file it is."""
     headers = {
         "ETag": entity_tag(status),
         "Cache-Control": call.services.settings.filebrowser.file_download_cache_control,

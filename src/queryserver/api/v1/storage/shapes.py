@@ -15,32 +15,26 @@ from queryserver.platform.settings.tree import Settings
 
 @dataclass(frozen=True, slots=True)
 class EntryShapes:
-    """Gives entries of one store their shapes. Cheap to make: one for each call."""
+    """Entries of one store. `managed`: directories of HDFS whose content another service manages."""
 
     scheme: Scheme
     zone: tzinfo
     url_prefix: str
     managed: Sequence[StoragePath]
-    """Directories of HDFS whose content another service manages."""
 
     @classmethod
     def of(cls, settings: Settings, scheme: Scheme) -> Self:
-        """As the settings want them."""
+        """By the settings; prefixes may have the name of the file system."""
         browser = settings.filebrowser
-        managed = [_managed(prefix) for prefix in browser.managed_prefixes] if scheme is Scheme.HDFS else []
+        prefixes = browser.managed_prefixes if scheme is Scheme.HDFS else ()
+        managed = [StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/")) for prefix in prefixes]
         return cls(scheme, ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
 
     def url(self, path: StoragePath) -> str:
-        """The link to an entry."""
         return self.url_prefix + files.url_part(str(path))
 
     def is_managed(self, path: StoragePath) -> bool:
-        """Whether it lies below a managed directory."""
         return any(map(path.is_inside, self.managed))
-
-    def stats(self, status: FileStatus, *, name: str | None = None) -> wire.FileStats:
-        """Attributes; `name` stands in for the entry's own one."""
-        return wire.FileStats.model_validate(self._stats(status, name))
 
     def entry(self, status: FileStatus, *, name: str | None = None) -> wire.FileEntry:
         """A listing entry, as directory views have them."""
@@ -51,7 +45,7 @@ class EntryShapes:
         return wire.FlatFileEntry.model_validate(self.flat_fields(status))
 
     def entry_fields(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
-        """The keys of `entry`, for those who write many."""
+        """The keys of `entry`, not validated: for many entries."""
         path = StoragePath(self.scheme, status.path)
         stats = self._stats(status, name)
         return {
@@ -76,7 +70,6 @@ class EntryShapes:
         }
 
     def breadcrumbs(self, path: StoragePath) -> list[wire.Breadcrumb]:
-        """The way to an entry."""
         return [wire.Breadcrumb(url=url, label=label) for url, label in files.breadcrumbs(path)]
 
     def _stats(self, status: FileStatus, name: str | None) -> dict[str, object]:
@@ -93,8 +86,3 @@ class EntryShapes:
             "blockSize": status.block_size,
             "replication": status.replication,
         }
-
-
-def _managed(prefix: str) -> StoragePath:
-    """A configured prefix, with or without the name of the file system."""
-    return StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/"))

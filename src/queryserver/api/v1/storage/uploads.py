@@ -16,7 +16,7 @@ from queryserver.api.schemas.requests.storage import (
     UploadRequest,
     UploadStateRequest,
 )
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedRoute, file_call
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedStorageRoute, file_call
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.files.part_uploads import GivenPart, SaidOfUpload, contiguous, missing_parts, received
 from queryserver.files.upload_repository import PartUpload
@@ -25,7 +25,7 @@ from queryserver.files.uploading import ArrivingFile
 router = PathGroup(StorageRoute)
 
 
-@router.operation("upload_file", kind=StreamedRoute)
+@router.operation("upload_file", kind=StreamedStorageRoute)
 async def upload_file(call: StorageCall) -> Response:
     """Store a file; under its name it is complete or not there. Spec §4, Contract storage 9.1."""
     storage = call.services.storage
@@ -68,7 +68,7 @@ class QueryTooRoute(StorageRoute):
         return query
 
 
-@router.operation("upload_part", kind=StreamedRoute)
+@router.operation("upload_part", kind=StreamedStorageRoute)
 async def upload_part(call: StorageCall) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
     call.services.storage.uploading.rules.admit()
@@ -94,7 +94,7 @@ async def upload_part(call: StorageCall) -> Response:
     )
 
 
-@router.operation("get_upload", kind=StreamedRoute)
+@router.operation("get_upload", kind=StreamedStorageRoute)
 async def upload_state(call: StorageCall) -> Response:
     """What has arrived, on any server and after any restart. Contract storage 9.2."""
     asked = call.read(UploadStateRequest)
@@ -113,7 +113,7 @@ async def upload_state(call: StorageCall) -> Response:
     )
 
 
-@router.operation("discard_upload", kind=StreamedRoute)
+@router.operation("discard_upload", kind=StreamedStorageRoute)
 async def discard_upload(call: StorageCall) -> Response:
     """Delete the parts of an upload that were sent. Contract storage 9.2."""
     asked = call.read(UploadStateRequest)

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, ScriptedAtlas, entity, scripted_atlas
-from tests.unit.catalogs.late_atlas import late_atlas
+from tests.unit.search.late_atlas import late_atlas
 
 from queryserver.errors.statements import CatalogDenied, CatalogUnavailable
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.outbound import Exchanges
+from queryserver.platform.outbound import HttpExchanges
 from queryserver.search.atlas import AtlasCatalog, AtlasServer
 from queryserver.search.model import FacetName, Search, SourceAnswer, SourceName
 from queryserver.search.query_language import parse_query
@@ -56,7 +56,7 @@ async def found(
     limit: int = 25,
     **changes,
 ) -> SourceAnswer:
-    async with Exchanges(AddressRules()) as exchanges:
+    async with HttpExchanges(AddressRules()) as exchanges:
         catalog = AtlasCatalog(server(atlas, **changes), exchanges)
         return await catalog.page(Search(parse_query(text), NOW, facets=facets), source, offset=offset, limit=limit)
 
@@ -136,7 +136,7 @@ class TestRecords:
         assert (file.record.type, file.record.last_modified) == ("FILE", datetime(2026, 1, 5, 9, 10, 11, tzinfo=UTC))
 
     async def test_dialects_that_atlas_does_not_know_have_no_objects(self, atlas: ScriptedAtlas):
-        async with Exchanges(AddressRules()) as exchanges:
+        async with HttpExchanges(AddressRules()) as exchanges:
             catalog = AtlasCatalog(server(atlas), exchanges)
             for dialects, total in ((frozenset({"trino"}), 0), (frozenset({"trino", "hive"}), 2)):
                 search = Search(parse_query("sample_0"), NOW, dialects=dialects)

@@ -1,4 +1,4 @@
-"""What the parent of several workers decides by itself."""
+"""The web server: its workers, and its address in the log."""
 
 import pickle
 import socket
@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
-from queryserver.main import Supervisor, _remade, pause_s
+from queryserver.main import Supervisor, _log_address, _remade, pause_s
+from queryserver.platform.settings.desktop import DesktopSettings
 
 
 def test_pauses_grow_from_one_second_to_thirty():
@@ -46,3 +48,33 @@ def test_a_parent_that_stops_takes_no_connections_and_passes_further_signals_to_
     supervisor.join_all()
     assert told == [1], "once, for the second signal"
     assert listener.fileno() == -1
+
+
+def test_it_names_the_address_the_page_and_the_docs():
+    for host, settings, begin, path in (
+        ("127.0.0.1", {}, "http://127.0.0.1", "/"),
+        ("127.0.0.1", {"url_prefix": "/query"}, "http://127.0.0.1", "/query/"),
+        ("127.0.0.1", {"url_prefix": "/a/b/"}, "http://127.0.0.1", "/a/b/"),
+        ("127.0.0.1", {"ssl_certificate": "a.pem", "ssl_private_key": "a.key"}, "https://127.0.0.1", "/"),
+        ("::1", {}, "http://[::1]", "/"),
+    ):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as listener, capture_logs() as lines:
+            try:
+                listener.bind((host, 0))
+            except OSError:
+                assert host == "::1"  # a machine without IPv6
+                continue
+            url = f"{begin}:{listener.getsockname()[1]}{path}"
+            _log_address(DesktopSettings(**settings), listener)
+        (line,) = lines
+        assert line["event"] == "queryserver listens"
+        assert (line["url"], line["api_page"]) == (url, f"{url}api/docs")
+        assert line["docs"].startswith("README.md")
+
+
+def test_a_page_that_is_off_is_not_named():
+    with socket.socket() as listener, capture_logs() as lines:
+        listener.bind(("127.0.0.1", 0))
+        _log_address(DesktopSettings(docs_enabled=False), listener)
+    assert "api_page" not in lines[0]

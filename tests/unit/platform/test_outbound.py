@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queryserver.platform.addresses import AddressRules, HostRefused
-from queryserver.platform.outbound import _heard, _permits, guarded, install_guard
+from queryserver.platform.outbound import _audit, _permits, guarded, install_guard
 
 pytestmark = pytest.mark.security("T8")
 
@@ -225,4 +225,4 @@ def test_the_hook_is_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("event", ["open", "import", "socket.bind"])
 def test_other_events_are_not_looked_at(event: str) -> None:
     with guarded(_NOT_HERE):
-        _heard(event, ())
+        _audit(event, ())

@@ -11,7 +11,7 @@ import pytest
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.loading import load_settings
 from queryserver.platform.settings.sections import LocalResults, S3Results
-from queryserver.platform.settings.tree import Origin, Settings
+from queryserver.platform.settings.tree import SettingOrigin, Settings
 
 KEY = "Zr8#a-key-of-this-deployment-long"
 
@@ -158,7 +158,7 @@ def test_a_secret_of_the_environment_goes_before_the_twin_of_the_file(read: Read
         ("secret_key_file = '/nowhere'", "its file /nowhere cannot be read: No such file or directory."),
         ("secret_key_script = 'false'", "its script ended with exit code 1."),
         ("secret_key_script = '/nowhere/x'", "its script cannot be run: No such file or directory."),
-        ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its twins _file and _script count too."),
+        ("secret_key = 'a'\nsecret_key_file = 'b'", "is given twice; its forms _file and _script count, too."),
     ],
 )
 def test_a_twin_that_cannot_be_read_is_a_problem(read: Reader, key: str, complaint: str) -> None:
@@ -278,10 +278,10 @@ def test_every_value_knows_its_origin(read: Reader) -> None:
     )
     keys = ["desktop.host_label", "desktop.http_port", "desktop.workers", "desktop.data_dir"]
     assert [settings.origin(key) for key in keys] == [
-        Origin.FILE,
-        Origin.ENVIRONMENT,
-        Origin.COMMAND_LINE,
-        Origin.DEFAULT,
+        SettingOrigin.FILE,
+        SettingOrigin.ENVIRONMENT,
+        SettingOrigin.COMMAND_LINE,
+        SettingOrigin.DEFAULT,
     ]
 
 

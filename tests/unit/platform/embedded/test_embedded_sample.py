@@ -10,8 +10,8 @@ import asyncpg
 import duckdb
 import pytest
 
+from queryserver.platform.embedded.cluster import DUCKDB_FILE, SQLITE_FILE
 from queryserver.platform.embedded.sample import ensure_sample_files, sample_tables
-from queryserver.platform.embedded.system import DUCKDB_FILE, SQLITE_FILE
 
 REVENUE = "SELECT sum(quantity * unit_price * (1 - coalesce(discount, 0))) FROM order_items"
 QUESTIONS = (

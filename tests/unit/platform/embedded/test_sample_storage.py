@@ -10,9 +10,9 @@ from tests.contract.storage_basis import content, entries, put
 
 from queryserver.files.model import StorageUser
 from queryserver.files.stores.local.storage import LocalFileSystem
+from queryserver.platform.embedded.cluster import EmbeddedDefaults
 from queryserver.platform.embedded.postgres import with_defaults
 from queryserver.platform.embedded.sample import ORDERS, REQUESTS, SAMPLES, ensure_sample_storage, sample_tables
-from queryserver.platform.embedded.system import EmbeddedDefaults
 from queryserver.platform.settings.tree import Settings
 
 

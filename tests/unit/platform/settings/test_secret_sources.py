@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from queryserver.platform.settings.loading import Reading, read_settings
+from queryserver.platform.settings.loading import SettingsReading, read_settings
 from queryserver.platform.settings.sections import SECRET_OPTIONS, Section, keys
 from queryserver.platform.settings.tree import Settings
 
@@ -76,7 +76,7 @@ def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str
         assert (read.location if isinstance(read, Section) else read) == value, name
 
 
-def _read(directory: Path, name: str, kind: str, source: str) -> tuple[Reading, str]:
+def _read(directory: Path, name: str, kind: str, source: str) -> tuple[SettingsReading, str]:
     """The settings where one secret is given that way, and what it must be."""
     value = _GOOD.get(name, "planted")
     secret = directory / "secret"

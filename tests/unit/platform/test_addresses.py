@@ -1,12 +1,12 @@
-"""Names are resolved once and every address is checked (Contract platform 5.11: Hosts)."""
+"""Where engine connections may go, and the IPv4 addresses in IPv6 ones (Contract platform 5.11)."""
 
-from ipaddress import ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 
 import pytest
 from tests.cases import each
 
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.addresses import AddressRules, HostRefused, carried_addresses
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 
 DEFAULTS = AddressRules(blocked=ConnectorPolicySettings().blocked_networks)
@@ -76,3 +76,36 @@ async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monk
     assert DEFAULTS.resolve_blocking("mixed.example", 443) == ["10.0.0.1"]
     with pytest.raises(HostRefused):
         DEFAULTS.require_every("mixed.example", 443)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "64:ff9b::192.0.2.33",
+        "64:ff9b:1:c000:2:2100::",
+        "64:ff9b:1:c0:0:221::",
+        "64:ff9b:1:0:c0:2:2100:0",
+        "64:ff9b:1::192.0.2.33",
+        "::ffff:192.0.2.33",
+        "::ffff:0:192.0.2.33",
+        "::192.0.2.33",
+        "2002:c000:221::1",
+        "2001:0:c000:221:0:0:102:304",
+        "2001:0:102:304:0:0:3fff:fdde",
+        "fe80::5efe:192.0.2.33",
+        "2001:db8::200:5efe:192.0.2.33",
+        "2001:db8::100:5efe:192.0.2.33",
+    ],
+)
+def test_the_address_inside_is_found(address: str) -> None:
+    assert IPv4Address("192.0.2.33") in list(carried_addresses(IPv6Address(address)))
+
+
+@pytest.mark.parametrize("address", ["::", "::1", "2001:db8::1", "fd00::1", "fe80::1", "64:ff9b:2::1", "64:ff9b:1::"])
+def test_others_carry_none(address: str) -> None:
+    assert list(carried_addresses(IPv6Address(address))) == []
+
+
+def test_the_zeros_around_an_address_are_not_taken_for_one() -> None:
+    found = carried_addresses(IPv6Address("64:ff9b:1::10.0.0.1"))
+    assert list(found) == [IPv4Address("10.0.0.1")]

@@ -9,7 +9,7 @@ from queryserver.errors.files import StorageUnavailable
 from queryserver.errors.statements import CatalogUnavailable, SourceNotConfigured
 from queryserver.identity.model import User
 from queryserver.search.model import FacetName, Match, Record, Search, SearchSource, SourceAnswer, SourceName
-from queryserver.search.search import Asked, MetadataSearch, SearchParts
+from queryserver.search.search import MetadataSearch, SearchParameters
 
 ANA = User(1, "ana", rights=frozenset({"metadata"}))
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
@@ -40,13 +40,13 @@ class Holding:
 
 
 def searching(**sources: SearchSource) -> MetadataSearch:
-    return MetadataSearch(SearchParts({SourceName(name): source for name, source in sources.items()}))
+    return MetadataSearch({SourceName(name): source for name, source in sources.items()})
 
 
 @pytest.mark.platform(90)
 async def test_one_failing_source_leaves_the_others() -> None:
     search = searching(documents=Holding("a"), sql=Failing(StorageUnavailable("It is down.")), s3=Holding("b"))
-    result = await search.search(ANA, Asked("x", facets=("type",)))
+    result = await search.search(ANA, SearchParameters("x", facets=("type",)))
     assert [record.name for record in result.records] == ["a", "b"]
     assert (result.total, result.facets) == (2, {FacetName.TYPE: {"FILE": 2}})
     told = {name.value: (one.ok, one.message) for name, one in result.sources.items()}
@@ -66,14 +66,14 @@ async def test_one_failing_source_leaves_the_others() -> None:
 async def test_all_sources_failing_is_an_error(errors: list[QueryServerError], raised: type[QueryServerError]) -> None:
     search = searching(sql=Failing(errors[0]), s3=Failing(errors[1]))
     with pytest.raises(raised) as caught:
-        await search.search(ANA, Asked(sources=(SourceName.SQL, SourceName.S3)))
+        await search.search(ANA, SearchParameters(sources=(SourceName.SQL, SourceName.S3)))
     assert type(caught.value) is raised
 
 
 @pytest.mark.platform(90)
 async def test_a_missing_source_is_no_failure() -> None:
     search = searching(sql=Failing(SourceNotConfigured("Off.")), s3=Failing(StorageUnavailable("down")))
-    result = await search.search(ANA, Asked(sources=(SourceName.SQL, SourceName.S3)))
+    result = await search.search(ANA, SearchParameters(sources=(SourceName.SQL, SourceName.S3)))
     assert [one.message for one in result.sources.values()] == ["Off.", "down"]
 
 
@@ -83,7 +83,7 @@ async def test_pages_over_several_sources_give_each_match_once() -> None:
     search = searching(
         documents=worse, sql=Holding(*(f"b{n}" for n in range(9))), s3=Holding(*(f"s{n}" for n in range(8)))
     )
-    pages = [await search.search(ANA, Asked("x", limit=10, offset=start)) for start in range(0, 40, 10)]
+    pages = [await search.search(ANA, SearchParameters("x", limit=10, offset=start)) for start in range(0, 40, 10)]
     names = [record.name for page in pages for record in page.records]
     assert names[:9] == [f"b{number}" for number in range(9)]
     assert names[9:17] == [f"s{number}" for number in range(8)]

@@ -1,4 +1,4 @@
-"""The sources hdfs and s3 of the metadata search: where they begin, what they match, when they end (8.4)."""
+"""The sources hdfs and s3: what a walk finds, and how long it may take (Contract platform 8.4)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -13,9 +13,10 @@ from queryserver.files.model import EntryKind, PathReader, Scheme, StorageUser
 from queryserver.files.places import Stores
 from queryserver.files.protocol import Batch, Storage, StorageTraits
 from queryserver.identity.model import User
-from queryserver.search.feeding import StoreSearch, WalkBounds
 from queryserver.search.model import FacetName, Search, SourceAnswer
 from queryserver.search.query_language import parse_query
+from queryserver.search.search import limit_s
+from queryserver.search.storage_source import StorageSource, WalkBounds
 
 pytestmark = pytest.mark.platform(96)
 
@@ -51,7 +52,7 @@ def stores(*file_systems: MemoryFileSystem) -> Stores:
 async def found(
     file_system: MemoryFileSystem, text: str, bounds: WalkBounds = BOUNDS, user: User = ANA, **changes
 ) -> SourceAnswer:
-    source = StoreSearch(stores(file_system), file_system.scheme, bounds)
+    source = StorageSource(stores(file_system), file_system.scheme, bounds)
     return await source.search(user, Search(parse_query(text), NOW, limit=100, **changes))
 
 
@@ -141,7 +142,7 @@ class TestMatching:
 
     async def test_facets_count_all_matches(self):
         files = [f"user/ana/sample_{number}" for number in range(30)]
-        source = StoreSearch(stores(hdfs(*files)), Scheme.HDFS, BOUNDS)
+        source = StorageSource(stores(hdfs(*files)), Scheme.HDFS, BOUNDS)
         answer = await source.search(
             ANA, Search(parse_query("sample"), NOW, limit=10, facets=frozenset({FacetName.TYPE}))
         )
@@ -205,6 +206,29 @@ class TestRights:
             await found(s3("lake/a"), "s3a://lake/", user=User(5, "bob", rights=frozenset({"metadata"})))
 
     async def test_a_store_that_is_not_there_is_not_configured(self):
-        source = StoreSearch(stores(hdfs()), Scheme.S3A, BOUNDS)
+        source = StorageSource(stores(hdfs()), Scheme.S3A, BOUNDS)
         with pytest.raises(SourceNotConfigured, match=r"^Not configured\.$"):
             await source.search(ANA, Search(parse_query("x"), NOW))
+
+
+class Plain:
+    """A source without a time of its own."""
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        del user, search
+        return SourceAnswer()
+
+
+def walk(max_seconds: float) -> StorageSource:
+    stores = Stores((), PathReader((Scheme.HDFS,)), {})
+    return StorageSource(stores, Scheme.HDFS, WalkBounds(max_entries=1, max_dirs=1, max_seconds=max_seconds))
+
+
+def test_a_walk_ends_before_it_counts_as_failed() -> None:
+    """What it found within its own time is told, however long that is."""
+    for seconds in (3, 25, 30, 31, 600):
+        assert limit_s(walk(seconds)) >= seconds + 5
+
+
+def test_other_sources_have_half_a_minute() -> None:
+    assert limit_s(Plain()) == limit_s(walk(3)) == 30

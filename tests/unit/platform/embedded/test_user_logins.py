@@ -11,9 +11,9 @@ from tests.contract.postgresql_basis import address_of
 
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
 from queryserver.identity.model import User
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, sample_login
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import ensure_databases, sample_tables
-from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_OWNER, sample_login
 
 ANA, BEN = User(1, "ana"), User(2, "ben")
 

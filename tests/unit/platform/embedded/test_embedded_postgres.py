@@ -20,22 +20,20 @@ from tests.timing import at_best
 
 from queryserver.platform.embedded.cluster import (
     Binaries,
-    Cluster,
+    EmbeddedPostgresError,
+    PostgresCluster,
     _copied,
-    _installed,
     _make,
     _runs,
-    opened_cluster,
-    runnable_binaries,
-)
-from queryserver.platform.embedded.postgres import EmbeddedPostgres, Postmaster, recorded_address
-from queryserver.platform.embedded.system import (
-    EmbeddedPostgresError,
     kept_secrets,
+    opened_cluster,
+    package_directory,
     processes_of,
+    runnable_binaries,
     server_account,
     spawn,
 )
+from queryserver.platform.embedded.postgres import EmbeddedPostgres, Postmaster, recorded_address
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +53,7 @@ async def value(dsn: str, sql: str):
         await connection.close()
 
 
-def cluster_of(state_dir: Path) -> Cluster:
+def cluster_of(state_dir: Path) -> PostgresCluster:
     return opened_cluster(state_dir / "postgresql", durable=False)
 
 
@@ -372,11 +370,12 @@ def test_programs_that_the_account_cannot_reach_are_copied_to_where_it_can():
     cache = Path("/var/cache") / f"queryserver-test-{os.getpid()}"
     account = server_account()
     try:
-        copy = _copied(_installed(18), cache / "postgresql")
+        installed = Binaries(package_directory() / "pginstall18")
+        copy = _copied(installed, cache / "postgresql")
         assert isinstance(copy, Binaries)
         assert _runs(copy, account)
-        assert _copied(_installed(18), cache / "postgresql") == copy
+        assert _copied(installed, cache / "postgresql") == copy
         cache.chmod(0o777)
-        assert _copied(_installed(18), cache / "postgresql") is None, "anybody could have put programs there"
+        assert _copied(installed, cache / "postgresql") is None, "anybody could have put programs there"
     finally:
         subprocess.run(["/bin/rm", "-rf", str(cache)], check=True)

@@ -6,8 +6,8 @@ import pytest
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
 from tests.refusals import raises_code
 
-from queryserver.catalog import cache as questions
-from queryserver.catalog.cache import BY_KIND, Question
+from queryserver.catalog import questions
+from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.engines.protocol import ForeignKey, TableProperty
 
 ALL = [
@@ -39,13 +39,13 @@ def catalog() -> FakeCatalog:
 
 
 @pytest.mark.parametrize("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
-async def test_an_answer_survives_being_kept(catalog: FakeCatalog, question: Question[object]):
+async def test_an_answer_survives_being_kept(catalog: FakeCatalog, question: CatalogQuestion[object]):
     answer = await question.put_to(catalog)
     assert question.decode(question.encode(answer)) == answer
 
 
 @pytest.mark.parametrize("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
-async def test_another_process_can_build_the_question(catalog: FakeCatalog, question: Question[object]):
+async def test_another_process_can_build_the_question(catalog: FakeCatalog, question: CatalogQuestion[object]):
     rebuilt = BY_KIND[question.kind](*question.names)
     assert (rebuilt.kind, rebuilt.names) == (question.kind, question.names)
     assert await rebuilt.put_to(catalog) == await question.put_to(catalog)

@@ -4,10 +4,9 @@ import asyncpg
 import pytest
 from tests.fixtures.database import execute
 
-from queryserver.platform.embedded.cluster import SERVICE_ROLE
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_ROLE, SERVICE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import ensure_databases, sample_tables
-from queryserver.platform.embedded.system import SAMPLE_DATABASE, SAMPLE_ROLE
 
 REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientPrivilegeError)
 

@@ -1,0 +1,208 @@
+"""The source documents: the history entries of the caller (Contract platform 8.4).
+
+Only rows of one user are read: an index over all statements would be written with each of them, would return rows of
+all users, and would not help with a word that most statements contain. The text that a name is ranked by is stored
+beside the statement: without it, 100,000 entries took several seconds instead of some tenths of a second.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from uuid import UUID
+
+from queryserver.identity.model import User
+from queryserver.platform.database import Database
+from queryserver.platform.threads import FairThreads
+from queryserver.search.model import AGES, FacetName, Match, Record, Search, SourceAnswer, age_limits
+from queryserver.search.query_language import Query, Term, folded
+
+_TYPE = "HUE"
+_NAME_CHARACTERS = 100
+_HEAD_CHARACTERS = 400  # of a statement: a name is made of them
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocument:
+    """A history entry. `head` is the beginning of the statement; `excerpt` begins 60 characters before the match."""
+
+    id: UUID
+    history_id: int
+    connector: str
+    dialect: str
+    recorded_at: datetime
+    head: str
+    excerpt: str
+    parent_uuid: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDocuments:
+    """The first documents in order, the number of all, and how many are not older than each of the given times."""
+
+    first: Sequence[FoundDocument]
+    total: int
+    newer: Sequence[int]
+
+
+class DocumentSource:
+    """Searches the statements that the caller sent; needs no right."""
+
+    def __init__(self, records: "DocumentRecords", threads: FairThreads) -> None:
+        self._records = records
+        self._threads = threads
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        if not _passes(user, search.query):
+            return SourceAnswer(facets={facet: {} for facet in search.facets})
+        found = await self._records.search(user.id, search.query.terms, most=search.reach, ages=age_limits(search.now))
+        bounds = [0, *found.newer, found.total]
+        facets = {
+            FacetName.TYPE: {_TYPE: found.total},
+            FacetName.OWNER: {user.username: found.total},
+            FacetName.TAGS: {},
+            FacetName.LAST_MODIFIED: {age: bounds[at + 1] - bounds[at] for at, age in enumerate(AGES)},
+        }
+        return SourceAnswer(
+            # In a thread: there may be 10,000.
+            matches=await self._threads.run(
+                user.id, lambda _: [Match(one.position, _record(user, one)) for one in found.first]
+            ),
+            total=found.total,
+            facets={facet: facets[facet] for facet in search.facets},
+        )
+
+
+def _passes(user: User, query: Query) -> bool:
+    """Whether documents pass the filters; they have no tags and lie in no database."""
+    values = {"type": [_TYPE], "owner": [user.username], "source": [_TYPE, "documents"]}
+    return all(
+        any(term.is_whole(folded(value)) for term in terms for value in values.get(name, ()))
+        for name, terms in query.filters.items()
+    )
+
+
+def _record(user: User, found: FoundDocument) -> Record:
+    name = " ".join(found.head.split())[:_NAME_CHARACTERS]
+    return Record(
+        original_name=name,
+        name=name,
+        type=_TYPE,
+        source_type=_TYPE,
+        identity=str(found.id),
+        owner=user.username,
+        created=found.recorded_at,
+        last_modified=found.recorded_at,
+        connector=found.connector,
+        dialect=found.dialect,
+        link=f"/editor?editor={found.history_id}",
+        doc_type=f"query-{found.dialect}",
+        uuid=str(found.id),
+        parent_uuid=found.parent_uuid or None,
+        text=found.excerpt,
+    )
+
+
+# strpos is twice as fast as LIKE, and a statement must have the longest literal of a term with wildcards.
+_LITERAL_FITS = "strpos({plain}, {term}::text) > 0"
+_LITERAL_NAME_FITS = "strpos({name}, {term}) > 0"
+_LITERAL_POSITION = (
+    "case when strpos({name}, {term}) = 0 then 4 when {name} = {term} then 0 when starts_with({name}, {term}) then 1"
+    " when strpos({words}, {word}::text) > 0 then 2 else 3 end"
+)
+_WILD_FITS = (
+    "(strpos({plain}, {part}::text) > 0 and {plain} like '%' || {term}::text || '%'"
+    " or {name} like '%' || {term} || '%')"
+)
+_WILD_POSITION = (
+    "case when {name} not like '%' || {term} || '%' then 4 when {name} like {term} then 0"
+    " when {name} like {term} || '%' then 1 when {words} like '%' || {word}::text || '%' then 2 else 3 end"
+)
+_FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
+
+# lower() of the collation "C" knows ASCII only and is fast; $5 and $6 are the other letters of the terms in both cases,
+# which no statement of ASCII has.
+_SEARCH = f"""
+with ranked as materialized (
+    select history_id, recorded_at, {{position}} as position from statements
+    where user_id = $1 and in_history{{fits}}
+),
+counted as (
+    select count(*) as total, array[{{newer}}]::bigint[] as newer from ranked
+),
+page as materialized (
+    select * from ranked order by position, recorded_at desc, history_id desc limit $3
+)
+select id, history_id, connector, dialect, page.recorded_at, left(statement, {_HEAD_CHARACTERS}) as head,
+    substr(statement, greatest(strpos(translate(lower(statement collate "C"), $5, $6), $2) - 60, 1), 400) as excerpt,
+    parent_uuid, page.position, counted.total, counted.newer
+from counted
+left join (page join statements using (history_id)) on true
+order by page.position, page.recorded_at desc, history_id desc
+"""
+
+
+class DocumentRecords:
+    """Reads history entries; raises DatabaseUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def search(
+        self, user_id: int, terms: Sequence[Term], *, most: int, ages: Sequence[datetime]
+    ) -> FoundDocuments:
+        """Entries of that user with all terms in statement or name: best position first, then newest."""
+        literals = [literal for term in terms for literal in term.literals]
+        source, target = _other_cases(literals)
+        longest = max(literals, key=len, default="")  # places the excerpt
+        arguments: list[object] = [user_id, longest, most, list(ages), source, target]
+        matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
+        newer = (f"count(*) filter (where recorded_at >= ($4::timestamptz[])[{one + 1}])" for one in range(len(ages)))
+        statement = _SEARCH.format(
+            fits="".join(f" and {fits}" for fits, _ in [(_FOREIGN_FITS, "")] * bool(source) + matching),
+            position=f"greatest({', '.join(['0', *(position for _, position in matching)])})",
+            newer=", ".join(newer),
+        )
+        rows = await self._database.fetch(statement, *arguments)
+        total, counts = (rows[0]["total"], rows[0]["newer"]) if rows else (0, [0] * len(ages))
+        return FoundDocuments([FoundDocument(*row[:9]) for row in rows if row["id"] is not None], total, counts)
+
+
+def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
+    """SQL: whether a document has the term, and the `NameFit` in its name; appends the arguments of both.
+
+    `foreign`: letters that are not ASCII must be folded, too.
+    """
+    plain, name, words = (
+        f"translate({text}, $5, $6)" if foreign else text
+        for text in ('lower(statement collate "C")', "search_name", "search_words")
+    )
+    at = len(arguments) + 1
+    if term.is_literal:
+        text = "".join(term.literals)
+        arguments += [text, "".join(term.as_word.literals)]
+        # A name has one blank for each run of blanks and line breaks of its statement; else it has nothing new.
+        fits = f"({_LITERAL_FITS} or {_LITERAL_NAME_FITS})" if " " in text else _LITERAL_FITS
+        position = _LITERAL_POSITION
+    else:
+        arguments += [term.like, term.as_word.like, max(term.literals, key=len, default="")]
+        fits, position = _WILD_FITS, _WILD_POSITION
+    given = {"plain": plain, "name": name, "words": words, "term": f"${at}", "word": f"${at + 1}", "part": f"${at + 2}"}
+    return fits.format(**given), position.format(**given)
+
+
+def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
+    """Letters beyond ASCII that are folded to those of the terms, and the letter that each is folded to."""
+    wanted = set("".join(literals))
+    if all(character.isascii() for character in wanted):
+        return "", ""
+    pairs = [(other, plain) for other, plain in _foldings() if plain in wanted]
+    return "".join(other for other, _ in pairs), "".join(plain for _, plain in pairs)
+
+
+@cache
+def _foldings() -> Sequence[tuple[str, str]]:
+    """All letters beyond ASCII that fold to another one; the last ones of Unicode are Adlam's."""
+    letters = (chr(code) for code in range(0x80, 0x1E944) if not 0xD800 <= code < 0xE000)
+    return [(letter, plain) for letter in letters if (plain := folded(letter)) != letter]

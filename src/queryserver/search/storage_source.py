@@ -1,0 +1,242 @@
+"""The sources hdfs and s3: a bounded walk through a store, as the caller (Contract platform 8.4)."""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from queryserver.errors.base import InvalidRequest, PermissionDenied
+from queryserver.errors.files import NotADirectory, PathNotFound, StorageNotConfigured
+from queryserver.errors.statements import SourceNotConfigured
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
+from queryserver.files.places import Caller, Place, Stores
+from queryserver.files.protocol import FlatStorage
+from queryserver.identity.model import METADATA, User
+from queryserver.search.model import Match, Record, Search, SourceAnswer, best_first, count_facets, position_of
+from queryserver.search.query_language import Query, Term, folded
+
+_PREFIXES = {Scheme.HDFS: ("/", "hdfs:"), Scheme.S3A: ("s3a:", "s3:", "s3n:")}
+"""How the absolute paths of a store begin."""
+_SPELLINGS = {Scheme.HDFS: re.compile(r"^hdfs:(?://[^/]*)?(?=/)"), Scheme.S3A: re.compile(r"^s3[an]?:/+")}
+_SHOWN = {Scheme.HDFS: "hdfs://", Scheme.S3A: "s3a://"}
+"""How records write what may be spelled in other ways."""
+_SOURCE_TYPES = {Scheme.HDFS: "HDFS", Scheme.S3A: "S3"}
+_FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # no file fits them
+
+
+@dataclass(frozen=True, slots=True)
+class WalkBounds:
+    """The first that is reached ends a search: entries read, calls for listings, seconds."""
+
+    max_entries: int
+    max_dirs: int
+    max_seconds: float
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The state of one search."""
+
+    bounds: WalkBounds
+    entries: int = 0
+    listings: int = 0
+    is_cut: bool = False
+    matches: list[Match] = field(default_factory=list[Match])
+
+    def may_list(self) -> bool:
+        """Counts a listing, unless a bound is reached."""
+        self.is_cut = self.is_cut or self.listings >= self.bounds.max_dirs or self.entries >= self.bounds.max_entries
+        self.listings += not self.is_cut
+        return not self.is_cut
+
+    def may_see(self) -> bool:
+        """Counts an entry, unless the bound is reached."""
+        self.is_cut = self.is_cut or self.entries >= self.bounds.max_entries
+        self.entries += not self.is_cut
+        return not self.is_cut
+
+
+class StorageSource:
+    """Searches one store, with its rights and as the caller; bounded by time, too."""
+
+    def __init__(self, stores: Stores, scheme: Scheme, bounds: WalkBounds) -> None:
+        self._stores = stores
+        self._scheme = scheme
+        self._bounds = bounds
+
+    @property
+    def longest_s(self) -> float:
+        return self._bounds.max_seconds
+
+    async def search(self, user: User, search: Search) -> SourceAnswer:
+        """Raises StorageError and the store's errors about the folder where the search begins."""
+        if not user.may(METADATA):
+            raise PermissionDenied("You may not search metadata.")
+        walk, caller = _Walk(self._bounds), Caller.of(user)
+        try:
+            start, term = self._start(caller, search.query)
+            place = self._stores.place(caller, start)
+        except StorageNotConfigured:
+            raise SourceNotConfigured("Not configured.") from None
+        except PermissionDenied as error:
+            raise PermissionDenied(error.message) from error
+        try:
+            async with asyncio.timeout(self._bounds.max_seconds):
+                await self._walk(place, self._as_shown(search.query, term), walk)
+        except TimeoutError:
+            walk.is_cut = True
+        except (PathNotFound, NotADirectory):
+            if walk.entries:
+                raise
+            return SourceAnswer(message=f"{start} does not exist.")
+        except PermissionDenied as error:
+            # An error of the store may have a code of its own; a search answers the plain one.
+            raise PermissionDenied(error.message) from error
+        walk.matches.sort(key=best_first)
+        return SourceAnswer(
+            matches=walk.matches[: search.reach],
+            total=len(walk.matches),
+            facets=count_facets([match.record for match in walk.matches], search),
+            truncated=walk.is_cut,
+            message=f"Not everything was looked at; the search began in {start}." if walk.is_cut else "",
+        )
+
+    def _start(self, caller: Caller, query: Query) -> tuple[StoragePath, Term | None]:
+        """The longest folder prefix of the first term that is an absolute path of this store, and that term.
+
+        Without one the caller's home.
+        """
+        for term in query.terms:
+            if term.head.lower().startswith(_PREFIXES[self._scheme]):
+                try:
+                    path = self._stores.path(term.head.rpartition("/")[0] + "/")
+                except (InvalidRequest, StorageNotConfigured):
+                    continue
+                if path.scheme is self._scheme:
+                    return path, term
+        return self._stores.home(caller, self._scheme), None
+
+    def _as_shown(self, query: Query, start: Term | None) -> Query:
+        """The query with the path that the search begins at as records write it: terms are matched with those."""
+        shown, spelling = _SHOWN[self._scheme], _SPELLINGS[self._scheme]
+        terms = (term.beginning_with(shown, spelling) if term is start else term for term in query.terms)
+        return replace(query, terms=tuple(terms))
+
+    async def _walk(self, place: Place, query: Query, walk: _Walk) -> None:
+        if isinstance(place.storage, FlatStorage):
+            found = _flat_entries(place, place.storage, walk)
+        else:
+            found = _entries(place, walk)
+        async with aclosing(found) as statuses:
+            async for status in statuses:
+                if match := self._match(status, query):
+                    walk.matches.append(match)
+
+    def _match(self, status: FileStatus, query: Query) -> Match | None:
+        record = self._record(status)
+        name, whole = folded(record.name), folded(record.original_name)
+        values = {
+            "type": (record.type,),
+            "owner": (record.owner,),
+            "source": (record.source_type, record.source_type.lower()),
+        }
+        for filter_name, terms in query.filters.items():
+            if filter_name in _FILTERS_OF_TABLES or not any(
+                term.is_whole(folded(value)) for term in terms for value in values[filter_name]
+            ):
+                return None
+        for term in query.terms:
+            if term.found_in(whole if "/" in "".join(term.literals) else name) is None:
+                return None
+        return Match(position_of(query.terms, record.name), record)
+
+    def _record(self, status: FileStatus) -> Record:
+        path = StoragePath(self._scheme, status.path)
+        shown = f"hdfs://{path}" if path.scheme is Scheme.HDFS else str(path)
+        is_bucket = self._scheme is Scheme.S3A and path.parent.is_root
+        return Record(
+            original_name=shown,
+            name=path.name,
+            type="S3BUCKET" if is_bucket else "DIRECTORY" if status.is_directory else "FILE",
+            source_type=_SOURCE_TYPES[self._scheme],
+            identity=shown,
+            parent_path=str(path.parent),
+            owner=status.owner,
+            last_modified=status.modified_at,
+        )
+
+
+async def _entries(place: Place, walk: _Walk) -> AsyncGenerator[FileStatus]:
+    """Breadth-first; folders that the caller may not list are passed over, except the first."""
+    pending = deque([place.path.path])
+    while pending and walk.may_list():
+        directory = pending.popleft()
+        try:
+            async with aclosing(place.storage.list_directory(directory)) as batches:
+                async for batch in batches:
+                    for status in batch.entries:
+                        if not walk.may_see():
+                            return
+                        if status.is_directory:
+                            pending.append(status.path)
+                        yield status
+        except (PermissionDenied, PathNotFound, NotADirectory):
+            if directory == place.path.path:
+                raise
+    walk.is_cut = walk.is_cut or bool(pending)
+
+
+async def _flat_entries(place: Place, storage: FlatStorage, walk: _Walk) -> AsyncGenerator[FileStatus]:
+    """Keys below a folder; from the root on, the buckets and then the keys of each."""
+    trees = [place.path.path]
+    if place.path.is_root:
+        buckets = [status async for batch in place.storage.list_directory("") for status in batch.entries]
+        trees = [bucket.path for bucket in buckets]
+        for bucket in buckets:
+            if not walk.may_see():
+                return
+            yield bucket
+    for tree in trees:
+        if not walk.may_list():
+            return
+        try:
+            async with aclosing(_tree_entries(storage, tree, walk)) as statuses:
+                async for status in statuses:
+                    yield status
+        except (PermissionDenied, PathNotFound):
+            # A bucket that may not be listed, or is gone, must not hide the others.
+            if not place.path.is_root:
+                raise
+
+
+async def _tree_entries(storage: FlatStorage, tree: str, walk: _Walk) -> AsyncGenerator[FileStatus]:
+    """Keys and folders below a folder; the first listing is counted already."""
+    known, is_first = {tree}, True
+    async with aclosing(storage.list_tree(tree)) as pages:
+        async for page in pages:
+            # Counted after it was read: a listing that ends at the bound is not cut.
+            if not (is_first or walk.may_list()):
+                return
+            is_first = False
+            for status in page:
+                for entry in _with_new_folders(status, known):
+                    if not walk.may_see():
+                        return
+                    yield entry
+
+
+def _with_new_folders(status: FileStatus, known: set[str]) -> Sequence[FileStatus]:
+    """The folders of a key that are not yet known, outermost first, and the key; a marker stands for its own folder."""
+    if status.is_directory and status.path in known:
+        return []
+    found = [status]
+    path = status.path.rpartition("/")[0]
+    while path and path not in known:
+        known.add(path)
+        found.append(FileStatus(path, EntryKind.DIRECTORY, 0, None))
+        path = path.rpartition("/")[0]
+    if status.is_directory:
+        known.add(status.path)
+    return found[::-1]
