@@ -45,8 +45,8 @@ def settings_of(config: Path | None, overrides: Mapping[str, Any] | None = None)
     )
     if settings.desktop.database.dsn:
         return settings
-    from queryserver.platform.embedded.postgres import running_defaults, with_defaults  # noqa: PLC0415 as below
     from queryserver.platform.embedded.cluster import EmbeddedPostgresError  # noqa: PLC0415 most commands need it not
+    from queryserver.platform.embedded.postgres import running_defaults, with_defaults  # noqa: PLC0415 as below
 
     try:
         defaults = running_defaults(settings.desktop.data_dir)

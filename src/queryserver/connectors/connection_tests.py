@@ -27,7 +27,7 @@ from queryserver.errors.base import QueryServerError, TooManyRequests
 from queryserver.errors.statements import CredentialsRequired, EngineError, StatementRejected, interface_not_supported
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
-from queryserver.platform.outbound import HttpRequest, HttpExchanges
+from queryserver.platform.outbound import HttpExchanges, HttpRequest
 
 log = structlog.get_logger(__name__)
 

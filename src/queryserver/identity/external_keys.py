@@ -183,7 +183,9 @@ class KeyServers:
     async def _from(self, url: str) -> KeySet:
         """Raises EngineUnavailable, ValueError (no such document), OSError (the file of authorities)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
-        request = HttpRequest(url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s)
+        request = HttpRequest(
+            url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s
+        )
         answer = await exchanges.send(request)
         if answer.status != 200:
             message = f"it answers {answer.status}"
