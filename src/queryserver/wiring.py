@@ -19,7 +19,7 @@ from queryserver.administration.build import (
     metrics_page,
 )
 from queryserver.administration.readiness import Readiness
-from queryserver.catalog.build import Ground, MetadataServices, metadata_cache, metadata_services
+from queryserver.catalog.build import Ground, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
 from queryserver.connectors.build import (
     StoredConnectorServices,
@@ -41,10 +41,8 @@ from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.users import UserListRepository, Users
 from queryserver.imports.build import (
     ImportFiles,
-    ImportGround,
     import_janitor,
     import_services,
-    imports_of,
     open_import_files,
 )
 from queryserver.imports.repository import ImportJanitor
@@ -228,7 +226,7 @@ def _runner(base: _Foundation) -> Runner:
         ),
         objects_changed=base.metadata.objects_changed,
         metrics=base.metrics,
-        imports=imports_of(base.import_files).session,
+        imports=base.import_files.imports.session,
         import_lost=base.import_files.import_lost.set,
     )
 
@@ -275,7 +273,15 @@ def _services(
         metadata=metadata,
         searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),
         storage=base.storage,
-        importing=import_services(_importing(base, metadata, submissions)),
+        importing=import_services(
+            base.import_files,
+            threads=base.threads.importing,
+            computing=base.computing,
+            connectors=base.connectors,
+            credentials=base.credentials,
+            metadata=metadata,
+            submissions=submissions,
+        ),
         configuration=_configuration(base, readiness),
         streams=base.streams,
         request_limits=_request_limits(base),
@@ -298,18 +304,6 @@ def _reading(base: _Foundation, access: Access) -> Reading:
         threads=base.threads.rendering,
         batch_max_bytes=base.settings.editor.batch_max_bytes,
         budget=base.rendering,
-    )
-
-
-def _importing(base: _Foundation, metadata: MetadataServices, submissions: Submissions) -> ImportGround:
-    return ImportGround(
-        files=base.import_files,
-        threads=base.threads.importing,
-        computing=base.computing,
-        connectors=base.connectors,
-        credentials=base.credentials,
-        metadata=metadata,
-        submissions=submissions,
     )
 
 

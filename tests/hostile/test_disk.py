@@ -26,8 +26,7 @@ from queryserver.files.model import StorageUser
 from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.local.storage import LocalFileSystem, UserQuotas
 from queryserver.files.stores.local.tree import AccessMap, Tree
-from queryserver.imports.create_table import Imported, ImportReport, ImportSession
-from queryserver.imports.running import KeptRows
+from queryserver.imports.running import Imported, ImportReport, ImportSession, KeptRows
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.splitter import statement_hash
 

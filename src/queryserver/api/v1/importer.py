@@ -1,7 +1,6 @@
 """Files that become tables (Contract importer): upload, detection, preview, create_table."""
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -54,9 +53,9 @@ from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
 from queryserver.imports.computed import ReadingOptions
-from queryserver.imports.create_table import AskedTable
+from queryserver.imports.create_table import TableRequest
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
-from queryserver.imports.plans import AskedColumn
+from queryserver.imports.plans import ColumnRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
@@ -128,14 +127,12 @@ class StreamedRoute(ImporterRoute):
         return Body(dict[str, Any]())
 
 
-def asked_file(
-    call: ImporterCall, asked: MetadataParameters | HeaderParameters
-) -> AbstractAsyncContextManager[ImportFile]:
-    """The file of a GET call. Raises as `ImportSources.opened`."""
+async def asked_file(call: ImporterCall, asked: MetadataParameters | HeaderParameters) -> ImportFile:
+    """The file of a GET call. Raises as `ImportSources.find`."""
     # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
     remote = asked.import_type is Origin.REMOTE
     file_path = repaired(asked.file_path) if remote else asked.file_path
-    return call.services.importing.sources.opened(call.user, asked.import_type, file_path)
+    return await call.services.importing.sources.find(call.user, asked.import_type, file_path)
 
 
 def asked_reading(asked: HeaderParameters) -> ReadingOptions:
@@ -237,9 +234,8 @@ class DetectionRoute(ImporterRoute):
 async def guess_metadata(call: ImporterCall) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
     asked = await call.read(MetadataParameters)
-    async with asked_file(call, asked) as file:
-        detecting = call.services.importing.detection.metadata(call.user.id, file)
-        found = await while_connected(call.request, detecting)
+    file = await asked_file(call, asked)
+    found = await while_connected(call.request, call.services.importing.detection.metadata(call.user.id, file))
     if isinstance(found, Sheets):
         return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
     if isinstance(found, Records):
@@ -261,9 +257,9 @@ async def guess_header(call: ImporterCall) -> Response:
     """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
     asked = await call.read(HeaderParameters)
     reading = asked_reading(asked)
-    async with asked_file(call, asked) as file:
-        guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
-        return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))
+    file = await asked_file(call, asked)
+    guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
+    return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))
 
 
 _CELLS_AT_ONCE = 2_000
@@ -277,10 +273,9 @@ async def preview(call: ImporterCall) -> Response:
     asked = await call.read(PreviewParameters)
     reading, dialect, has_header = asked_reading(asked), asked_dialect(call, asked), asked_header(asked)
     reading.require_separator()
-    async with asked_file(call, asked) as file:
-        previews = call.services.importing.previews
-        analysing = previews.analysis(call.user.id, file, reading, has_header=has_header)
-        analysis = await while_connected(call.request, analysing)
+    file = await asked_file(call, asked)
+    analysing = call.services.importing.previews.analysis(call.user.id, file, reading, has_header=has_header)
+    analysis = await while_connected(call.request, analysing)
     if _is_small(analysis):
         return _preview(asked, dialect, analysis)
     return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, dialect, analysis))
@@ -347,8 +342,8 @@ async def create_table(call: ImporterCall) -> Response:
     )
 
 
-def _table(asked: CreateTableRequest, key: str | None) -> AskedTable:
-    return AskedTable(
+def _table(asked: CreateTableRequest, key: str | None) -> TableRequest:
+    return TableRequest(
         origin=asked.import_type,
         file_path=asked.file_path,
         reading=asked_reading(asked),
@@ -364,7 +359,8 @@ def _table(asked: CreateTableRequest, key: str | None) -> AskedTable:
     )
 
 
-def _asked_columns(asked: Sequence[ImportColumn]) -> Sequence[AskedColumn]:
+def _asked_columns(asked: Sequence[ImportColumn]) -> Sequence[ColumnRequest]:
     return [
-        AskedColumn(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format) for one in asked
+        ColumnRequest(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format)
+        for one in asked
     ]

@@ -1,4 +1,4 @@
-"""An import as the runner follows it (imports/create_table.py)."""
+"""An import as the runner follows it (imports/running.py)."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from queryserver.engines.protocol import OperationState
 from queryserver.errors.files import FileCorrupt
 from queryserver.errors.statements import EngineUnavailable
-from queryserver.imports.create_table import Imported, ImportReport, ImportSession
+from queryserver.imports.running import Imported, ImportReport, ImportSession
 
 DONE = Imported(3, 2, 1, "t")
 

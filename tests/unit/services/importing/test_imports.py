@@ -5,7 +5,6 @@ import io
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -21,8 +20,8 @@ from queryserver.formats.row_conversion import TargetColumn
 from queryserver.identity.model import User
 from queryserver.imports.model import STRING, BaseType, ColumnType, Origin
 from queryserver.imports.plans import FileReading, ImportPlan, stored
-from queryserver.imports.repository import ImportLeftover
-from queryserver.imports.running import MAX_BYTES, ImportParts, Imports, KeptRows
+from queryserver.imports.repository import UnfinishedTable
+from queryserver.imports.running import MAX_BYTES, Imports, KeptRows
 from queryserver.statements.model import Assignment, Lease
 
 COLUMNS = (TargetColumn(0, "n", ColumnType(BaseType.INT32)), TargetColumn(1, "text", STRING))
@@ -44,9 +43,8 @@ class OneFile:
     file: MemoryFile
     later: bytes | None = None
 
-    @asynccontextmanager
-    async def opened(self, *_: object) -> AsyncGenerator["OneFile"]:
-        yield self
+    async def find(self, *_: object) -> "OneFile":
+        return self
 
     @property
     def shown(self) -> str:
@@ -63,11 +61,11 @@ class OneFile:
             yield piece
 
 
-class NoLeftovers:
+class NoRecords:
     """A ledger that nobody looks at."""
 
-    async def made(self, leftover: ImportLeftover) -> None:
-        del leftover
+    async def made(self, table: UnfinishedTable) -> None:
+        del table
 
     async def settled(self, statement_id: UUID, table: TableName) -> None:
         del statement_id, table
@@ -83,8 +81,8 @@ def assignment() -> Assignment:
     )
 
 
-async def imported(file: OneFile, parts: ImportParts, engine: FakeLoadingEngine) -> OperationState:
-    async with Imports(parts).session(assignment(), User(1, "ana"), engine, SessionOptions()) as session:
+async def imported(file: OneFile, imports: Imports, engine: FakeLoadingEngine) -> OperationState:
+    async with imports.session(assignment(), User(1, "ana"), engine, SessionOptions()) as session:
         handle = await session.submit("")
         status = await session.poll(handle, wait_s=20)
         if status.error is not None:
@@ -92,8 +90,9 @@ async def imported(file: OneFile, parts: ImportParts, engine: FakeLoadingEngine)
         return status.state
 
 
-def parts_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: int = MAX_BYTES) -> ImportParts:
-    return ImportParts(file, MemoryWorkbooks(), ThreadPoolExecutor(2), NoLeftovers(), scratch, most)  # type: ignore[arg-type]
+def imports_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: int = MAX_BYTES) -> Imports:
+    threads = ThreadPoolExecutor(2)
+    return Imports(file, MemoryWorkbooks(), threads, NoRecords(), scratch, scratch_bytes=most)  # type: ignore[arg-type]
 
 
 @pytest.mark.importer(52)
@@ -104,7 +103,7 @@ async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(
     scratch: type[io.BytesIO], most: int, readings: int
 ) -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT, piece_bytes=5000))
-    assert await imported(file, parts_of(file, scratch, most=most), engine) is OperationState.FINISHED
+    assert await imported(file, imports_of(file, scratch, most=most), engine) is OperationState.FINISHED
     (table,) = engine.tables.values()
     numbers = [number for batch in table.batches for number in batch.column(0).to_pylist()]
     assert numbers == list(range(ROWS))
@@ -115,7 +114,7 @@ async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(
 async def test_a_file_that_changes_before_it_is_read_again_makes_no_table() -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT), CONTENT + b"1,more\n")
     with raises_code("rejected", match="has changed"):
-        await imported(file, parts_of(file, NoDisk), engine)
+        await imported(file, imports_of(file, NoDisk), engine)
     assert engine.tables == {}
 
 

@@ -35,7 +35,7 @@ class CopyingUploads:
         self.directory = directory
 
     @asynccontextmanager
-    async def passing_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
+    async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
         path = self.directory / "copy"
         path.write_bytes(b"".join([piece async for piece in content]))
         try:
@@ -63,24 +63,24 @@ async def read(file: ImportFile, offset: int = 0, length: int | None = None) -> 
 
 
 async def test_ranges_are_those_of_the_file(sources: ImportSources, store: FaultyFileSystem):
-    async with sources.opened(EVA, Origin.REMOTE, "/area/x") as file:
-        assert (file.shown, file.size_bytes, file.fixed_identity) == ("/area/x", 256, None)
-        assert await read(file) == CONTENT
-        assert await read(file, 10, 5) == CONTENT[10:15]
-        assert await read(file, 250) == CONTENT[250:]
-        assert await read(file, 250, 100) == CONTENT[250:]
-        asked = store.calls["read"]
-        assert await read(file, 256) == await read(file, 1000, 5) == b""
-        assert store.calls["read"] == asked
+    file = await sources.find(EVA, Origin.REMOTE, "/area/x")
+    assert (file.shown, file.size_bytes, file.fixed_identity) == ("/area/x", 256, None)
+    assert await read(file) == CONTENT
+    assert await read(file, 10, 5) == CONTENT[10:15]
+    assert await read(file, 250) == CONTENT[250:]
+    assert await read(file, 250, 100) == CONTENT[250:]
+    asked = store.calls["read"]
+    assert await read(file, 256) == await read(file, 1000, 5) == b""
+    assert store.calls["read"] == asked
 
 
 async def test_the_version_that_was_found_is_read(sources: ImportSources, store: FaultyFileSystem):
-    async with sources.opened(EVA, Origin.REMOTE, "/area/x") as file:
-        memory = store.inner
-        assert isinstance(memory, MemoryFileSystem)
-        memory.tree.put("area/x", b"other")
-        with pytest.raises(ChangedMeanwhile):
-            await read(file)
+    file = await sources.find(EVA, Origin.REMOTE, "/area/x")
+    memory = store.inner
+    assert isinstance(memory, MemoryFileSystem)
+    memory.tree.put("area/x", b"other")
+    with pytest.raises(ChangedMeanwhile):
+        await read(file)
 
 
 async def test_a_copy_lives_as_long_as_it_is_used(sources: ImportSources, tmp_path: Path):
@@ -89,10 +89,10 @@ async def test_a_copy_lives_as_long_as_it_is_used(sources: ImportSources, tmp_pa
             assert path.read_bytes() == CONTENT
             raise ValueError("broken")
 
-    async with sources.opened(EVA, Origin.REMOTE, "/area/x") as file:
-        with pytest.raises(ValueError, match="broken"):
-            await fail(file)
-        assert files_in(tmp_path) == []
+    file = await sources.find(EVA, Origin.REMOTE, "/area/x")
+    with pytest.raises(ValueError, match="broken"):
+        await fail(file)
+    assert files_in(tmp_path) == []
 
 
 def files_in(directory: Path) -> list[Path]:
@@ -103,10 +103,10 @@ async def test_files_above_the_limit_are_not_copied(sources: ImportSources, stor
     memory = store.inner
     assert isinstance(memory, MemoryFileSystem)
     memory.tree.put("area/large", bytes(257))
-    async with sources.opened(EVA, Origin.REMOTE, "/area/large") as file:
-        with raises_code("file_too_large"):
-            async with file.on_disk():
-                pass
+    file = await sources.find(EVA, Origin.REMOTE, "/area/large")
+    with raises_code("file_too_large"):
+        async with file.on_disk():
+            pass
     assert not store.calls["read"]
 
 
@@ -127,8 +127,8 @@ async def test_what_stores_say_is_told_as_the_importer_does(
 ):
     store.failures[call] = failure
     with raises_code(told) as raised:
-        async with sources.opened(EVA, Origin.REMOTE, "/area/x") as file:
-            await read(file)
+        file = await sources.find(EVA, Origin.REMOTE, "/area/x")
+        await read(file)
     assert "inode" not in raised.value.message
 
 
@@ -147,5 +147,4 @@ async def test_what_stores_say_is_told_as_the_importer_does(
 )
 async def test_other_paths_are_refused(sources: ImportSources, path: str, told: str):
     with raises_code(told):
-        async with sources.opened(EVA, Origin.REMOTE, path):
-            pass
+        await sources.find(EVA, Origin.REMOTE, path)

@@ -13,7 +13,7 @@ from tests.refusals import raises_code
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.model import User
-from queryserver.imports.uploads import ImportUploads, ReceivedUpload, UploadAreaKeeping, UploadLimits, UploadUsage
+from queryserver.imports.uploads import ImportUploads, ReceivedUpload, UploadAreaSweep, UploadLimits, UploadUsage
 
 ANA = User(1, "ana")
 LIMITS = UploadLimits(max_file_bytes=1000, most=UploadUsage(3, 2000))
@@ -89,7 +89,7 @@ async def test_a_file_that_cannot_be_removed_keeps_no_other(
     (first / "inside").mkdir(parents=True)
     for digest, (new, end) in records.uploads.items():
         records.uploads[digest] = new, end - timedelta(days=2)
-    assert await UploadAreaKeeping(records, area).clean_up() == {
+    assert await UploadAreaSweep(records, area).clean_up() == {
         "expired import files": 3,
         "abandoned import files": 0,
     }
