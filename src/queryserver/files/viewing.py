@@ -15,6 +15,7 @@ from urllib.parse import quote
 from queryserver.errors.files import DecompressionLimit, FileTooComplex, StorageUnavailable
 from queryserver.files.model import FileStatus, StoragePath
 from queryserver.files.places import Place
+from queryserver.formats.parquet import parquet_lines
 from queryserver.formats.unpacking import (
     LOOK_AHEAD_BYTES,
     LOOK_BACK_BYTES,
@@ -28,7 +29,6 @@ from queryserver.formats.unpacking import (
     head_bytes,
     unpacker,
 )
-from queryserver.formats.unpacking_records import parquet_lines
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import AvroReader
 

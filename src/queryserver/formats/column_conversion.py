@@ -18,9 +18,8 @@ from pyarrow import types
 
 from queryserver.formats.cell_types.classes import BLANKS, MAX_INTEGER_DIGITS, facts_of_text, form_of
 from queryserver.formats.cell_types.written_forms import rewritten
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import Column, ResultType, kernels
 from queryserver.formats.download.texts import texts
-from queryserver.formats.scalar_cells import kernels
 from queryserver.imports.model import BaseType, CellKind, ColumnType, QuotedText, TypedText, arrow_type
 
 Value: TypeAlias = bool | int | float | Decimal | date | datetime | time | timedelta | str

@@ -19,8 +19,8 @@ from queryserver.formats.column_conversion import (
     plain_texts,
     within_length,
 )
+from queryserver.formats.columns import kernels
 from queryserver.formats.delimited.records import Block
-from queryserver.formats.scalar_cells import kernels
 from queryserver.imports.model import ColumnType, TypedText, arrow_type
 
 _LONG = "the row has more fields than the file has columns"

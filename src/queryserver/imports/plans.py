@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.header import PreviewColumn
+from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
 from queryserver.formats.row_conversion import TargetColumn
-from queryserver.formats.value_formats import DateFormat, NumberFormat, UnknownFormat, value_format
 from queryserver.imports.model import (
     MAX_COLUMNS,
     STRING,

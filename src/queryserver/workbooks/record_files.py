@@ -25,12 +25,12 @@ from queryserver.errors.files import (
     record_too_long,
     too_many_columns,
 )
+from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import Analysis, Oddity, PreviewColumn, SampleWarning, header_names
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import Column, ResultType, kernels
 from queryserver.formats.download.texts import texts
-from queryserver.formats.scalar_cells import kernels
-from queryserver.formats.unpacking_records import AvroFile, open_parquet, parquet_parts
+from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.imports.model import (
     MAX_COLUMNS,
     MAX_RECORD_CHARACTERS,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from queryserver.formats.scalar_cells import kernels
-from queryserver.imports.model import NULL as IMPORTING_NULL
+from queryserver.formats.columns import kernels
+from queryserver.imports.model import NULL as NULL_TYPE
 from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
 
 BLANKS = " \t\n\v\f\r"
@@ -233,7 +233,7 @@ class ColumnFacts:
 def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
     """The type of the column. `is_whole`: there are no cells but those counted."""
     if not facts.kinds:
-        return IMPORTING_NULL
+        return NULL_TYPE
     if facts.kinds <= _NUMERIC:
         return _number_type(facts, is_whole=is_whole)
     return _ALONE.get(frozenset(facts.kinds), STRING)
@@ -262,7 +262,6 @@ _FEW = 24
 _PROBED, _REPEATING = 400, 40
 """A column with at most so many different cells among the first that are probed is reduced to its different cells."""
 
-_NULL_TEXTS = pa.array(["", "\\N"])
 _FIRST_DAY = -719_162
 """0001-01-01 in days since 1970-01-01; Arrow reads a year 0 as well."""
 _MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -316,7 +315,7 @@ def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
 def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
     """Count the cells of a form; the others are left."""
     if form == "missing":
-        return cells.filter(kernels.invert(kernels.is_in(cells, value_set=_NULL_TEXTS)))
+        return cells.filter(kernels.invert(kernels.is_in(cells, value_set=pa.array(["", "\\N"]))))
     count_all = _COUNTED_AT_ONCE.get(form)
     if count_all is not None and count_all(facts, cells):
         return cells[:0]

@@ -3,10 +3,9 @@
 import orjson
 import pyarrow as pa
 
-from queryserver.formats.columns import Column
-from queryserver.formats.download import texts as kernels
+from queryserver.formats.columns import Column, is_text, kernels
 from queryserver.formats.download.encoder import unique_names
-from queryserver.formats.download.texts import NUMERIC_TYPES, is_free_text, is_text, json_texts, row_bytes, texts
+from queryserver.formats.download.texts import NUMERIC_TYPES, is_free_text, joined, json_texts, row_bytes, some, texts
 
 _LINE_END = "\r\n"
 _FORMULA_START = r"^[=+\-@\t\r]"
@@ -26,14 +25,12 @@ class DelimitedEncoder:
         self._to_quote = f'["\r\n{separator}]'
 
     def start(self) -> bytes:
-        """The header row."""
         names = [pa.array([column.name], pa.string()) for column in self._columns]
         if self._guard:
-            names = [_guarded(name, kernels.matching(name, _FORMULA_START)) for name in names]
+            names = [_guarded(name, kernels.match_substring_regex(name, _FORMULA_START)) for name in names]
         return self._joined([self._quoted(name) for name in names])
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """Rows as lines."""
         cells = map(self._cells, batch.columns, self._columns)
         return self._joined(list(cells))
 
@@ -53,31 +50,31 @@ class DelimitedEncoder:
         return self._quoted(cells)
 
     def _quoted(self, cells: pa.Array) -> pa.Array:
-        to_quote = kernels.either(
-            kernels.matching(cells, self._to_quote), kernels.equal_to(kernels.byte_lengths(cells), 0)
+        to_quote = kernels.or_(
+            kernels.match_substring_regex(cells, self._to_quote), kernels.equal(kernels.binary_length(cells), 0)
         )
-        if not kernels.some(to_quote):
+        if not some(to_quote):
             return cells
-        quoted = kernels.joined('"', kernels.substituted(cells, '"', '""'), '"')
-        return kernels.chosen(to_quote, quoted, cells)
+        quoted = joined('"', kernels.replace_substring(cells, '"', '""'), '"')
+        return kernels.if_else(to_quote, quoted, cells)
 
     def _joined(self, cells: list[pa.Array]) -> bytes:
-        last = kernels.joined(cells[-1], _LINE_END, null="")
-        return kernels.row_bytes(*cells[:-1], last, separator=self._separator)
+        last = joined(cells[-1], _LINE_END, null="")
+        return row_bytes(*cells[:-1], last, separator=self._separator)
 
 
 def _formulas(cells: pa.Array, kind: pa.DataType, column: Column) -> pa.Array:
-    formulas = kernels.matching(cells, _FORMULA_START)
+    formulas = kernels.match_substring_regex(cells, _FORMULA_START)
     if is_text(kind) and column.type not in NUMERIC_TYPES:
         return formulas
     # Numbers may stand here as text: decimals of any length, values of a column without one type.
-    return kernels.both(formulas, kernels.negated(kernels.matching(cells, _NUMBER)))
+    return kernels.and_(formulas, kernels.invert(kernels.match_substring_regex(cells, _NUMBER)))
 
 
 def _guarded(cells: pa.Array, formulas: pa.Array) -> pa.Array:
-    if not kernels.some(formulas):
+    if not some(formulas):
         return cells
-    return kernels.chosen(formulas, kernels.joined("'", cells), cells)
+    return kernels.if_else(formulas, joined("'", cells), cells)
 
 
 class JsonLinesEncoder:
@@ -93,7 +90,6 @@ class JsonLinesEncoder:
         return b""
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """Rows as lines."""
         pieces: list[pa.Array | str] = []
         for key, array, column in zip(self._keys, batch.columns, self._columns, strict=True):
             pieces += [key, json_texts(array, column)]

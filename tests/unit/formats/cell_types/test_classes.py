@@ -8,7 +8,7 @@ import pytest
 from tests.cases import each
 
 from queryserver.formats.cell_types.classes import PATTERNS, CellFacts, classify, facts_of
-from queryserver.formats.scalar_cells import kernels
+from queryserver.formats.columns import kernels
 from queryserver.imports.model import CellKind, QuotedText, TypedText
 
 CELLS = {
