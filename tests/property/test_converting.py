@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.formats.column_conversion import Misfit, convert, converter, is_null
+from queryserver.formats.conversion import Misfit, convert, converter, is_null
 from queryserver.imports.model import BaseType, ColumnType, QuotedText, arrow_type
 
 _TRICKY = (

@@ -20,10 +20,17 @@ from queryserver.formats.cell_types.header import (
     sample_width,
 )
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
-from queryserver.formats.delimited.detection import USUAL_SEPARATORS, Detected, delimiters_of, detect
 from queryserver.formats.delimited.encodings import Decoder, detect_encoding, encoding_of
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
-from queryserver.formats.file_kinds import FileKind, recognise, recognise_told
+from queryserver.formats.detection import (
+    USUAL_SEPARATORS,
+    Detected,
+    FileKind,
+    delimiters_of,
+    detect,
+    recognise,
+    recognise_given,
+)
 from queryserver.imports.model import (
     RECORD_TYPES,
     SAMPLE_BYTES,
@@ -360,7 +367,7 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     reading = _reading_of(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
-    if recognise_told(sample, is_whole=is_whole, encoding=reading.encoding) is not FileKind.TEXT:
+    if recognise_given(sample, is_whole=is_whole, encoding=reading.encoding) is not FileKind.TEXT:
         return None
     encoding = reading.encoding or detect_encoding(sample, is_whole=is_whole)
     delimiters = reading.delimiters

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import pyarrow as pa
 
+BLANKS = " \t\n\v\f\r"
+"""Ignored around a cell: the white space of ASCII. Around quotes only U+0020 is (Contract importer 8.2)."""
+
 MAX_COLUMNS = 2_000
 MAX_FIELD_CHARACTERS = 1024 * 1024
 MAX_RECORD_CHARACTERS = 16 * 1024 * 1024
@@ -30,6 +33,7 @@ SAMPLE_TEXT_BYTES = 8 * 1024 * 1024
 """What types are told from: whichever ends first (Contract importer 7.4)."""
 
 PREVIEW_ROWS = 50
+"""The rows that a preview shows (Contract importer 7)."""
 
 
 class FileType(StrEnum):

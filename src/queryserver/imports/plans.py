@@ -12,7 +12,7 @@ from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.header import PreviewColumn
 from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
-from queryserver.formats.row_conversion import TargetColumn
+from queryserver.formats.conversion import TargetColumn
 from queryserver.imports.model import (
     MAX_COLUMNS,
     STRING,

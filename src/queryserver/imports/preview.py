@@ -13,8 +13,7 @@ from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
-from queryserver.formats.delimited.detection import Detected
-from queryserver.formats.file_kinds import FileKind, recognise, recognise_told
+from queryserver.formats.detection import Detected, FileKind, recognise, recognise_given
 from queryserver.imports.computed import (
     CUT_FIELD_BYTES,
     MORE,
@@ -161,7 +160,7 @@ class Previews:
 
     async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
         head, is_whole = await _beginning(file)
-        found = await self._threads.run(user_id, lambda _: recognise_told(head, is_whole=is_whole))
+        found = await self._threads.run(user_id, lambda _: recognise_given(head, is_whole=is_whole))
         if found is FileKind.TEXT:
             raise format_mismatch("The file is text, not a workbook.")
         async with file.on_disk() as path:

@@ -32,8 +32,8 @@ from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
 from queryserver.files.upload_repository import renewed
 from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.conversion import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
-from queryserver.formats.row_conversion import BadRow, Portion, RowConverter
 from queryserver.identity.model import User
 from queryserver.imports.model import FileType, Origin, TypedText
 from queryserver.imports.plans import ImportPlan, read_plan

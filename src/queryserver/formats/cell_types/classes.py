@@ -14,11 +14,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from queryserver.formats.columns import kernels
+from queryserver.imports.model import BLANKS, STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
 from queryserver.imports.model import NULL as NULL_TYPE
-from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
-
-BLANKS = " \t\n\v\f\r"
-"""Ignored around a cell: the white space of ASCII. A no-break space belongs to the text."""
 
 MAX_INTEGER_DIGITS = 38
 MAX_DOUBLE_DIGITS = 15

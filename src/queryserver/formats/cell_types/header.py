@@ -11,10 +11,10 @@ from typing import Protocol
 import pyarrow as pa
 
 from queryserver.errors.files import file_empty, record_too_long
-from queryserver.formats.cell_types.classes import BLANKS, ColumnFacts, classify, column_type, facts_of
+from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
 from queryserver.formats.columns import kernels
-from queryserver.imports.model import PREVIEW_ROWS, SAMPLE_RECORDS, BaseType, CellKind, Cells, ColumnType
+from queryserver.imports.model import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, BaseType, CellKind, Cells, ColumnType
 
 COMPARED_RECORDS = 100
 """How many records with a value are compared with the first one."""

@@ -13,7 +13,6 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from queryserver.formats.cell_types.classes import (
-    BLANKS,
     ColumnFacts,
     column_type,
     facts_of_array,
@@ -21,7 +20,7 @@ from queryserver.formats.cell_types.classes import (
     is_null_word,
 )
 from queryserver.formats.columns import kernels
-from queryserver.imports.model import BaseType, TypedText
+from queryserver.imports.model import BLANKS, BaseType, TypedText
 
 MAX_FORMAT_CHARACTERS = 64
 

@@ -11,10 +11,14 @@ from pyarrow import csv as pyarrow_csv
 
 from queryserver.errors.base import InvalidRequest
 from queryserver.errors.files import record_too_long, too_many_columns
-from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, MAX_RECORD_CHARACTERS, Delimiters, QuotedText
-
-BLANKS = " \t\n\r\f\v"
-"""What counts as blank around and in cells and lines; around quotes only U+0020 does (Contract importer 8.2)."""
+from queryserver.imports.model import (
+    BLANKS,
+    MAX_COLUMNS,
+    MAX_FIELD_CHARACTERS,
+    MAX_RECORD_CHARACTERS,
+    Delimiters,
+    QuotedText,
+)
 
 
 @dataclass(frozen=True, slots=True)

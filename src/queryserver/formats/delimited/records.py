@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from queryserver.formats.delimited.cutting import (
-    BLANKS,
     Grammar,
     PlainReader,
     RecordCutter,
@@ -23,7 +22,14 @@ from queryserver.formats.delimited.cutting import (
     whole_record_too_long,
 )
 from queryserver.formats.delimited.encodings import Decoder
-from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, MAX_RECORD_CHARACTERS, Delimiters, QuotedText
+from queryserver.imports.model import (
+    BLANKS,
+    MAX_COLUMNS,
+    MAX_FIELD_CHARACTERS,
+    MAX_RECORD_CHARACTERS,
+    Delimiters,
+    QuotedText,
+)
 
 _WAIT_CHARACTERS = 64 * 1024
 """Unfinished text longer than this is looked at again only when a quarter of it has been added."""

@@ -4,8 +4,8 @@ import pytest
 from tests.cases import each
 
 from queryserver.formats.cell_types.header import has_header
-from queryserver.formats.delimited.detection import detect
 from queryserver.formats.delimited.records import RecordReader
+from queryserver.formats.detection import detect
 from queryserver.imports.model import CellKind, Delimiters, TypedText
 
 COMMA, TAB, PIPE, COLON, BLANK = (Delimiters(field) for field in ",\t|: ")

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from tests.cases import each
 
-from queryserver.formats.column_conversion import Misfit, converter, is_null
+from queryserver.formats.conversion import Misfit, converter, is_null
 from queryserver.imports.model import BaseType, CellKind, ColumnType, QuotedText, TypedText
 
 B = BaseType

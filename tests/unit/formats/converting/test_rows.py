@@ -2,8 +2,8 @@
 
 import pytest
 
+from queryserver.formats.conversion import Portion, RowConverter, TargetColumn
 from queryserver.formats.delimited.records import Block, BlockReader
-from queryserver.formats.row_conversion import Portion, RowConverter, TargetColumn
 from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, Delimiters, TypedText
 
 INTEGER = ColumnType(BaseType.INT32)

@@ -9,9 +9,8 @@ from tests.refusals import raises_code
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import has_header
-from queryserver.formats.delimited.detection import Detected, detect
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.file_kinds import FileKind, recognise
+from queryserver.formats.detection import Detected, FileKind, detect, recognise
 from queryserver.imports.model import SAMPLE_BYTES, FileType
 
 BEGINNING_BYTES = 64 * 1024

@@ -8,7 +8,7 @@ import pytest
 from tests.refusals import raises_code
 
 from queryserver.errors.files import UnsupportedFormat
-from queryserver.formats.file_kinds import FileKind, recognise, recognise_told
+from queryserver.formats.detection import FileKind, recognise, recognise_given
 
 
 @pytest.mark.importer(31)
@@ -80,7 +80,7 @@ def test_files_of_records_are_recognised(sample, kind):
     assert recognise(sample, is_whole=False) is kind
     if kind is not FileKind.NDJSON:
         with raises_code("format_mismatch"):
-            recognise_told(sample, is_whole=False)
+            recognise_given(sample, is_whole=False)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.formats.delimited.detection import delimiters_of, type_of_separator, unescaped
-from queryserver.imports.model import Delimiters, FileType
+from queryserver.formats.detection import delimiters_of, unescaped
+from queryserver.imports.model import Delimiters
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,3 @@ def test_equal_separators_and_one_within_another_are_refused(field, quote, recor
 def test_too_long_ones_raw_nul_and_half_characters_are_refused(field, quote, record):
     with pytest.raises(InvalidParameter):
         delimiters_of(field, quote=quote, record=record)
-
-
-def test_types_are_called_after_the_separator():
-    assert [type_of_separator(field) for field in ",\t;"] == [FileType.CSV, FileType.TSV, FileType.DELIMITED]

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.refusals import raises_code
 
-from queryserver.formats.row_conversion import TargetColumn
+from queryserver.formats.conversion import TargetColumn
 from queryserver.imports.model import MAX_FIELD_CHARACTERS, STRING, BaseType, ColumnType, Origin
 from queryserver.imports.plans import FileReading, ImportPlan
 from queryserver.imports.running import Conversion, Counted, ahead

@@ -8,7 +8,7 @@ from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.refusals import raises_code
 
 from queryserver.errors.files import UnsupportedFormat
-from queryserver.formats.delimited.detection import Detected
+from queryserver.formats.detection import Detected
 from queryserver.imports.model import SAMPLE_BYTES, CellKind, TypedText
 from queryserver.imports.preview import Detection, Sheets
 from queryserver.platform.limits import FairPlaces

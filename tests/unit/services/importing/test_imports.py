@@ -16,7 +16,7 @@ from tests.fakes.loading import FakeLoadingEngine
 from tests.refusals import raises_code
 
 from queryserver.engines.protocol import OperationState, SessionOptions, TableName
-from queryserver.formats.row_conversion import TargetColumn
+from queryserver.formats.conversion import TargetColumn
 from queryserver.identity.model import User
 from queryserver.imports.model import STRING, BaseType, ColumnType, Origin
 from queryserver.imports.plans import FileReading, ImportPlan, stored

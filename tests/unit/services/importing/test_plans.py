@@ -6,7 +6,7 @@ import pytest
 from tests.refusals import raises_code
 
 from queryserver.formats.cell_types.header import PreviewColumn, header_names
-from queryserver.formats.row_conversion import TargetColumn
+from queryserver.formats.conversion import TargetColumn
 from queryserver.imports.model import STRING, BaseType, ColumnType, Delimiters, Origin
 from queryserver.imports.plans import (
     ColumnRequest,
