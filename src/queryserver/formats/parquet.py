@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
 from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, begin_wide_work, kernels
-from queryserver.formats.download.delimited import JsonLinesEncoder
+from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
 
 _BATCH_BYTES = 1024 * 1024

@@ -180,8 +180,22 @@ def _numbers(cells: pa.StringArray, known: NumberFormat) -> pa.StringArray:
 def _dates(cells: pa.StringArray, known: DateFormat) -> pa.StringArray:
     # A match of all parts has a struct of texts, anything else is a null struct.
     found = kernels.extract_regex(cells, f"^{known.pattern}$")
-    parts = {name: _null_like(found, kernels.struct_field(found, name)) for name in known.directives}
-    day = kernels.binary_join_element_wise(_year(parts), _month(parts), _two_digits(parts["d"]), "-")
+    parts = {
+        name: kernels.if_else(kernels.is_valid(found), kernels.struct_field(found, name), pa.scalar(None, _TEXT))
+        for name in known.directives
+    }
+    if "Y" in parts:
+        year = parts["Y"]
+    else:
+        century = kernels.if_else(kernels.greater_equal(parts["y"], _FIRST_YEAR_OF_1900), "19", "20")
+        year = kernels.binary_join_element_wise(century, parts["y"], "")
+    if "m" in parts:
+        month = parts["m"]
+    else:
+        start = kernels.utf8_lower(kernels.utf8_slice_codeunits(parts["b"] if "b" in parts else parts["B"], 0, 3))
+        starts = pa.array([name[:3] for name in MONTHS], _TEXT)
+        month = kernels.cast(kernels.add(kernels.index_in(start, value_set=starts), 1), _TEXT)
+    day = kernels.binary_join_element_wise(year, _two_digits(month), _two_digits(parts["d"]), "-")
     if not known.has_time:
         return day
     clock = [_hour(parts), parts.get("M", "00")]
@@ -193,28 +207,8 @@ def _dates(cells: pa.StringArray, known: DateFormat) -> pa.StringArray:
     return kernels.binary_join_element_wise(day, time, " ")
 
 
-def _null_like(found: pa.StructArray, part: pa.StringArray) -> pa.StringArray:
-    return kernels.if_else(kernels.is_valid(found), part, pa.scalar(None, _TEXT))
-
-
 def _two_digits(part: pa.StringArray) -> pa.StringArray:
     return kernels.utf8_lpad(part, 2, "0")
-
-
-def _year(parts: dict[str, pa.StringArray]) -> pa.StringArray:
-    if "Y" in parts:
-        return parts["Y"]
-    century = kernels.if_else(kernels.greater_equal(parts["y"], _FIRST_YEAR_OF_1900), "19", "20")
-    return kernels.binary_join_element_wise(century, parts["y"], "")
-
-
-def _month(parts: dict[str, pa.StringArray]) -> pa.StringArray:
-    if "m" in parts:
-        return _two_digits(parts["m"])
-    name = parts["b"] if "b" in parts else parts["B"]
-    start = kernels.utf8_lower(kernels.utf8_slice_codeunits(name, 0, 3))
-    number = kernels.add(kernels.index_in(start, value_set=pa.array([month[:3] for month in MONTHS], _TEXT)), 1)
-    return _two_digits(kernels.cast(number, _TEXT))
 
 
 def _hour(parts: dict[str, pa.StringArray]) -> pa.StringArray:
@@ -257,7 +251,7 @@ _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
 
 @dataclass(frozen=True, slots=True)
 class GivenFormats:
-    """What a caller says of all columns; None: detected."""
+    """The formats that a caller gives for all columns; None: detected."""
 
     date: str | None = None
     number: str | None = None
@@ -280,7 +274,7 @@ class Measured:
 def measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_GIVEN) -> Measured:
     """The facts of a column of a Block, or of a list of cells of any kind.
 
-    A given format that all cells fit counts first. Others are looked for only in columns of text, and never among the
+    A given format that all cells fit counts first. Others are detected in columns of text only, and never among the
     cells of workbooks, which have types of their own.
     """
     for form in given:
@@ -317,7 +311,11 @@ def _fitting(values: pa.StringArray, form: str) -> Measured | None:
 
 def _detected(cells: "pa.StringArray | Sequence[str]") -> Measured | None:
     values = _values(cells[:_FIRST])
-    if values is None or not _may_be_written(probes := values[:_PROBED].to_pylist()):
+    if values is None:
+        return None
+    # A formatted cell is short and has digits.
+    probes = values[:_PROBED].to_pylist()
+    if not all(len(probe) <= _LONGEST and _DIGIT.search(probe) for probe in probes):
         return None
     values = _values(cells)
     if values is None:
@@ -326,11 +324,6 @@ def _detected(cells: "pa.StringArray | Sequence[str]") -> Measured | None:
         probes = values[:_PROBED].to_pylist()
     is_number = all(map(_MARKED_NUMBER.fullmatch, probes))
     return (_number(values, probes) if is_number else None) or _date(values, probes)
-
-
-def _may_be_written(probes: Sequence[str]) -> bool:
-    """Whether the cells are short and have digits; no cells may be anything."""
-    return all(len(probe) <= _LONGEST and _DIGIT.search(probe) for probe in probes)
 
 
 def _number(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
@@ -360,25 +353,21 @@ def _any_has(values: pa.StringArray, mark: str) -> bool:
 
 def _date(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
     found: Measured | None = None
-    for forms in _candidates():
+    for days in _DATES.values():
+        forms = [day + time for day in days for time in _TIMES]
         # Formats of one order differ in marks only: a cell fits one of them, or two that read it alike.
-        fitting = next((one for form in _surviving(forms, probes) if (one := _date_in(values, form))), None)
+        fitting = next((one for form in _surviving(forms, probes) if (one := _fitting_date(values, form))), None)
         if fitting is not None and found is not None:
             return None
         found = fitting or found
     return found
 
 
-def _date_in(values: pa.StringArray, form: str) -> Measured | None:
+def _fitting_date(values: pa.StringArray, form: str) -> Measured | None:
     """As `_fitting`. `2024.1.3` is as often a version as a date, `2024.01.03` is a date."""
     if form.startswith("%Y.%m.%d") and not kernels.all(kernels.match_substring_regex(values, _PADDED)).as_py():
         return None
     return _fitting(values, form)
-
-
-@cache
-def _candidates() -> Sequence[Sequence[str]]:
-    return [[day + time for day in days for time in _TIMES] for days in _DATES.values()]
 
 
 def _surviving(forms: Iterable[str], probes: Sequence[str]) -> Iterator[str]:

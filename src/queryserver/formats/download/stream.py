@@ -1,4 +1,4 @@
-"""A download, from a result to pieces of a file, compressed or not. The quoting of csv is in `delimited.py`."""
+"""A download, from a result to pieces of a file, compressed or not. The quoting of csv is in `csv_encoder.py`."""
 
 import asyncio
 import re
@@ -12,8 +12,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
-from queryserver.formats.download.delimited import DelimitedEncoder, JsonLinesEncoder
+from queryserver.formats.download.csv_encoder import CsvEncoder
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, Drain, Encoder, FileForm, ResultSource
+from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
 _GZIP_LEVEL = 4
@@ -163,9 +164,9 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
     columns = result.columns
     match form.format:
         case DownloadFormat.CSV:
-            return DelimitedEncoder(columns, separator=",", guard=form.guard)
+            return CsvEncoder(columns, separator=",", guard=form.guard)
         case DownloadFormat.TSV:
-            return DelimitedEncoder(columns, separator="\t", guard=form.guard)
+            return CsvEncoder(columns, separator="\t", guard=form.guard)
         case DownloadFormat.NDJSON:
             return JsonLinesEncoder(columns)
         case DownloadFormat.XLSX:

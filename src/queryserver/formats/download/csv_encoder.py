@@ -1,18 +1,16 @@
-"""CSV and TSV by RFC 4180 (Contract editor 8.2)."""
+"""CSV and TSV downloads by RFC 4180 (Contract editor 8.2): quoting, and the guard against formulas."""
 
-import orjson
 import pyarrow as pa
 
 from queryserver.formats.columns import Column, is_text, kernels
-from queryserver.formats.download.encoder import unique_names
-from queryserver.formats.download.texts import NUMERIC_TYPES, is_free_text, joined, json_texts, row_bytes, some, texts
+from queryserver.formats.download.texts import NUMERIC_TYPES, is_free_text, joined, row_bytes, some, texts
 
 _LINE_END = "\r\n"
 _FORMULA_START = r"^[=+\-@\t\r]"
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|Infinity|NaN)$"
 
 
-class DelimitedEncoder:
+class CsvEncoder:
     """Quotes only what needs it. NULL is nothing, an empty text is `""`.
 
     `guard` puts `'` before texts that a spreadsheet would take for a formula (Contract security T5).
@@ -31,11 +29,9 @@ class DelimitedEncoder:
         return self._joined([self._quoted(name) for name in names])
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        cells = map(self._cells, batch.columns, self._columns)
-        return self._joined(list(cells))
+        return self._joined(list(map(self._cells, batch.columns, self._columns)))
 
     def end(self) -> bytes:
-        """Nothing: the last line has its end."""
         return b""
 
     def close(self) -> None:
@@ -46,7 +42,11 @@ class DelimitedEncoder:
         if not is_free_text(array.type):
             return cells
         if self._guard:
-            cells = _guarded(cells, _formulas(cells, array.type, column))
+            formulas = kernels.match_substring_regex(cells, _FORMULA_START)
+            if not is_text(array.type) or column.type in NUMERIC_TYPES:
+                # Numbers may stand here as text: decimals of any length, values of a column without one type.
+                formulas = kernels.and_(formulas, kernels.invert(kernels.match_substring_regex(cells, _NUMBER)))
+            cells = _guarded(cells, formulas)
         return self._quoted(cells)
 
     def _quoted(self, cells: pa.Array) -> pa.Array:
@@ -63,41 +63,7 @@ class DelimitedEncoder:
         return row_bytes(*cells[:-1], last, separator=self._separator)
 
 
-def _formulas(cells: pa.Array, kind: pa.DataType, column: Column) -> pa.Array:
-    formulas = kernels.match_substring_regex(cells, _FORMULA_START)
-    if is_text(kind) and column.type not in NUMERIC_TYPES:
-        return formulas
-    # Numbers may stand here as text: decimals of any length, values of a column without one type.
-    return kernels.and_(formulas, kernels.invert(kernels.match_substring_regex(cells, _NUMBER)))
-
-
 def _guarded(cells: pa.Array, formulas: pa.Array) -> pa.Array:
     if not some(formulas):
         return cells
     return kernels.if_else(formulas, joined("'", cells), cells)
-
-
-class JsonLinesEncoder:
-    """Values in the raw form of Contract editor 6.3; repeated names get `_2`, `_3`, …"""
-
-    def __init__(self, columns: tuple[Column, ...]) -> None:
-        self._columns = columns
-        names = unique_names([column.name for column in columns])
-        self._keys = ["{,"[number > 0] + orjson.dumps(name).decode() + ":" for number, name in enumerate(names)]
-
-    def start(self) -> bytes:
-        """Nothing: there is no header."""
-        return b""
-
-    def rows(self, batch: pa.RecordBatch) -> bytes:
-        pieces: list[pa.Array | str] = []
-        for key, array, column in zip(self._keys, batch.columns, self._columns, strict=True):
-            pieces += [key, json_texts(array, column)]
-        return row_bytes(*pieces, "}\n", null="null")
-
-    def end(self) -> bytes:
-        """Nothing: the last line has its end."""
-        return b""
-
-    def close(self) -> None:
-        """Nothing is held."""
