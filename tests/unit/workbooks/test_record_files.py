@@ -1,4 +1,4 @@
-"""Files of records as batches, also odd ones (Contract importer 8a)."""
+"""Files of records as batches and previews (Contract importer 8a)."""
 
 import io
 import json

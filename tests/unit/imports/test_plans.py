@@ -1,4 +1,4 @@
-"""Columns as asked for, plans as stored, texts as shown (Contract importer 13)."""
+"""Plans of imports (Contract importer 13)."""
 
 import json
 

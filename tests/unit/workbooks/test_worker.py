@@ -1,4 +1,4 @@
-"""What cells of xlsx say, and which rows and columns are in use (Contract importer 12.2)."""
+"""Cells of xlsx files as their reader gives them (Contract importer 12.2)."""
 
 import pytest
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
