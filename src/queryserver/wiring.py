@@ -19,7 +19,7 @@ from queryserver.administration.build import (
     metrics_page,
 )
 from queryserver.administration.readiness import Readiness
-from queryserver.catalog.build import Ground, metadata_cache, metadata_services
+from queryserver.catalog.build import Ground, MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
 from queryserver.connectors.build import (
     StoredConnectorServices,
@@ -41,6 +41,7 @@ from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.users import UserListRepository, Users
 from queryserver.imports.build import (
     ImportFiles,
+    ImportServices,
     import_janitor,
     import_services,
     open_import_files,
@@ -273,15 +274,7 @@ def _services(
         metadata=metadata,
         searching=search_services(_searching(base, feed), metadata.lookups, runner.owner),
         storage=base.storage,
-        importing=import_services(
-            base.import_files,
-            threads=base.threads.importing,
-            computing=base.computing,
-            connectors=base.connectors,
-            credentials=base.credentials,
-            metadata=metadata,
-            submissions=submissions,
-        ),
+        importing=_importing(base, metadata, submissions),
         configuration=_configuration(base, readiness),
         streams=base.streams,
         request_limits=_request_limits(base),
@@ -304,6 +297,18 @@ def _reading(base: _Foundation, access: Access) -> Reading:
         threads=base.threads.rendering,
         batch_max_bytes=base.settings.editor.batch_max_bytes,
         budget=base.rendering,
+    )
+
+
+def _importing(base: _Foundation, metadata: MetadataServices, submissions: Submissions) -> ImportServices:
+    return import_services(
+        base.import_files,
+        threads=base.threads.importing,
+        computing=base.computing,
+        connectors=base.connectors,
+        credentials=base.credentials,
+        metadata=metadata,
+        submissions=submissions,
     )
 
 

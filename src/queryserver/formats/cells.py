@@ -270,7 +270,10 @@ def nested_values(array: pa.Array, values: Values) -> list[object]:
         members = _struct_values(array, values)
     elif types.is_map(kind):
         keys, items = _children(array, array.keys, values), _children(array, array.items, values)
-        members = ({_key(key): item for key, item in zip(*pair, strict=True)} for pair in zip(keys, items, strict=True))
+        members = (
+            {key if isinstance(key, str) else orjson.dumps(key).decode(): item for key, item in zip(*pair, strict=True)}
+            for pair in zip(keys, items, strict=True)
+        )
     else:
         members = _children(array, array.values, values)
     valid = array.is_valid().to_pylist() if array.null_count else None
@@ -282,7 +285,7 @@ def nested_values(array: pa.Array, values: Values) -> list[object]:
 def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> list[object]:
     """The values that JSON texts stand for; a text that is no JSON stays as it is.
 
-    The texts say no types: with `big_numbers_as_text` the integers that a double does not keep are text.
+    The texts have no types: with `big_numbers_as_text` the integers that a double does not keep are text.
     """
     integer = _exact_integer if big_numbers_as_text else _integer
     return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
@@ -309,7 +312,7 @@ def field_names(kind: pa.StructType) -> list[str]:
 
 
 def _children(array: Any, child: pa.Array, values: Values) -> Iterable[list[object]]:
-    """The child's cells, parted as the lists of `array` are. Only the part that `array` uses is looked at."""
+    """The child's cells, divided as the lists of `array` are. Only the part that `array` uses is converted."""
     bounds = _bounds(array)
     first = min((start for start, _ in bounds), default=0)
     last = max((end for _, end in bounds), default=0)
@@ -332,10 +335,6 @@ def union_values(array: pa.UnionArray, values: Values) -> list[object]:
     """The value of the chosen member."""
     members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
     return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
-
-
-def _key(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
@@ -456,11 +455,16 @@ def timestamp_texts(array: pa.Array) -> list[object]:
         return _utc_texts(utc)
     try:
         local = kernels.local_timestamp(array)
-    except pa.ArrowInvalid:  # a zone that this machine does not know; in UTC the instant is as right
+    except pa.ArrowInvalid:  # a zone that this machine does not have; in UTC the instant is as right
         return _utc_texts(utc)
     ticks = zip(local.view(pa.int64()).to_pylist(), utc.view(pa.int64()).to_pylist(), strict=True)
     offsets = [None if there is None else (there - here) // _PER_SECOND[unit] for there, here in ticks]
-    names = {offset: _offset_text(offset) for offset in set(offsets) if offset is not None}
+    # `+01:00`; zones of the 19th century have seconds too.
+    names = {
+        offset: ("-" if offset < 0 else "+") + _clock_text(abs(offset)).removesuffix(":00")
+        for offset in set(offsets)
+        if offset is not None
+    }
     return [text and f"{text}{names[offset]}" for text, offset in zip(_naive_texts(local), offsets, strict=True)]
 
 
@@ -546,12 +550,6 @@ def _date_text(days: int) -> str:
 
 def _clock_text(seconds: int) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-
-
-def _offset_text(seconds: int) -> str:
-    """`+01:00`; zones of the 19th century have seconds too."""
-    text = _clock_text(abs(seconds))
-    return ("-" if seconds < 0 else "+") + text.removesuffix(":00")
 
 
 def _duration_text(nanoseconds: int) -> str:

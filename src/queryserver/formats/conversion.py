@@ -52,7 +52,7 @@ _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
 _BLANKS_BUT_SPACES = (b"\t", b"\r", b"\n", b"\f", b"\v")
 _HEXADECIMAL = (b"x", b"X")
 _UNUSUAL_FRACTIONS = (b"e", b"E", b"n", b"N", b"+")
-"""What is in exponents, in nan, inf and infinity, and after signs that the rules do not know."""
+"""Parts of exponents, of nan, inf and infinity, and a sign that the rules do not have."""
 
 _MAX_PLAIN_NUMBER = 38
 """No number of so few characters has too many digits, or is out of the range of 32 bit floats."""
@@ -300,7 +300,7 @@ def _by_patterns(cells: pa.StringArray, column: ColumnType) -> Converted:
     matches = kernels.fill_null(kernels.match_substring_regex(texts, _FAMILIES[column.base]), fill_value=False)
     try:
         known = _cast(kernels.if_else(matches, texts, pa.scalar(None, pa.string())), wanted)
-    except pa.ArrowInvalid:  # a day that is none, a number out of range: which one it is, Arrow does not tell
+    except pa.ArrowInvalid:  # a day that is none, or a number out of range: Arrow does not name the cell
         return convert_cells(texts.to_pylist(), column)
     doubted = kernels.and_(kernels.is_valid(texts), kernels.invert(matches))
     rest = convert_cells(texts.filter(doubted).to_pylist(), column)
@@ -397,7 +397,7 @@ _DIRECT: Mapping[BaseType, Callable[[pa.StringArray, ColumnType], pa.Array | Non
     BaseType.DATETIME: _timestamps,
     BaseType.TIME: _times,
 }
-"""Whole columns by Arrow; None, or ArrowInvalid: there are cells that need a closer look."""
+"""Whole columns by Arrow; None, or ArrowInvalid: there are cells that Arrow may read otherwise."""
 
 
 def _has_year_zero(cells: pa.StringArray) -> bool:
@@ -446,13 +446,13 @@ def _clock_text(microseconds: int) -> str:
 
 
 class Misfit(ValueError):
-    """A value that its column does not take; the text says why, with at most some sixty characters of the cell."""
+    """A value that its column does not take; the text is the reason, with at most some sixty characters of the cell."""
 
 
 def is_null(cell: str, *, is_text: bool) -> bool:
     """Whether a cell means NULL; in columns of text an empty quoted one does not.
 
-    Cells of workbooks say it themselves. Of others those that are blank, `\\N`, or an unquoted null.
+    The class decides for cells of workbooks. Of others NULL are those that are blank, `\\N`, or an unquoted null.
     """
     if isinstance(cell, TypedText):
         return cell.kind is CellKind.NULL

@@ -105,7 +105,7 @@ def _records(sample: bytes) -> FileType | None:
 
 
 def recognise_given(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileKind:
-    """As `recognise`, for a file whose type the caller gives: text is text, even if it looks like markup.
+    """As `recognise`, for a file whose type the caller gives: text is text, even if it may be markup.
 
     `encoding`: the given one; None: it is detected. Raises format_mismatch for a file of records that is no text.
     """
@@ -165,7 +165,7 @@ class Detected:
 def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Detected:
     """How the text is delimited that begins with these bytes; `is_whole`: there are no more.
 
-    `encoding`: the one that the caller knows. Raises UnsupportedFormat: it is no text.
+    `encoding` None: detected. Raises UnsupportedFormat: it is no text.
     """
     encoding = encoding or detect_encoding(sample, is_whole=is_whole)
     text = decoded(sample, encoding, is_whole=is_whole)

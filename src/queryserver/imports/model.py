@@ -96,7 +96,7 @@ class QuotedText(str):
 class TypedText(str):
     """A cell of a workbook as text (Contract importer 12.2), with the class that the workbook gives it.
 
-    Text cells are `TEXT` even if they look like a number; empty cells, errors and formulas without a value are `""`
+    Text cells are `TEXT` even if they read as a number; empty cells, errors and formulas without a value are `""`
     of class `NULL`.
     """
 
@@ -297,7 +297,7 @@ _MICROSECONDS: Mapping[str, Sequence[str]] = {
     "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
 }  # fmt: skip
 """Types that may be written with the six digits of a second that every value keeps."""
-# No file says what such a column would hold; or no column is meant to hold nothing.
+# No file can fill such a column; and no column is meant to hold nothing.
 _NEVER_CHOSEN = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
 # Where one name stands for several base types, a column that is given the name becomes this.
 _MEANT: Mapping[tuple[str, str], BaseType] = {
@@ -322,7 +322,7 @@ def chosen_base(name: str, dialect: str) -> BaseType | None:
     if (dialect, wanted) in _MEANT:
         return _MEANT[dialect, wanted]
     text_type = type_name(ColumnType(BaseType.STRING), dialect)
-    # Where a dialect has no such type, a column of text stands for it; and the lists know STRING beside VARCHAR.
+    # Where a dialect has no such type, a column of text stands for it; and the lists have STRING beside VARCHAR.
     if wanted in {text_type, "STRING"} and wanted in {text_type, *SQL_TYPES.get(dialect, ())}:
         return BaseType.STRING
     named = [base for base in _NAMES if base not in _NEVER_CHOSEN and type_name(ColumnType(base), dialect) == wanted]

@@ -145,7 +145,7 @@ def target_columns(
     if not 1 <= len(requests) <= MAX_COLUMNS:
         raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
     columns = tuple(_column(inferred, one, dialect) for one in requests)
-    # Compared as the names of previews are told apart, which must do as they are.
+    # Names that differ in case only are one name, as in previews.
     seen: set[str] = set()
     for column in columns:
         if (folded := column.name.lower()) in seen:
@@ -218,11 +218,9 @@ def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
 
 
 def _chosen(inferred: ColumnType, request: ColumnRequest, name: str, dialect: str) -> ColumnType:
-    if " ".join(name.upper().split()) == type_name(inferred, dialect) and request.precision in {
-        None,
-        inferred.precision,
-    }:
-        # What the preview says may be sent back: where a name stands for several types, it is the one that was found.
+    is_inferred = " ".join(name.upper().split()) == type_name(inferred, dialect)
+    if is_inferred and request.precision in {None, inferred.precision}:
+        # The type of the preview may be sent back: where a name stands for several types, it is the one that was found.
         if request.scale is None or inferred.base is not BaseType.DECIMAL:
             return inferred
         return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, request.scale), request, name)

@@ -99,9 +99,9 @@ class DatabaseImportUploads:
 
 
 _ABANDONED = """
-select statement_id, user_id, connector, database, "table" from import_leftovers as left_over
+select statement_id, user_id, connector, database, "table" from import_leftovers as unfinished
 where connector = any($1) and (claimed_until is null or claimed_until < now()) and not exists (
-    select from statements where id = left_over.statement_id and state in ('waiting', 'running')
+    select from statements where id = unfinished.statement_id and state in ('waiting', 'running')
 )
 order by made_at limit $2
 """
@@ -220,9 +220,9 @@ class ImportJanitor:
             try:
                 await self.clean_up()
             except DatabaseUnavailable:
-                log.warning("left over tables not looked for: the database is out of reach")
+                log.warning("unfinished tables not searched: the database is out of reach")
             except Exception:  # the outer wall of a task: the next search may succeed
-                log.exception("look for left over tables failed")
+                log.exception("search for unfinished tables failed")
 
     async def _drop(self, unfinished: UnfinishedTable) -> bool:
         """Whether the table is gone. One that cannot be dropped now is tried again later."""
@@ -240,9 +240,9 @@ class ImportJanitor:
                         await loader.drop(unfinished.table)
         except (EngineError, TimeoutError) as error:
             code = error.code if isinstance(error, EngineError) else "engine_timeout"
-            log.warning("left over table not dropped", connector=connector.key, code=code)
+            log.warning("unfinished table not dropped", connector=connector.key, code=code)
             await self._unfinished.release(unfinished)
             return False
         await self._unfinished.settled(unfinished.statement_id, unfinished.table)
-        log.info("left over table dropped", connector=connector.key, operation_id=str(unfinished.statement_id))
+        log.info("unfinished table dropped", connector=connector.key, operation_id=str(unfinished.statement_id))
         return True

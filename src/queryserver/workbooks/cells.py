@@ -1,7 +1,7 @@
 """Cells of workbooks as text with a class, and the dates that numbers are (Contract importer 12.2).
 
 Dates, times and durations are numbers of days, in either of two calendars (ECMA-376 part 1, 18.17.4); the format of a
-number says which of them it shows (18.8.30 and 18.8.31).
+number decides which of them it shows (18.8.30 and 18.8.31).
 """
 
 import posixpath
@@ -44,7 +44,7 @@ _DAY_MS = 86_400_000
 _EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no zone
 _EPOCH_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 as above
 _LEAP_DAY_1900 = 60
-"""29 February 1900, which the first spreadsheets believed in. Serials before it lie one day later than they say."""
+"""29 February 1900, which the first spreadsheets believed in. Earlier serials mean one day later."""
 
 _LAST_SERIAL_1900, _LAST_SERIAL_1904 = 2_958_466, 2_957_004
 """The first days that are not before 10000-01-01."""
@@ -127,7 +127,7 @@ def text_cell(text: str) -> TypedText:
 def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText | None:
     """The cell; None for numbers outside the calendar, which stay numbers.
 
-    Rounded to milliseconds, as spreadsheets show them: a double cannot tell 10:30:01 better than to a microsecond.
+    Rounded to milliseconds, as spreadsheets show them: a double holds 10:30:01 to a microsecond only.
     """
     if temporal is Temporal.DURATION:
         return duration_cell(serial) if abs(serial) < _LAST_SERIAL_1900 else None

@@ -2,7 +2,7 @@
 
 Zip files are read by their central directory (APPNOTE.TXT 4.3, 4.4), compound files by MS-CFB. `zipfile` is not used:
 it builds an object for each entry of a directory as large as the file, and unpacks without an end.
-Here the limits are checked before anything is unpacked, and no entry gives more bytes than its directory says.
+Here the limits are checked before anything is unpacked, and no entry gives more bytes than the directory has for it.
 """
 
 import struct
@@ -132,7 +132,7 @@ def check_parts(package: Package) -> None:
     """Unpack every part that a reader may unpack, to see that none is larger than the directory says, and check the
     beginning of those in XML: a document type stands before the first element or nowhere.
 
-    Raises FileCorrupt, FileTooComplex, and FileEncrypted: OpenDocument says in its manifest what is encrypted.
+    Raises FileCorrupt, FileTooComplex, and FileEncrypted: the manifest of OpenDocument names what is encrypted.
     """
     for name in package.names():
         kind = name.lower().rpartition(".")[2]
@@ -164,7 +164,7 @@ def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
         if not found:
             parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
-        # LookupError and ValueError: the part says an encoding that is unknown, or not for a stream.
+        # LookupError and ValueError: the part has an encoding that is unknown, or not for a stream.
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
 
 
@@ -189,7 +189,7 @@ def _unpacked(packed: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
 
 
 def _checked(entry: Entry, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """As many bytes as the directory says, and those that were packed: sizes in it may be lies."""
+    """As many bytes as the directory has for the entry, with its check sum: the directory may be wrong."""
     size, crc = 0, 0
     for piece in pieces:
         size += len(piece)
@@ -315,7 +315,7 @@ class CompoundFile:
     def stream(self, name: str) -> bytes | None:
         """The content of a stream in the root, by its name in upper case.
 
-        None if there is none, or a small one: those lie elsewhere, and no workbook is as small.
+        None if there is none, or a small one: those are stored otherwise, and no workbook is as small.
         """
         entry = self._root().get(name)
         if entry is None:

@@ -282,7 +282,7 @@ async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: As
         is_whole = True
     finally:
         process.stdin.close()
-        # To the worker a part of a file may look like a whole one.
+        # The worker may take a part of a file for a whole one.
         if not is_whole and process.returncode is None:
             process.kill()
 

@@ -204,7 +204,7 @@ def arrow_file(file: BinaryIO) -> ColumnarFile:
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Arrow believes what a file says of its buffers. Raises ArrowInvalid."""
+    """Arrow trusts the sizes of buffers in a file. Raises ArrowInvalid."""
     batch.validate(full=True)
     return batch
 
@@ -310,7 +310,7 @@ def record_of(line: bytes) -> Record | None:
 
 
 def cell_of(value: Any) -> TypedText:
-    """A value as a cell of its class. A text is a date or a time if it looks like one in the plain forms."""
+    """A value as a cell of its class. A text in a plain form of dates or times is a date or a time."""
     match value:
         case None:
             return TypedText("", CellKind.NULL)

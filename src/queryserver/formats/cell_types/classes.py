@@ -47,10 +47,10 @@ PATTERNS: Mapping[str, str] = MappingProxyType(
         "null_word": "[nN][uU][lL][lL]",
     }
 )
-"""What the whole of a trimmed cell looks like, by form; no cell has two forms."""
+"""Patterns of a whole trimmed cell, by form; no cell has two forms."""
 
 _FORM = re.compile("|".join(f"(?P<{form}>{pattern})" for form, pattern in PATTERNS.items()))
-# Most text is told apart by its first character alone.
+# The first character alone shows that most cells are text.
 _FIRST_CHARACTERS = frozenset("-+.0123456789tTfFnNiI\\")
 
 _INT32 = range(-(2**31), 2**31)
@@ -95,7 +95,7 @@ def classify(cell: str) -> CellKind:
 
 
 def facts_of(cell: str) -> CellFacts:
-    """The class of a cell and what its number looks like."""
+    """The class of a cell and the form of its number."""
     text = cell.strip(BLANKS)
     if type(cell) is str:
         return facts_of_text(text)

@@ -90,7 +90,7 @@ def _names_years(header: Cells, data: Sequence[Cells]) -> bool:
 
 
 def _are_no_years(cells: Sequence[str]) -> bool:
-    """Whether at most half of the values of a column look like years."""
+    """Whether at most half of the values of a column may be years."""
     values = [cell.strip(BLANKS) for cell in cells if classify(cell) is not CellKind.NULL]
     years = sum(len(value) == 4 and value.isdecimal() and int(value) in _YEARS for value in values)
     return years * 2 <= len(values)

@@ -31,7 +31,7 @@ MONTHS = (
 
 
 class UnknownFormat(ValueError):
-    """A text that is no format of values; the message says what is wrong with it."""
+    """A text that is no format of values; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class NumberFormat:
         plain = "(?:0|[1-9][0-9]*)"
         whole = plain
         if self.groups:
-            # A number uses one character only: RE2 knows no references back, so there is a branch for each.
+            # A number uses one character only: RE2 has no references back, so there is a branch for each.
             grouped = "|".join(f"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+" for mark in self.groups)
             whole = f"(?:{grouped}|{plain})"
         return f"-?(?:{whole}(?:{point}[0-9]+)?|{point}[0-9]+)"

@@ -124,7 +124,7 @@ def _guessed(sample: bytes, *, is_whole: bool) -> str:
 
 
 class _Utf16Decoder:
-    """UTF-16 whose mark tells the order of bytes. Without one the low byte comes first, as most programs write it.
+    """UTF-16 whose mark decides the order of bytes. Without one the low byte comes first, as most programs write it.
 
     Python's own refuses text without a mark.
     """

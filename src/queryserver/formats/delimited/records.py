@@ -2,7 +2,7 @@
 
 Text without quotes is split in bulk; a record that holds a quote is cut field by field. Every text is read a bounded
 number of times: a quote that does not close is known not to close before the next quote that stands alone, so no two
-broken fields look over the same text.
+broken fields search the same text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -225,13 +225,13 @@ class Block:
 class BlockReader:
     """Cuts a file that is fed in pieces into blocks of `width` columns.
 
-    Arrow reads the runs of regular records, RecordReader all else; what comes out is what RecordReader says.
+    Arrow reads the runs of regular records, RecordReader all else; the result is always that of RecordReader.
     Raises record_too_long, too_many_columns. It is used by one thread at a time; each iterator must be used up.
     """
 
     def __init__(self, delimiters: Delimiters, encoding: str, width: int) -> None:
         self.decoder = Decoder(encoding)
-        """Knows how many characters could not be decoded."""
+        """Counts the characters that could not be decoded."""
         self._width = width
         self._plain = PlainReader(delimiters, width)
         self._reader = RecordReader(delimiters)

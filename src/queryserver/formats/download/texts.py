@@ -116,7 +116,7 @@ def json_texts(array: pa.Array, column: Column) -> pa.Array:
 
 
 def needs_values(kind: pa.DataType, column: Column) -> bool:
-    """Whether only `cell_values` knows the raw form; asked for what is not text."""
+    """Whether only `cell_values` makes the raw form, for values that are not text."""
     # sqlite has no booleans: a column declared so holds integers.
     return is_free_text(kind) or (column.type is ResultType.BOOLEAN and pa.types.is_integer(kind))
 

@@ -79,6 +79,37 @@ _MOMENT_TEXT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK_TEXT}$"
 _ZONED_TEXT = rf"{_MOMENT_TEXT[:-1]}(Z| UTC|[+-]([01][0-9]|2[0-3]):?[0-5][0-9])$"
 
 
+NUMBER_DIGITS = 15
+"""Excel keeps no more of an integer or a decimal; longer ones stand as text."""
+
+_NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
+_FEW_DIGITS = rf"^-?[0.]*([0-9]\.?){{0,{NUMBER_DIGITS}}}$"
+
+# XML cannot hold these, so Excel writes them as _xHHHH_; the first mark of a text of that form is written so, too.
+# A carriage return would be read as a line feed.
+_UNWRITABLE = "[\0-\x08\x0b-\x1f\ufffe\uffff]"
+_LOOKS_ESCAPED = "_x[0-9A-Fa-f]{4}_"
+_MARK_OF_ESCAPE = re.compile(f"_(?={_LOOKS_ESCAPED[1:]})")
+_UNWRITABLE_CHARACTER = re.compile(_UNWRITABLE)
+
+# Level 1 takes half the time of level 6 and makes sheets a fifth larger.
+_COMPRESSION_LEVEL = 1
+_BYTES_PER_CELL = 120
+_BYTES_PER_ESCAPE = 7
+_MADE_AT = (1980, 1, 1, 0, 0, 0)
+"""The earliest time in ZIP: the same result always gives the same bytes."""
+_TO_ESCAPE = "[&<>_\0-\x1f\ufffe\uffff]"
+
+
+_HEADER_ROW_STAYS = (
+    '<sheetViews><sheetView workbookViewId="0">'
+    '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>'
+)
+_MEASURED_ROWS = 200
+_WIDTHS = (8, 60)
+"""Least and largest width of a column, in characters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moments:
     """The numbers of a column's values as texts, NULL for what has none; and the style of each."""
@@ -157,30 +188,16 @@ def _read(array: pa.Array, column: Column) -> pa.Array | None:
     try:
         return cells.cast(kind)
     except pa.ArrowInvalid:  # 2024-02-30
-        are_moments = pa.array([text is not None and _is_moment(text) for text in cells.to_pylist()])
+
+        def is_moment(text: str) -> bool:
+            try:
+                datetime.fromisoformat(text)
+            except ValueError:
+                return False
+            return True
+
+        are_moments = pa.array([text is not None and is_moment(text) for text in cells.to_pylist()])
         return kernels.if_else(are_moments, cells, None).cast(kind)
-
-
-def _is_moment(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
-NUMBER_DIGITS = 15
-"""Excel keeps no more of an integer or a decimal; longer ones stand as text."""
-
-_NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
-_FEW_DIGITS = rf"^-?[0.]*([0-9]\.?){{0,{NUMBER_DIGITS}}}$"
-
-# XML cannot hold these, so Excel writes them as _xHHHH_; and what looks like that has its first mark written so.
-# A carriage return would be read as a line feed.
-_UNWRITABLE = "[\0-\x08\x0b-\x1f\ufffe\uffff]"
-_LOOKS_ESCAPED = "_x[0-9A-Fa-f]{4}_"
-_MARK_OF_ESCAPE = re.compile(f"_(?={_LOOKS_ESCAPED[1:]})")
-_UNWRITABLE_CHARACTER = re.compile(_UNWRITABLE)
 
 
 def column_letters(number: int) -> str:
@@ -319,23 +336,6 @@ _PARTS = {
     ),
 }
 
-# Level 1 takes half the time of level 6 and makes sheets a fifth larger.
-_COMPRESSION_LEVEL = 1
-_BYTES_PER_CELL = 120
-_BYTES_PER_ESCAPE = 7
-_MADE_AT = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that ZIP knows: the same result always gives the same bytes."""
-_TO_ESCAPE = "[&<>_\0-\x1f\ufffe\uffff]"
-
-
-_HEADER_ROW_STAYS = (
-    '<sheetViews><sheetView workbookViewId="0">'
-    '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>'
-)
-_MEASURED_ROWS = 200
-_WIDTHS = (8, 60)
-"""Least and largest width of a column, in characters."""
-
 
 class XlsxLimits:
     """What must be known of a result before the first byte of its sheet: whether it fits, and how wide columns are.
@@ -364,7 +364,7 @@ class XlsxLimits:
 
     @property
     def is_huge(self) -> bool:
-        """Whether the sheet may need the 64-bit sizes of ZIP, which older readers do not know."""
+        """Whether the sheet may need the 64-bit sizes of ZIP, which older readers do not read."""
         return self._sheet_bytes > zipfile.ZIP64_LIMIT
 
     def check(self, batch: pa.RecordBatch) -> None:
