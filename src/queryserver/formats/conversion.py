@@ -204,7 +204,7 @@ def _reason(column: TargetColumn, cell: str) -> str:
                 raise _misfit(cell, f"in the format {column.format}")
             cell = plain
         converter(column.type)(cell)
-    except Misfit as misfit:
+    except CellMisfit as misfit:
         return str(misfit)
     raise AssertionError(cell)
 
@@ -276,7 +276,7 @@ def convert_cells(cells: Sequence[str | None], column: ColumnType) -> Converted:
         if cell is not None:
             try:
                 value = convert_one(cell)
-            except Misfit:
+            except CellMisfit:
                 misfits.append(row)
         values.append(value)
     return Converted(pa.array(values, arrow_type(column)), misfits)
@@ -428,11 +428,8 @@ def plain_texts(values: pa.Array) -> pa.StringArray:
     if types.is_duration(values.type):
         ticks = values.cast(pa.int64()).to_pylist()
         return pa.array([None if value is None else _clock_text(value) for value in ticks], pa.string())
-    kind = ResultType.STRING
-    if types.is_boolean(values.type):
-        kind = ResultType.BOOLEAN
-    elif types.is_decimal(values.type):
-        kind = ResultType.DECIMAL
+    kind = ResultType.BOOLEAN if types.is_boolean(values.type) else ResultType.STRING
+    kind = ResultType.DECIMAL if types.is_decimal(values.type) else kind
     return texts(values, Column("", kind, "")).cast(pa.string())
 
 
@@ -445,7 +442,7 @@ def _clock_text(microseconds: int) -> str:
     return f"{'-' if microseconds < 0 else ''}{hours:02}:{minute:02}:{second:02}{shown}"
 
 
-class Misfit(ValueError):
+class CellMisfit(ValueError):
     """A value that its column does not take; the text is the reason, with at most some sixty characters of the cell."""
 
 
@@ -463,7 +460,7 @@ def is_null(cell: str, *, is_text: bool) -> bool:
 
 
 def converter(column: ColumnType) -> Callable[[str], Value]:
-    """What makes values of a column of cells that are not NULL. It raises Misfit."""
+    """What makes values of a column of cells that are not NULL. It raises CellMisfit."""
     base = column.base
     if base in RANGES:
         least, greatest = RANGES[base]
@@ -479,7 +476,7 @@ def converter(column: ColumnType) -> Callable[[str], Value]:
 
     def short_text(text: str) -> str:
         if len(text) > length:
-            raise Misfit(f"{_shown(text)} has more than {length} characters")
+            raise CellMisfit(f"{_shown(text)} has more than {length} characters")
         return text
 
     return short_text
@@ -489,7 +486,7 @@ def _integer(text: str, least: int, greatest: int, base: BaseType) -> int:
     if form_of(text) != "integer":
         raise _misfit(text, "an integer")
     if len(text) > MAX_INTEGER_DIGITS or not least <= (value := int(text)) <= greatest:
-        raise Misfit(f"{_shown(text)} is out of the range of {base.value}")
+        raise CellMisfit(f"{_shown(text)} is out of the range of {base.value}")
     return value
 
 
@@ -498,7 +495,7 @@ def _number(text: str) -> str:
     if form_of(text) not in _NUMBERS:
         raise _misfit(text, "a number")
     if facts_of_text(text).kind is CellKind.TEXT:
-        raise Misfit(f"{_shown(text)} has more than {MAX_INTEGER_DIGITS} digits")
+        raise CellMisfit(f"{_shown(text)} has more than {MAX_INTEGER_DIGITS} digits")
     return text
 
 
@@ -507,14 +504,14 @@ def _double(text: str) -> float:
         return float(text)
     value = float(_number(text))
     if math.isinf(value):
-        raise Misfit(f"{_shown(text)} is out of range")
+        raise CellMisfit(f"{_shown(text)} is out of range")
     return value
 
 
 def _single(text: str) -> float:
     value = _double(text)
     if math.isfinite(value) and abs(value) >= _FLOAT32_LIMIT:
-        raise Misfit(f"{_shown(text)} is out of range")
+        raise CellMisfit(f"{_shown(text)} is out of range")
     return value
 
 
@@ -524,7 +521,8 @@ def _decimal(text: str, precision: int, scale: int) -> Decimal:
     try:
         fixed = value.quantize(Decimal(1).scaleb(-scale), context=context)
     except (Inexact, InvalidOperation):
-        raise Misfit(f"{_shown(text)} does not fit {precision} digits with {scale} of them behind the point") from None
+        digits = f"{precision} digits with {scale} of them behind the point"
+        raise CellMisfit(f"{_shown(text)} does not fit {digits}") from None
     return fixed or Decimal(0)
 
 
@@ -554,7 +552,7 @@ def _timestamp(text: str) -> datetime:
         try:
             moment = moment - offset if sign == "+" else moment + offset
         except OverflowError:
-            raise Misfit(f"{_shown(text)} is out of range") from None
+            raise CellMisfit(f"{_shown(text)} is out of range") from None
     return moment.replace(tzinfo=None)
 
 
@@ -590,8 +588,8 @@ def _microseconds(fraction: str | None) -> int:
     return int((fraction or "")[:6].ljust(6, "0"))
 
 
-def _misfit(text: str, wanted: str) -> Misfit:
-    return Misfit(f"{_shown(text)} is not {wanted}")
+def _misfit(text: str, wanted: str) -> CellMisfit:
+    return CellMisfit(f"{_shown(text)} is not {wanted}")
 
 
 def _shown(text: str) -> str:

@@ -347,7 +347,7 @@ def _cut(content: bytes) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class ByteExcerpt:
     """Bytes [offset, offset + length) of a stream, and what stands around them."""
 
     offset: int
@@ -403,6 +403,6 @@ class Window:
                 f"Showing this part of the file would unpack more than {self._limit} bytes. Ask for an earlier part."
             )
 
-    def excerpt(self) -> Excerpt:
+    def excerpt(self) -> ByteExcerpt:
         """What was cut out."""
-        return Excerpt(self._offset, self._length, self._start, bytes(self._before), bytes(self._content))
+        return ByteExcerpt(self._offset, self._length, self._start, bytes(self._before), bytes(self._content))

@@ -136,7 +136,7 @@ class Imports:
             return True
 
         is_upload = plan.reading.origin is not Origin.REMOTE
-        rows = KeptRows.opened(
+        rows = ScratchRows.opened(
             self._open_scratch, self._threads, max_bytes=self._scratch_bytes, require_room=self._require_room
         )
         statement_id = assignment.lease.statement_id
@@ -172,7 +172,7 @@ class _Import:
     plan: ImportPlan
     file: ImportFile
     report: ImportReport
-    kept: "KeptRows"
+    kept: "ScratchRows"
     ledger: StatementLedger
     _seen: int = 0
 
@@ -286,7 +286,7 @@ class Conversion:
     threads: Executor
     seen: Callable[[int], None]
 
-    async def count(self, *, explain: int, kept: "KeptRows | None" = None) -> Counted:
+    async def count(self, *, explain: int, kept: "ScratchRows | None" = None) -> Counted:
         """Convert everything: counts, reasons of the first bad rows, and the good rows, as far as `kept` takes them."""
         counted = Counted()
         # Where nothing is kept, columns that take any text need not be converted.
@@ -381,7 +381,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
-class KeptRows:
+class ScratchRows:
     """Batches in a file without a name, which goes with the process whatever happens. Use `opened`.
 
     Where they do not fit, nothing is kept: then `is_whole` is False, and the file has to be read again.
@@ -407,7 +407,7 @@ class KeptRows:
         *,
         max_bytes: int = MAX_BYTES,
         require_room: Callable[[int], object] = lambda _: None,
-    ) -> "AsyncGenerator[KeptRows]":
+    ) -> "AsyncGenerator[ScratchRows]":
         """An empty file of `open_file`, closed at the end.
 
         `require_room` is called in a thread before bytes are written; what it raises is raised (InsufficientStorage).

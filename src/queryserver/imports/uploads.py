@@ -181,7 +181,7 @@ class ReceivedUpload:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadedFile:
+class UploadedImportFile:
     """`ImportFile` in the upload area. Its content never changes."""
 
     area: UploadArea
@@ -259,7 +259,7 @@ class ImportUploads:
             raise
         return ReceivedUpload(reference, entry.size_bytes, expires_at)
 
-    async def find(self, user: User, file_path: str) -> UploadedFile:
+    async def find(self, user: User, file_path: str) -> UploadedImportFile:
         """The file of a reference, which prolongs its life. Raises import_file_not_found.
 
         Whatever is wrong with the reference, the work and the error are the same.
@@ -274,7 +274,7 @@ class ImportUploads:
             reference.digest, keep=keep
         ):
             raise import_file_not_found()
-        return UploadedFile(self._area, reference.digest, stored.name, stored.size_bytes)
+        return UploadedImportFile(self._area, reference.digest, stored.name, stored.size_bytes)
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:

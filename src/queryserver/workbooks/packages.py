@@ -59,7 +59,7 @@ class WorkbookKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PackageEntry:
     """One file in the package, as the directory describes it."""
 
     name: str
@@ -106,11 +106,11 @@ class Package:
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
         yield from _checked(entry, _unpacked(self._packed(entry), entry))
 
-    def _find(self, name: str) -> Entry | None:
+    def _find(self, name: str) -> PackageEntry | None:
         """Names of parts differ in more than case (ECMA-376 part 2, 6.2.2)."""
         return self._entries.get(name) or self._entries.get(self._names.get(name.lower(), ""))
 
-    def _packed(self, entry: Entry) -> Iterator[bytes]:
+    def _packed(self, entry: PackageEntry) -> Iterator[bytes]:
         self._file.seek(entry.offset)
         header = self._file.read(_LOCAL.size)
         if len(header) < _LOCAL.size or not header.startswith(b"PK\x03\x04"):
@@ -168,7 +168,7 @@ def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
 
 
-def _unpacked(packed: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+def _unpacked(packed: Iterator[bytes], entry: PackageEntry) -> Iterator[bytes]:
     if entry.method == _STORED:
         yield from packed
         return
@@ -188,7 +188,7 @@ def _unpacked(packed: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
         raise FileCorrupt("A part of the workbook is damaged.") from error
 
 
-def _checked(entry: Entry, pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _checked(entry: PackageEntry, pieces: Iterator[bytes]) -> Iterator[bytes]:
     """As many bytes as the directory has for the entry, with its check sum: the directory may be wrong."""
     size, crc = 0, 0
     for piece in pieces:
@@ -202,7 +202,7 @@ def _checked(entry: Entry, pieces: Iterator[bytes]) -> Iterator[bytes]:
         raise FileCorrupt("A part of the workbook is damaged.")
 
 
-def _read_directory(file: BinaryIO) -> Iterator[Entry]:
+def _read_directory(file: BinaryIO) -> Iterator[PackageEntry]:
     offset, size, count, shift = _find_directory(file)
     if count > MAX_ENTRIES or size > _MAX_DIRECTORY_BYTES:
         raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
@@ -224,12 +224,12 @@ def _read_directory(file: BinaryIO) -> Iterator[Entry]:
         raise FileCorrupt("The directory of the workbook is damaged.")
 
 
-def _entry(fields: tuple[int, ...], name: bytes, extra: bytes, shift: int) -> Entry:
+def _entry(fields: tuple[int, ...], name: bytes, extra: bytes, shift: int) -> PackageEntry:
     packed, unpacked, offset = fields[8], fields[9], fields[16]
     if _UNKNOWN_32 in (packed, unpacked, offset):
         unpacked, packed, offset = _sizes_64(extra, (unpacked, packed, offset))
     flags = fields[3]
-    return Entry(
+    return PackageEntry(
         name=name.decode("utf-8" if flags & 0x800 else "cp437", errors="replace"),
         is_encrypted=bool(flags & 1),
         method=fields[4],

@@ -66,7 +66,7 @@ from queryserver.workbooks.frames import (
 from queryserver.workbooks.packages import Package, WorkbookKind, check_parts, recognise_workbook
 
 
-class Question(TypedDict):
+class WorkbookQuestion(TypedDict):
     """The first line of the input. `sheet` None: the names of the sheets. `limit` None: all rows.
 
     `records`: the file is no workbook, but one of records of this type. `fields` None: its preview. `path` None: an
@@ -92,7 +92,7 @@ class _WithoutPandas(MetaPathFinder):
 
 def main() -> None:
     """Never raises: what goes wrong is the last frame."""
-    question: Question = json.loads(sys.stdin.buffer.readline())
+    question: WorkbookQuestion = json.loads(sys.stdin.buffer.readline())
     limit_this_process(
         TIME_S if question.get("fields") is None else RECORDS_TIME_S,
         SHOWN_MEMORY_BYTES if question["path"] is None else MEMORY_BYTES,
@@ -105,7 +105,7 @@ def main() -> None:
             output.flush()
 
 
-def _answer(question: Question) -> Iterator[bytes]:
+def _answer(question: WorkbookQuestion) -> Iterator[bytes]:
     try:
         if question["path"] is None:
             yield from _avro_frames(sys.stdin.buffer)

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from tests.cases import each
 
-from queryserver.formats.conversion import Misfit, Portion, RowConverter, TargetColumn, converter, is_null
+from queryserver.formats.conversion import CellMisfit, Portion, RowConverter, TargetColumn, converter, is_null
 from queryserver.formats.delimited.records import Block, BlockReader
 from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, Delimiters, QuotedText, TypedText
 
@@ -60,7 +60,7 @@ def test_what_fits_has_its_value(base: BaseType, cell: str, value: object) -> No
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(base: BaseType, cells: tuple[str, ...]) -> None:
     for cell in cells:
-        with pytest.raises(Misfit):
+        with pytest.raises(CellMisfit):
             converter(ColumnType(base))(cell)
 
 
@@ -70,13 +70,13 @@ def test_decimals_take_what_they_hold_without_loss() -> None:
         Decimal("1.50"), Decimal("-999.99"), Decimal("1.50"), Decimal("12.00"), Decimal("10.00"),
     ]  # fmt: skip
     for cell in ("1.555", "1000", "nan", "x"):
-        with pytest.raises(Misfit):
+        with pytest.raises(CellMisfit):
             convert(cell)
 
 
 @pytest.mark.security("T29")
 def test_a_reason_shows_the_beginning_of_a_cell_on_one_line() -> None:
-    with pytest.raises(Misfit) as raised:
+    with pytest.raises(CellMisfit) as raised:
         converter(ColumnType(B.INT32))("line\none" + "x" * 5000)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 100

@@ -32,7 +32,7 @@ from queryserver.imports.running import (
     ImportReport,
     Imports,
     ImportSession,
-    KeptRows,
+    ScratchRows,
     ahead,
 )
 from queryserver.statements.model import Assignment, Lease
@@ -133,7 +133,7 @@ async def test_a_file_that_changes_before_it_is_read_again_makes_no_table() -> N
 
 async def test_kept_rows_come_back_as_they_were_and_more_than_once() -> None:
     batches = [pa.RecordBatch.from_pydict({"a": [n, None], "b": [str(n), ""]}) for n in range(20)]
-    async with KeptRows.opened(io.BytesIO, ThreadPoolExecutor(1)) as kept:
+    async with ScratchRows.opened(io.BytesIO, ThreadPoolExecutor(1)) as kept:
         assert [batch async for batch in kept.batches()] == []
         for batch in batches:
             await kept.add(batch.slice(0, 2))
@@ -151,7 +151,7 @@ async def test_a_file_that_is_opened_too_late_is_closed() -> None:
         return files[0]
 
     async def keep() -> None:
-        async with KeptRows.opened(open_file, threads):
+        async with ScratchRows.opened(open_file, threads):
             pytest.fail("nobody is there any more")
 
     with ThreadPoolExecutor(1) as threads:

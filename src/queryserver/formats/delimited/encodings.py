@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat, encoding_failed
-from queryserver.formats.unpacking import Excerpt
+from queryserver.formats.unpacking import ByteExcerpt
 
 ENCODINGS = (
     "utf-8",
@@ -186,7 +186,7 @@ class TextWindow:
     """False: bytes that are no text of the encoding are shown as U+FFFD."""
 
 
-def text_window(excerpt: Excerpt, encoding: str) -> TextWindow:
+def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
     """The characters that begin in the requested bytes; `encoding` is one of ENCODINGS.
 
     A character that goes on behind the requested bytes is left to the next window, unless no other character is in this
@@ -218,7 +218,7 @@ def text_window(excerpt: Excerpt, encoding: str) -> TextWindow:
     return TextWindow(text if is_valid else text.replace("\0", "\ufffd"), excerpt.offset + used, is_valid)
 
 
-def _decoded(excerpt: Excerpt, codec: str, skipped: int, errors: str) -> tuple[str, int]:
+def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tuple[str, int]:
     """The text, and how many bytes of the content it takes, the skipped ones included."""
     content = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
     decoder = codecs.getincrementaldecoder(codec)(errors)
@@ -234,7 +234,7 @@ def _decoded(excerpt: Excerpt, codec: str, skipped: int, errors: str) -> tuple[s
     return text, len(excerpt.content)
 
 
-def _cut_utf8(excerpt: Excerpt) -> int:
+def _cut_utf8(excerpt: ByteExcerpt) -> int:
     """How many bytes belong to a character that begins before the window."""
     for back in range(1, min(_LONGEST_CHARACTER, len(excerpt.before) + 1)):
         lead = excerpt.before[-back]
@@ -246,7 +246,7 @@ def _cut_utf8(excerpt: Excerpt) -> int:
     return 0
 
 
-def _cut_utf16(excerpt: Excerpt, codec: str) -> int:
+def _cut_utf16(excerpt: ByteExcerpt, codec: str) -> int:
     """The second byte of a unit, and the second unit of a pair."""
     half = excerpt.offset & 1
     around = excerpt.before[-3:] + excerpt.content[: half + 2]
@@ -258,7 +258,7 @@ def _cut_utf16(excerpt: Excerpt, codec: str) -> int:
     return half + 2 if before & 0xFC == 0xD8 and after & 0xFC == 0xDC else half
 
 
-def _cut_pair(excerpt: Excerpt, codec: str) -> int:
+def _cut_pair(excerpt: ByteExcerpt, codec: str) -> int:
     """Reads on from the last byte that is surely a whole character; without one the offset is trusted."""
     before = excerpt.before
     known = next((place + 1 for place in range(len(before) - 1, -1, -1) if before[place] < _ALWAYS_WHOLE), None)

@@ -15,7 +15,7 @@ from queryserver.formats.delimited.encodings import (
     encoding_of,
     text_window,
 )
-from queryserver.formats.unpacking import Excerpt, Window
+from queryserver.formats.unpacking import ByteExcerpt, Window
 
 
 @pytest.mark.importer(38)
@@ -146,7 +146,7 @@ def window(content: bytes, offset: int, length: int, encoding: str) -> TextWindo
     return text_window(excerpt(content, offset, length), encoding)
 
 
-def excerpt(content: bytes, offset: int, length: int) -> Excerpt:
+def excerpt(content: bytes, offset: int, length: int) -> ByteExcerpt:
     taken = Window(offset, length, 2**40)
     taken.take(content)
     return taken.excerpt()
