@@ -360,7 +360,7 @@ class ByteExcerpt:
     """The requested bytes, and up to LOOK_AHEAD_BYTES behind them."""
 
     @property
-    def requested(self) -> bytes:
+    def asked(self) -> bytes:
         """The requested bytes; fewer at the end of the stream."""
         return self.content[: self.length]
 

@@ -244,7 +244,7 @@ class TestWindow:
             if window.is_full:
                 break
         found = window.excerpt()
-        assert found.requested == TEXT[10_000:10_500]
+        assert found.asked == TEXT[10_000:10_500]
         assert found.before == TEXT[10_000 - LOOK_BACK_BYTES : 10_000]
         assert found.start == TEXT[:4]
         assert len(found.content) == 508
@@ -257,10 +257,10 @@ class TestWindow:
             window.take(b"x")
         ends_before = Window(90, 20, 100)
         ends_before.take(bytes(95))
-        assert len(ends_before.excerpt().requested) == 5
+        assert len(ends_before.excerpt().asked) == 5
         fits = Window(80, 20, 100)
         fits.take(bytes(200))
-        assert len(fits.excerpt().requested) == 20
+        assert len(fits.excerpt().asked) == 20
 
 
 class TestAvro:

@@ -223,7 +223,7 @@ def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tup
     content = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
     decoder = codecs.getincrementaldecoder(codec)(errors)
     text = decoder.decode(content, final=excerpt.is_last)
-    used = max(skipped, len(excerpt.requested))
+    used = max(skipped, len(excerpt.asked))
     pending = len(decoder.getstate()[0])
     if text or not pending:
         return text, used - pending
