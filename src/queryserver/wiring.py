@@ -37,10 +37,9 @@ from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import (
     ImportFiles,
-    ImportGround,
+    ImportServices,
     import_janitor,
     import_services,
-    imports_of,
     open_import_files,
 )
 from queryserver.imports.repository import ImportJanitor
@@ -224,7 +223,7 @@ def _runner(base: _Foundation) -> Runner:
         ),
         objects_changed=base.metadata.objects_changed,
         metrics=base.metrics,
-        imports=imports_of(base.import_files).session,
+        imports=base.import_files.imports.session,
         import_lost=base.import_files.import_lost.set,
     )
 
@@ -272,7 +271,7 @@ def _services(
         metadata=metadata,
         searching=_searching(base, feed, metadata.lookups, runner.owner),
         storage=base.storage,
-        importing=import_services(_importing(base, metadata, submissions)),
+        importing=_importing(base, metadata, submissions),
         configuration=_configuration(base, readiness),
         streams=base.streams,
         request_limits=_request_limits(base),
@@ -298,9 +297,9 @@ def _reading(base: _Foundation, access: Access) -> ResultReader:
     )
 
 
-def _importing(base: _Foundation, metadata: MetadataServices, submissions: Submissions) -> ImportGround:
-    return ImportGround(
-        files=base.import_files,
+def _importing(base: _Foundation, metadata: MetadataServices, submissions: Submissions) -> ImportServices:
+    return import_services(
+        base.import_files,
         threads=base.threads.importing,
         computing=base.computing,
         connectors=base.connectors,

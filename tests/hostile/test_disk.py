@@ -26,8 +26,7 @@ from queryserver.files.model import StorageUser
 from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.local.storage import LocalFileSystem, UserQuotas
 from queryserver.files.stores.local.tree import AccessMap, Tree
-from queryserver.imports.create_table import Imported, ImportReport, ImportSession
-from queryserver.imports.running import KeptRows
+from queryserver.imports.running import Imported, ImportReport, ImportSession, ScratchRows
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.splitter import statement_hash
 
@@ -279,7 +278,7 @@ class TestFloor:
 
             async def work(_report: ImportReport) -> Imported:
                 require_room = partial(floor.require, Path("/"))
-                async with KeptRows.opened(io.BytesIO, threads, require_room=require_room) as kept:
+                async with ScratchRows.opened(io.BytesIO, threads, require_room=require_room) as kept:
                     await kept.add(batch)
                 raise AssertionError
 

@@ -29,7 +29,7 @@ from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLar
 from queryserver.formats.columns import ResultType
 from queryserver.formats.download.encoder import DownloadFormat, FileForm
 from queryserver.formats.download.stream import download
-from queryserver.formats.unpacking_records import parquet_lines
+from queryserver.formats.parquet import parquet_lines
 from queryserver.platform.logs import AuditEvent, AuditTrail
 from queryserver.statements.downloads import Downloads
 

@@ -6,14 +6,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.formats.cell_types.classes import (
-    BLANKS,
-    ColumnFacts,
-    classify,
-    column_type,
-    facts_of_array,
-    facts_of_cells,
-)
+from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of_array, facts_of_cells
 from queryserver.formats.cell_types.header import (
     FIRST_RECORDS,
     WidthUncertain,
@@ -24,7 +17,7 @@ from queryserver.formats.cell_types.header import (
     sample_width,
 )
 from queryserver.formats.delimited.records import BlockReader, RecordReader
-from queryserver.imports.model import MAX_COLUMNS, CellKind, Delimiters, QuotedText
+from queryserver.imports.model import BLANKS, MAX_COLUMNS, CellKind, Delimiters, QuotedText
 
 NASTY = (
     *(

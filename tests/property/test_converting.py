@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.formats.column_conversion import Misfit, convert, converter, is_null
+from queryserver.formats.conversion import CellMisfit, convert, converter, is_null
 from queryserver.imports.model import BaseType, ColumnType, QuotedText, arrow_type
 
 _TRICKY = (
@@ -57,7 +57,7 @@ def _one_by_one(cells: list[str | None], column: ColumnType) -> tuple[list[objec
         if cell is not None and not is_null(QuotedText(cell), is_text=is_text):
             try:
                 value = convert_one(cell)
-            except Misfit:
+            except CellMisfit:
                 misfits.append(row)
         values.append(value)
     return pa.array(values, arrow_type(column)).to_pylist(), misfits

@@ -10,9 +10,8 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter, InvalidRequest
 from queryserver.formats.delimited.cutting import PlainReader
-from queryserver.formats.delimited.detection import delimiters_of, detect
 from queryserver.formats.delimited.records import BlockReader, RecordReader, block_of
-from queryserver.formats.file_kinds import FileKind, recognise
+from queryserver.formats.detection import FileKind, delimiters_of, detect, recognise
 from queryserver.imports.model import Delimiters, QuotedText
 
 DELIMITERS = [

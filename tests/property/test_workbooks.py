@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
 
 from queryserver.errors.base import InvalidRequest
-from queryserver.workbooks.cells import checked_rows, columns_in_use
+from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
 from queryserver.workbooks.packages import recognise_workbook
-from queryserver.workbooks.reader import OpenWorkbook
+from queryserver.workbooks.worker import OpenWorkbook
 
 # What spreadsheets can hold: openpyxl refuses control characters, and does not read escapes.
 TEXT = st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), max_size=12).filter(
@@ -69,7 +69,7 @@ def rows_of(file: io.BytesIO | io.BufferedReader) -> list[list[str]]:
     assert kind is not None
     workbook = OpenWorkbook(file, kind)
     (name, *_) = workbook.sheet_names()
-    columns = columns_in_use(workbook.head(name).rows)
+    columns = columns_in_use(read_head(workbook.rows(name)).rows)
     return [list(map(str, row)) for row in checked_rows(columns, workbook.rows(name))]
 
 

@@ -160,7 +160,7 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
         operation["description"] += f" Another path of `{same}`, kept for clients that use it; new ones call `{same}`."
     operation["security"] = [] if row.is_public else [{"bearer": []}]
     headers = known.words["request_headers"]
-    parameters = [
+    parameters: list[dict[str, Any]] = [
         *operation.get("parameters", ()),
         *({"name": name, "in": "header", "required": False, **headers[name]} for name in row.takes),
     ]

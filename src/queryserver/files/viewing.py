@@ -15,20 +15,20 @@ from urllib.parse import quote
 from queryserver.errors.files import DecompressionLimit, FileTooComplex, StorageUnavailable
 from queryserver.files.model import FileStatus, StoragePath
 from queryserver.files.places import Place
+from queryserver.formats.parquet import parquet_lines
 from queryserver.formats.unpacking import (
     LOOK_AHEAD_BYTES,
     LOOK_BACK_BYTES,
     OUTPUT_BYTES,
     START_BYTES,
+    ByteExcerpt,
     Codec,
-    Excerpt,
     Unpacker,
     Window,
     detect,
     head_bytes,
     unpacker,
 )
-from queryserver.formats.unpacking_records import parquet_lines
 from queryserver.platform.threads import FairThreads, Stop
 from queryserver.workbooks.reader import AvroReader
 
@@ -126,7 +126,7 @@ class Shown:
     """A part of a file, and what the file is packed with."""
 
     codec: Codec
-    excerpt: Excerpt
+    excerpt: ByteExcerpt
 
 
 class Viewing:
@@ -277,17 +277,17 @@ async def _bytes(place: Place, offset: int, length: int) -> bytes:
         return b"".join([piece async for piece in pieces])
 
 
-def _near(head: bytes, offset: int, length: int) -> Excerpt:
+def _near(head: bytes, offset: int, length: int) -> ByteExcerpt:
     before = head[max(offset - LOOK_BACK_BYTES, 0) : offset]
-    return Excerpt(offset, length, head[:START_BYTES], before, head[offset:])
+    return ByteExcerpt(offset, length, head[:START_BYTES], before, head[offset:])
 
 
-async def _far(place: Place, status: FileStatus, head: bytes, offset: int, length: int) -> Excerpt:
+async def _far(place: Place, status: FileStatus, head: bytes, offset: int, length: int) -> ByteExcerpt:
     if offset - LOOK_BACK_BYTES >= status.size_bytes:
         # Not asked for: stores differ in what they say to numbers far behind the end.
-        return Excerpt(offset, length, head[:START_BYTES], b"", b"")
+        return ByteExcerpt(offset, length, head[:START_BYTES], b"", b"")
     around = await _bytes(place, offset - LOOK_BACK_BYTES, LOOK_BACK_BYTES + length + LOOK_AHEAD_BYTES)
-    return Excerpt(offset, length, head[:START_BYTES], around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
+    return ByteExcerpt(offset, length, head[:START_BYTES], around[:LOOK_BACK_BYTES], around[LOOK_BACK_BYTES:])
 
 
 _LINE_BYTES = 16

@@ -1,192 +1,26 @@
 """Arrow columns as JSON cells, in the raw and in the Hue form (Contract editor 6.3).
 
-Work goes column by column: Arrow turns a column into numbers, booleans or text in C++, and only what has no such
-form there (binary, nested and odd values) is touched value by value.
+Work goes column by column: Arrow turns a column into numbers, booleans or text in C++. Only binary, nested and odd
+values become Python objects one by one. The file goes from pages over columns to values: nested, then scalar ones.
 """
 
 import html
 import json
+import math
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import accumulate, pairwise, takewhile
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType, union_places
-from queryserver.formats.scalar_cells import (
-    EXACT_IN_A_DOUBLE,
-    Integers,
-    as_numbers,
-    as_texts,
-    as_texts_where_needed,
-    binary_values,
-    date_texts,
-    decimal_texts,
-    duration_texts,
-    float_values,
-    interval_texts,
-    is_binary,
-    is_text,
-    kernels,
-    text_values,
-    time_texts,
-    timestamp_texts,
-)
-
-# The raw cells of a child array.
-Values = Callable[[pa.Array], list[object]]
-
-# A double keeps 15 digits of any number that is not very large or small; orjson reads every fraction as a double.
-_LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
-_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
-# orjson writes 254 levels.
-_MAX_BRACKETS = 250
-
-
-def nested_values(array: pa.Array, values: Values) -> list[object]:
-    """JSON arrays and objects; every child array is turned into cells once, as a column of its own."""
-    kind = array.type
-    if types.is_union(kind):
-        return union_values(array, values)
-    if types.is_struct(kind):
-        members = _struct_values(array, values)
-    elif types.is_map(kind):
-        keys, items = _children(array, array.keys, values), _children(array, array.items, values)
-        members = ({_key(key): item for key, item in zip(*pair, strict=True)} for pair in zip(keys, items, strict=True))
-    else:
-        members = _children(array, array.values, values)
-    valid = array.is_valid().to_pylist() if array.null_count else None
-    if valid is None:
-        return list(members)
-    return [member if there else None for member, there in zip(members, valid, strict=True)]
-
-
-def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> list[object]:
-    """The values that JSON texts stand for; a text that is no JSON stays as it is.
-
-    The texts say no types: with `big_numbers_as_text` the integers that a double does not keep are text.
-    """
-    integer = _exact_integer if big_numbers_as_text else _integer
-    return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
-
-
-def _struct_values(array: pa.StructArray, values: Values) -> Iterable[object]:
-    names = field_names(array.type)
-    if not names:
-        return ({} for _ in range(len(array)))
-    columns = [values(array.field(index)) for index in range(len(names))]
-    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-
-
-def field_names(kind: pa.StructType) -> list[str]:
-    """Names of a struct's fields: `field0`, `field1`, … where there are none, `_2`, … at repeated ones."""
-    names: dict[str, None] = {}
-    for index in range(kind.num_fields):
-        wanted = name = kind.field(index).name or f"field{index}"
-        number = 2
-        while name in names:
-            name, number = f"{wanted}_{number}", number + 1
-        names[name] = None
-    return list(names)
-
-
-def _children(array: Any, child: pa.Array, values: Values) -> Iterable[list[object]]:
-    """The child's cells, parted as the lists of `array` are. Only the part that `array` uses is looked at."""
-    bounds = _bounds(array)
-    first = min((start for start, _ in bounds), default=0)
-    last = max((end for _, end in bounds), default=0)
-    cells = values(child.slice(first, last - first))
-    return (cells[start - first : end - first] for start, end in bounds)
-
-
-def _bounds(array: Any) -> list[tuple[int, int]]:
-    kind = array.type
-    if types.is_fixed_size_list(kind):
-        size, offset = kind.list_size, array.offset
-        return [(size * index, size * (index + 1)) for index in range(offset, offset + len(array))]
-    offsets = array.offsets.to_pylist()
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        return [(start, start + size) for start, size in zip(offsets, array.sizes.to_pylist(), strict=True)]
-    return list(pairwise(offsets))
-
-
-def union_values(array: pa.UnionArray, values: Values) -> list[object]:
-    """The value of the chosen member."""
-    members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
-    return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
-
-
-def _key(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
-
-
-def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
-    try:
-        if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_BRACKETS:
-            return orjson.loads(text)
-        value = json.loads(text, parse_int=integer, parse_float=_fraction, parse_constant=_refuse)
-        orjson.dumps(value)  # half a surrogate pair, too many levels: nothing that JSON could be made of again
-    except (ValueError, TypeError, RecursionError):
-        return text
-    return value
-
-
-def _integer(digits: str) -> int | str:
-    """Integers wider than 64 bits are text, as in a column of them."""
-    if len(digits) > len(str(_MAX_INT)):
-        return digits
-    number = int(digits)
-    return number if _MIN_INT <= number <= _MAX_INT else digits
-
-
-def _exact_integer(digits: str) -> int | str:
-    if len(digits) > len(str(-EXACT_IN_A_DOUBLE)):
-        return digits
-    number = int(digits)
-    return number if abs(number) <= EXACT_IN_A_DOUBLE else digits
-
-
-def _fraction(number: str) -> float | str:
-    """Numbers that a double does not keep are text, as decimals of a column are."""
-    value = float(number)
-    try:
-        is_exact = Decimal(repr(value)) == Decimal(number)
-    except ArithmeticError:  # an exponent beyond that of Decimal
-        is_exact = False
-    return value if is_exact else number
-
-
-def _refuse(word: str) -> object:
-    raise ValueError(word)
-
-
-def escaped_values(values: list[object], array: pa.Array) -> list[object]:
-    """Raw cells as Hue's clients expect them. `array` is what they were made of."""
-    if is_binary(array.type):
-        return ["NULL" if value is None else _escaped(value.decode(errors="replace")) for value in array.to_pylist()]
-    if types.is_floating(array.type):
-        # repr() of a float is the shortest text that reads back; it also has Hue's words nan, inf and -inf.
-        return ["NULL" if value is None else repr(float(value)) for value in values]  # type: ignore[arg-type]
-    return [_escaped_value(value) for value in values]
-
-
-def _escaped_value(value: object) -> object:
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        return _escaped(value)
-    return _escaped(orjson.dumps(value).decode()) if isinstance(value, list | dict) else value
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=True).replace(" ", "&nbsp;")
-
+from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType, is_binary, is_text, kernels, union_places
 
 # Rows are turned into JSON in blocks of about this many Arrow bytes, so that a page that is cut at `max_bytes`
 # never has much more than that in memory as Python values: some 50 bytes for a text of one letter.
@@ -197,6 +31,28 @@ _LONGER = {False: r"[\x00-\x07\x0b\x0e-\x1f]", True: "[&<>\"' ]"}
 _LONGER_BY = {False: len(r"\u0000") - 1, True: len("&lt;") - 1}
 _SMALL = frozenset({ResultType.BOOLEAN, ResultType.TINYINT, ResultType.SMALLINT, ResultType.INT})
 _NESTED = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
+Values: TypeAlias = Callable[[pa.Array], list[object]]
+"""What makes the raw cells of a child array."""
+
+# A double keeps 15 digits of any number that is not very large or small; orjson reads every fraction as a double.
+_LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
+_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
+_MAX_BRACKETS = 250
+"""orjson writes 254 levels."""
+_PLAIN_SCALES = range(7)
+"""Arrow writes decimals below 10^-6 with an exponent, as Java does."""
+EXACT_IN_A_DOUBLE = 2**53 - 1
+"""The largest integer that no other one is read as (JavaScript: Number.MAX_SAFE_INTEGER)."""
+
+Integers: TypeAlias = Callable[[pa.Array], list[object]]
+"""The cells of an array of integers."""
+
+_UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_DAY_S = 86_400
+# Engines keep `infinity` as the greatest number there is, `-infinity` as the same negated.
+_INFINITE_DAYS = 2**31 - 1
+_INFINITE_TICKS = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +127,55 @@ def joined_rows(pages: Sequence[RenderedRows]) -> RenderedRows:
     return RenderedRows(pieces, sum(page.rows for page in pages), is_cut=any(page.is_cut for page in pages))
 
 
+def _head(cells: list[tuple[object, ...]], left: int) -> tuple[bytes, int]:
+    """The first rows whose JSON is at most `left` bytes, and how many they are."""
+    rows = [orjson.dumps(row) for row in cells]
+    ends = accumulate(len(row) + len(",") for row in rows)
+    taken = sum(1 for _ in takewhile(lambda end: end - len(",") <= left, ends))
+    return b",".join(rows[:taken]), taken
+
+
+def _least_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
+    """JSON bytes that the texts of the block take, known without making them: some characters become six."""
+    least = 0
+    for column in block.columns:
+        if is_text(column.type) or is_binary(column.type):
+            octets = column.cast(pa.large_binary())
+            least += kernels.sum(kernels.binary_length(octets)).as_py() or 0
+            if is_text(column.type):
+                longer = kernels.sum(kernels.count_substring_regex(octets, _LONGER[escape])).as_py() or 0
+                least += longer * _LONGER_BY[escape]
+    return least
+
+
+def _blocks(batches: Sequence[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table | pa.RecordBatch]:
+    for batch in batches:
+        rows = max(1, int(BLOCK_BYTES / _row_bytes(batch))) if batch.num_rows else 1
+        for start in range(0, batch.num_rows, rows):
+            yield batch if rows >= batch.num_rows else batch.slice(start, rows)
+
+
+def _row_bytes(batch: pa.Table | pa.RecordBatch) -> float:
+    """Bytes of a row as plain Arrow values, about; of a dictionary the longest entry counts."""
+    size = float(batch.nbytes)
+    for column in batch.columns:
+        if types.is_dictionary(column.type):
+            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+            size += sum(map(_decoded_bytes, chunks))
+        elif types.is_string_view(column.type) or types.is_binary_view(column.type):
+            # `nbytes` of a slice counts the text of the whole array.
+            size += (kernels.sum(kernels.binary_length(column.cast(pa.large_binary()))).as_py() or 0) - column.nbytes
+    return max(1.0, size / batch.num_rows)
+
+
+def _decoded_bytes(array: pa.DictionaryArray) -> float:
+    entries = array.dictionary
+    longest = entries.nbytes if types.is_nested(entries.type) else 8
+    if is_text(entries.type) or is_binary(entries.type):
+        longest = kernels.max(kernels.binary_length(entries)).as_py() or 0
+    return float(longest) * len(array)
+
+
 def cell_values(
     array: pa.Array | pa.ChunkedArray, column: Column, *, escape: bool = False, big_numbers_as_text: bool = False
 ) -> list[object]:
@@ -300,12 +205,8 @@ def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Inte
     elif declared is ResultType.DECIMAL and types.is_integer(kind):
         values = array.cast(pa.string()).to_pylist()
     elif declared is ResultType.BOOLEAN and types.is_integer(kind):  # sqlite has no booleans of its own
-        values = list(map(_boolean, values))
+        values = [bool(value) if value in (0, 1) else value for value in values]
     return escaped_values(values, array) if escape else values
-
-
-def _boolean(value: object) -> object:
-    return bool(value) if value in (0, 1) else value
 
 
 def _unwrapped(array: pa.Array) -> pa.Array:
@@ -340,6 +241,334 @@ def _values(array: pa.Array, numbers: Integers) -> list[object]:
     return [None if value is None else str(value) for value in array.to_pylist()]
 
 
+def escaped_values(values: list[object], array: pa.Array) -> list[object]:
+    """Raw cells as Hue's clients expect them. `array` is what they were made of."""
+    if is_binary(array.type):
+        return ["NULL" if value is None else _escaped(value.decode(errors="replace")) for value in array.to_pylist()]
+    if types.is_floating(array.type):
+        # repr() of a float is the shortest text that reads back; it also has Hue's words nan, inf and -inf.
+        return ["NULL" if value is None else repr(float(value)) for value in values]  # type: ignore[arg-type]
+    return [
+        "NULL" if value is None
+        else _escaped(value) if isinstance(value, str)
+        else _escaped(orjson.dumps(value).decode()) if isinstance(value, list | dict)
+        else value
+        for value in values
+    ]  # fmt: skip
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=True).replace(" ", "&nbsp;")
+
+
+def nested_values(array: pa.Array, values: Values) -> list[object]:
+    """JSON arrays and objects; every child array is turned into cells once, as a column of its own."""
+    kind = array.type
+    if types.is_union(kind):
+        return union_values(array, values)
+    if types.is_struct(kind):
+        members = _struct_values(array, values)
+    elif types.is_map(kind):
+        keys, items = _children(array, array.keys, values), _children(array, array.items, values)
+        members = (
+            {key if isinstance(key, str) else orjson.dumps(key).decode(): item for key, item in zip(*pair, strict=True)}
+            for pair in zip(keys, items, strict=True)
+        )
+    else:
+        members = _children(array, array.values, values)
+    valid = array.is_valid().to_pylist() if array.null_count else None
+    if valid is None:
+        return list(members)
+    return [member if there else None for member, there in zip(members, valid, strict=True)]
+
+
+def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> list[object]:
+    """The values that JSON texts stand for; a text that is no JSON stays as it is.
+
+    The texts have no types: with `big_numbers_as_text` the integers that a double does not keep are text.
+    """
+    integer = _exact_integer if big_numbers_as_text else _integer
+    return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
+
+
+def _struct_values(array: pa.StructArray, values: Values) -> Iterable[object]:
+    names = field_names(array.type)
+    if not names:
+        return ({} for _ in range(len(array)))
+    columns = [values(array.field(index)) for index in range(len(names))]
+    return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def field_names(kind: pa.StructType) -> list[str]:
+    """Names of a struct's fields: `field0`, `field1`, … where there are none, `_2`, … at repeated ones."""
+    names: dict[str, None] = {}
+    for index in range(kind.num_fields):
+        wanted = name = kind.field(index).name or f"field{index}"
+        number = 2
+        while name in names:
+            name, number = f"{wanted}_{number}", number + 1
+        names[name] = None
+    return list(names)
+
+
+def _children(array: Any, child: pa.Array, values: Values) -> Iterable[list[object]]:
+    """The child's cells, divided as the lists of `array` are. Only the part that `array` uses is converted."""
+    bounds = _bounds(array)
+    first = min((start for start, _ in bounds), default=0)
+    last = max((end for _, end in bounds), default=0)
+    cells = values(child.slice(first, last - first))
+    return (cells[start - first : end - first] for start, end in bounds)
+
+
+def _bounds(array: Any) -> list[tuple[int, int]]:
+    kind = array.type
+    if types.is_fixed_size_list(kind):
+        size, offset = kind.list_size, array.offset
+        return [(size * index, size * (index + 1)) for index in range(offset, offset + len(array))]
+    offsets = array.offsets.to_pylist()
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        return [(start, start + size) for start, size in zip(offsets, array.sizes.to_pylist(), strict=True)]
+    return list(pairwise(offsets))
+
+
+def union_values(array: pa.UnionArray, values: Values) -> list[object]:
+    """The value of the chosen member."""
+    members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
+    return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
+
+
+def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
+    try:
+        if not _LONG_NUMBER.search(text) and text.count("[") + text.count("{") < _MAX_BRACKETS:
+            return orjson.loads(text)
+        value = json.loads(text, parse_int=integer, parse_float=_fraction, parse_constant=int)  # int refuses NaN
+        orjson.dumps(value)  # half a surrogate pair, too many levels: nothing that JSON could be made of again
+    except (ValueError, TypeError, RecursionError):
+        return text
+    return value
+
+
+def _integer(digits: str) -> int | str:
+    """Integers wider than 64 bits are text, as in a column of them."""
+    if len(digits) > len(str(_MAX_INT)):
+        return digits
+    number = int(digits)
+    return number if _MIN_INT <= number <= _MAX_INT else digits
+
+
+def _exact_integer(digits: str) -> int | str:
+    if len(digits) > len(str(-EXACT_IN_A_DOUBLE)):
+        return digits
+    number = int(digits)
+    return number if abs(number) <= EXACT_IN_A_DOUBLE else digits
+
+
+def _fraction(number: str) -> float | str:
+    """Numbers that a double does not keep are text, as decimals of a column are."""
+    value = float(number)
+    try:
+        is_exact = Decimal(repr(value)) == Decimal(number)
+    except ArithmeticError:  # an exponent beyond that of Decimal
+        is_exact = False
+    return value if is_exact else number
+
+
+def text_values(array: pa.Array) -> list[object]:
+    """Text unchanged. Arrow does not check what a driver gives: bytes that are no UTF-8 become U+FFFD."""
+    try:
+        return array.to_pylist()
+    except UnicodeDecodeError:
+        values = array.cast(pa.large_binary()).to_pylist()
+        return [None if value is None else value.decode(errors="replace") for value in values]
+
+
+def float_values(array: pa.Array) -> list[object]:
+    """Floats; NaN and the infinities as text."""
+    if types.is_float32(array.type):
+        # Through text: 0.1 as a float of 32 bits is 0.1, and not the 0.10000000149011612 of a mere widening.
+        array = array.cast(pa.string()).cast(pa.float64())
+    elif types.is_float16(array.type):
+        array = array.cast(pa.float64())
+    values = array.to_pylist()
+    if kernels.all(kernels.is_finite(array), min_count=0).as_py():
+        return values
+    names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+    return [value if value is None or math.isfinite(value) else names[str(value)] for value in values]
+
+
+def decimal_texts(array: pa.Array) -> list[object]:
+    """Decimals with the digits of their scale, never with an exponent."""
+    texts = array.cast(pa.string()).to_pylist()
+    if array.type.scale in _PLAIN_SCALES:
+        return texts
+    return [format(Decimal(text), "f") if text and "E" in text else text for text in texts]
+
+
+def binary_values(array: pa.Array) -> list[object]:
+    """Bytes as base64."""
+    return [None if value is None else b64encode(value).decode() for value in array.to_pylist()]
+
+
+def as_numbers(array: pa.Array) -> list[object]:
+    """All of them as numbers."""
+    return array.to_pylist()
+
+
+def as_texts(array: pa.Array) -> list[object]:
+    """Those of a type of 64 bits as text, whatever their values: a column has one form."""
+    return array.cast(pa.string()).to_pylist() if array.type.bit_width == 64 else array.to_pylist()
+
+
+def as_texts_where_needed(array: pa.Array) -> list[object]:
+    """Those that a double does not keep as text."""
+    values = array.to_pylist()
+    if array.type.bit_width < 64 or not len(array):
+        return values
+    bounds = kernels.min_max(array).as_py()
+    if max(-(bounds["min"] or 0), bounds["max"] or 0) <= EXACT_IN_A_DOUBLE:
+        return values
+    return [str(value) if value is not None and abs(value) > EXACT_IN_A_DOUBLE else value for value in values]
+
+
+def date_texts(array: pa.Array) -> list[object]:
+    """`2024-01-31`."""
+    dates = kernels.cast(array, pa.date32(), safe=False)
+    texts = dates.cast(pa.string())
+    if not _has_gaps(texts):
+        return texts.to_pylist()
+    return _fill_gaps(texts, dates.view(pa.int32()), _INFINITE_DAYS, _date_text)
+
+
+def time_texts(array: pa.Array) -> list[object]:
+    """`10:20:30`, with a fraction only when it is not zero."""
+    texts = array.cast(pa.string()).to_pylist()
+    return texts if array.type.unit == "s" else [text and _short_fraction(text) for text in texts]
+
+
+def timestamp_texts(array: pa.Array) -> list[object]:
+    """`2024-01-31 10:20:30`, a fraction only when it is not zero; with a zone the local time and its `+01:00`."""
+    zone, unit = array.type.tz, array.type.unit
+    if zone is None:
+        return _naive_texts(array)
+    utc = array.view(pa.timestamp(unit))
+    if zone in _UTC:
+        return _utc_texts(utc)
+    try:
+        local = kernels.local_timestamp(array)
+    except pa.ArrowInvalid:  # a zone that this machine does not have; in UTC the instant is as right
+        return _utc_texts(utc)
+    ticks = zip(local.view(pa.int64()).to_pylist(), utc.view(pa.int64()).to_pylist(), strict=True)
+    offsets = [None if there is None else (there - here) // _PER_SECOND[unit] for there, here in ticks]
+    # `+01:00`; zones of the 19th century have seconds too.
+    names = {
+        offset: ("-" if offset < 0 else "+") + _clock_text(abs(offset)).removesuffix(":00")
+        for offset in set(offsets)
+        if offset is not None
+    }
+    return [text and f"{text}{names[offset]}" for text, offset in zip(_naive_texts(local), offsets, strict=True)]
+
+
+def duration_texts(array: pa.Array) -> list[object]:
+    """`1 day 02:03:04`; a negative duration has a sign at both parts."""
+    scale = _PER_SECOND["ns"] // _PER_SECOND[array.type.unit]
+    return [tick if tick is None else _duration_text(tick * scale) for tick in array.view(pa.int64()).to_pylist()]
+
+
+def interval_texts(array: pa.Array) -> list[object]:
+    """`1 year 2 months 3 days 02:03:04.5`, as DuckDB writes it, the engine that gives intervals as Arrow values."""
+    return [value and _interval_text(*value) for value in array.to_pylist()]
+
+
+def _naive_texts(array: pa.Array) -> list[object]:
+    texts = _timestamp_column(array)
+    if not _has_gaps(texts):
+        return texts.to_pylist()
+    per_second = _PER_SECOND[array.type.unit]
+
+    def text_of(tick: int) -> str:
+        seconds, fraction = divmod(tick, per_second)
+        days, second = divmod(seconds, _DAY_S)
+        micros = f".{fraction * 1_000_000 // per_second:06d}" if fraction else ""
+        return f"{_date_text(days)} {_clock_text(second)}{micros}"
+
+    return _fill_gaps(texts, array.view(pa.int64()), _INFINITE_TICKS, text_of)
+
+
+def _utc_texts(utc: pa.Array) -> list[object]:
+    texts = _timestamp_column(utc)
+    if not _has_gaps(texts):
+        return kernels.binary_join_element_wise(texts, "+00:00", "").to_pylist()
+    return [text if text in (None, "infinity", "-infinity") else f"{text}+00:00" for text in _naive_texts(utc)]
+
+
+def _timestamp_column(array: pa.Array) -> pa.Array:
+    """Texts with 6 digits of fraction or none, or as many as nanoseconds need; gaps where the year is beyond Arrow."""
+    try:
+        return array.cast(pa.timestamp("s")).cast(pa.string())
+    except pa.ArrowInvalid:  # some value has a fraction: seconds would lose it
+        pass
+    try:
+        micros = array.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return pa.array([text and _short_fraction(text) for text in array.cast(pa.string()).to_pylist()], pa.string())
+    texts = micros.cast(pa.string())
+    whole = kernels.cast(micros, pa.timestamp("s"), safe=False).cast(pa.string())
+    return kernels.if_else(kernels.ends_with(texts, ".000000"), whole, texts)
+
+
+def _short_fraction(text: str) -> str:
+    """No fraction when it is zero, else at least 6 digits."""
+    head, _, fraction = text.partition(".")
+    digits = fraction.rstrip("0")
+    return f"{head}.{digits.ljust(6, '0')}" if digits else head
+
+
+def _has_gaps(texts: pa.Array) -> bool:
+    """Arrow writes `<value out of range: 1>` for years that have more than 16 bits."""
+    return kernels.any(kernels.starts_with(texts, "<"), min_count=0).as_py()
+
+
+def _fill_gaps(texts: pa.Array, numbers: pa.Array, infinite: int, text_of: Callable[[int], str]) -> list[object]:
+    infinities = {infinite: "infinity", -infinite: "-infinity", -infinite - 1: "-infinity"}
+    return [
+        text if text is None or text[0] != "<" else infinities.get(number) or text_of(number)
+        for text, number in zip(texts.to_pylist(), numbers.to_pylist(), strict=True)
+    ]
+
+
+def _date_text(days: int) -> str:
+    """A day since 1970-01-01 of the Gregorian calendar, any year."""
+    # Years begin in March here, so that the leap day is the last one; 400 years have 146,097 days.
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted_month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * shifted_month + 2) // 5 + 1
+    month = shifted_month + 3 if shifted_month < 10 else shifted_month - 9
+    return f"{year_of_era + 400 * era + (month <= 2):04d}-{month:02d}-{day:02d}"
+
+
+def _clock_text(seconds: int) -> str:
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _duration_text(nanoseconds: int) -> str:
+    sign = -1 if nanoseconds < 0 else 1
+    days, rest = divmod(abs(nanoseconds), _DAY_S * _PER_SECOND["ns"])
+    return _interval_text(0, sign * days, sign * rest)
+
+
+def _interval_text(months: int, days: int, nanoseconds: int) -> str:
+    sign = -1 if months < 0 else 1
+    amounts = ((sign * (abs(months) // 12), "year"), (sign * (abs(months) % 12), "month"), (days, "day"))
+    parts = [f"{amount} {name}{'' if abs(amount) == 1 else 's'}" for amount, name in amounts if amount]
+    if nanoseconds or not parts:
+        seconds, fraction = divmod(abs(nanoseconds), _PER_SECOND["ns"])
+        digits = f".{fraction:09d}".rstrip("0") if fraction else ""
+        parts.append(f"{'-' if nanoseconds < 0 else ''}{_clock_text(seconds)}{digits}")
+    return " ".join(parts)
+
+
 _BY_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[object]]], ...] = (
     (is_text, text_values),
     (types.is_floating, float_values),
@@ -351,55 +580,3 @@ _BY_TYPE: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], list[o
     (types.is_interval, interval_texts),
     (is_binary, binary_values),
 )
-
-
-def _head(cells: list[tuple[object, ...]], left: int) -> tuple[bytes, int]:
-    """The first rows whose JSON is at most `left` bytes, and how many they are."""
-    rows = [orjson.dumps(row) for row in cells]
-    ends = accumulate(len(row) + len(",") for row in rows)
-    taken = sum(1 for _ in takewhile(lambda end: end - len(",") <= left, ends))
-    return b",".join(rows[:taken]), taken
-
-
-def _least_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
-    """JSON bytes that the texts of the block take, known without making them: some characters become six."""
-    least = 0
-    for column in block.columns:
-        if is_text(column.type) or is_binary(column.type):
-            octets = column.cast(pa.large_binary())
-            least += kernels.sum(kernels.binary_length(octets)).as_py() or 0
-            if is_text(column.type):
-                longer = kernels.sum(kernels.count_substring_regex(octets, _LONGER[escape])).as_py() or 0
-                least += longer * _LONGER_BY[escape]
-    return least
-
-
-def _blocks(batches: Sequence[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table | pa.RecordBatch]:
-    for batch in batches:
-        rows = max(1, int(BLOCK_BYTES / _row_bytes(batch))) if batch.num_rows else 1
-        for start in range(0, batch.num_rows, rows):
-            yield batch if rows >= batch.num_rows else batch.slice(start, rows)
-
-
-def _row_bytes(batch: pa.Table | pa.RecordBatch) -> float:
-    """Bytes of a row as plain Arrow values, about; of a dictionary the longest entry counts."""
-    size = float(batch.nbytes)
-    for column in batch.columns:
-        if types.is_dictionary(column.type):
-            size += sum(_decoded_bytes(chunk) for chunk in _chunks(column))
-        elif types.is_string_view(column.type) or types.is_binary_view(column.type):
-            # `nbytes` of a slice counts the text of the whole array.
-            size += (kernels.sum(kernels.binary_length(column.cast(pa.large_binary()))).as_py() or 0) - column.nbytes
-    return max(1.0, size / batch.num_rows)
-
-
-def _decoded_bytes(array: pa.DictionaryArray) -> float:
-    entries = array.dictionary
-    longest = entries.nbytes if types.is_nested(entries.type) else 8
-    if is_text(entries.type) or is_binary(entries.type):
-        longest = kernels.max(kernels.binary_length(entries)).as_py() or 0
-    return float(longest) * len(array)
-
-
-def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
-    return column.chunks if isinstance(column, pa.ChunkedArray) else [column]

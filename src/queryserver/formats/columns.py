@@ -1,4 +1,7 @@
-"""Columns of a result and the names of their types on the wire (Contract editor 6.3)."""
+"""Results as values: columns and their types (Contract editor 6.3), truncation, segments, and the sizes of values.
+
+`kernels` are Arrow's compute functions, which pyarrow makes when it is imported, where no type checker sees them.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,15 +10,26 @@ from threading import Semaphore
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 from pyarrow import types
 
-from queryserver.formats.scalar_cells import is_binary, is_text, kernels
+kernels: Any = pyarrow.compute
 
 ROW_CELLS = 2
 """A row may be as large as so many of the largest cells (`editor.cell_max_bytes`)."""
 
+MANY_COLUMNS = 500
+"""The memory of results of fewer columns does not matter."""
+MEMBER_BYTES = 8
+"""Of each member of a list, map or struct: at least this much, and besides the bytes of text, binary and lists."""
+STRUCT_BYTES = 32
+"""Of each struct, besides its members and the names of its fields."""
+
 _NAME_CHARACTERS = 1000
 _TEXT_CHARACTERS = 10_000
+_PIECE_BYTES = 1024 * 1024
+_LENGTH = pa.int64()
+_WIDE_WORK = Semaphore()
 
 
 class ResultType(StrEnum):
@@ -44,6 +58,17 @@ class ResultType(StrEnum):
     UNION = "UNION_TYPE"
     NULL = "NULL_TYPE"
     USER_DEFINED = "USER_DEFINED_TYPE"
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values are text."""
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether values are bytes."""
+    plain = types.is_binary(kind) or types.is_large_binary(kind)
+    return plain or types.is_fixed_size_binary(kind) or types.is_binary_view(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +112,7 @@ class CellForm:
 
 
 NUMBERS_AS_TEXT = frozenset(
-    {
-        ResultType.BIGINT,
-        ResultType.DECIMAL,
-        ResultType.ARRAY,
-        ResultType.MAP,
-        ResultType.STRUCT,
-        ResultType.UNION,
-    }
+    ResultType(f"{name}_TYPE") for name in ("BIGINT", "DECIMAL", "ARRAY", "MAP", "STRUCT", "UNION")
 )
 """Types of columns whose integers of 64 bits, and decimals, are text with `big_numbers_as_text`: all of them."""
 
@@ -123,7 +141,7 @@ class Truncation:
 
     reason: TruncationReason
     limit_source: LimitSource | None = None
-    """None: not known, as for statements that were recorded by an earlier version."""
+    """None: not known, for statements that an earlier version recorded."""
 
     @property
     def by(self) -> str:
@@ -197,25 +215,18 @@ def decode(stream: bytes) -> pa.Table:
         return reader.read_all()
 
 
-MANY_COLUMNS = 500
-"""Of less the memory does not matter."""
+def begin_wide_work(*, wait_s: float = 10.0) -> Callable[[], None]:
+    """Wait, at most so long, for earlier work on results of MANY_COLUMNS: one at a time, for its memory.
 
-_WAIT_S = 10.0
-_PLACE = Semaphore()
-
-
-def begin(*, wait_s: float = _WAIT_S) -> Callable[[], None]:
-    """Wait for earlier work, at most so long; call the answer once the work has ended. Further calls do nothing."""
-    held = [_PLACE] if _PLACE.acquire(timeout=wait_s) else []
+    Call the returned function once the work has ended. Further calls do nothing.
+    """
+    held = [_WIDE_WORK] if _WIDE_WORK.acquire(timeout=wait_s) else []
 
     def end() -> None:
         if held:
             held.pop().release()
 
     return end
-
-
-_PIECE_BYTES = 1024 * 1024
 
 
 def unpack_zstandard(packed: bytes, *, max_bytes: int) -> bytearray:
@@ -229,14 +240,6 @@ def unpack_zstandard(packed: bytes, *, max_bytes: int) -> bytearray:
     except (pa.ArrowException, OSError) as error:
         raise ValueError("The zstandard frames are broken.") from error
     return made
-
-
-MEMBER_BYTES = 8
-"""Of each member of a list, map or struct: at least this much, and besides the bytes of text, binary and lists."""
-STRUCT_BYTES = 32
-"""Of each struct, besides its members and the names of its fields."""
-
-_LENGTH = pa.int64()
 
 
 def has_nested(schema: pa.Schema) -> bool:
@@ -292,8 +295,18 @@ def value_sizes(array: pa.Array) -> pa.Array:
         return _same(kind.byte_width, len(array))
     if is_text(kind) or is_binary(kind):
         return _lengths(array)
+    if types.is_union(kind):
+        members = [value_sizes(array.field(number)).to_pylist() for number in range(kind.num_fields)]
+        sizes = dict(zip(kind.type_codes, members, strict=True))
+        return pa.array([sizes[code][place] for code, place in zip(*union_places(array), strict=True)], _LENGTH)
+    if types.is_struct(kind):
+        names = sum(len(field.name.encode(errors="replace")) for field in kind.fields)
+        members = [_member_sizes(array.field(number)) for number in range(kind.num_fields)]
+        return kernels.add(_sum(members, len(array)), STRUCT_BYTES + names)
+    if types.is_map(kind):
+        return _list_sizes(array, kernels.add(_member_sizes(array.keys), _member_sizes(array.items)))
     if types.is_nested(kind):
-        return _nested_sizes(array)
+        return _list_sizes(array, _member_sizes(array.values))
     return _same(1 if types.is_null(kind) else max(kind.bit_width // 8, 1), len(array))
 
 
@@ -308,19 +321,6 @@ def union_places(array: pa.UnionArray) -> tuple[list[int], list[int]]:
     return codes, places.to_pylist()
 
 
-def _nested_sizes(array: Any) -> pa.Array:
-    kind = array.type
-    if types.is_union(kind):
-        return _union_sizes(array)
-    if types.is_struct(kind):
-        names = sum(len(field.name.encode(errors="replace")) for field in kind.fields)
-        members = [_member_sizes(array.field(number)) for number in range(kind.num_fields)]
-        return kernels.add(_sum(members, len(array)), STRUCT_BYTES + names)
-    if types.is_map(kind):
-        return _list_sizes(array, kernels.add(_member_sizes(array.keys), _member_sizes(array.items)))
-    return _list_sizes(array, _member_sizes(array.values))
-
-
 def _member_sizes(array: pa.Array) -> pa.Array:
     sizes = value_sizes(array)
     if is_text(array.type) or is_binary(array.type) or _is_nested(array.type):
@@ -330,27 +330,17 @@ def _member_sizes(array: pa.Array) -> pa.Array:
 
 def _list_sizes(array: Any, items: pa.Array) -> pa.Array:
     """Sums of the sizes of the child's items, as `array` divides them into lists."""
-    ends_before = pa.concat_arrays([_same(0, 1), kernels.cumulative_sum(items)])
-    starts, ends = _bounds(array)
-    return kernels.subtract(ends_before.take(ends), ends_before.take(starts))
-
-
-def _bounds(array: Any) -> tuple[pa.Array, pa.Array]:
     kind = array.type
     if types.is_fixed_size_list(kind):
         places = range(array.offset, array.offset + len(array))
         starts = pa.array([place * kind.list_size for place in places], _LENGTH)
-        return starts, kernels.add(starts, kind.list_size)
-    if types.is_list_view(kind) or types.is_large_list_view(kind):
-        return array.offsets, kernels.add(array.offsets, array.sizes)
-    return array.offsets[:-1], array.offsets[1:]
-
-
-def _union_sizes(array: pa.UnionArray) -> pa.Array:
-    members = {code: value_sizes(array.field(number)) for number, code in enumerate(array.type.type_codes)}
-    sizes = {code: member.to_pylist() for code, member in members.items()}
-    places = zip(*union_places(array), strict=True)
-    return pa.array([sizes[code][place] for code, place in places], _LENGTH)
+        ends = kernels.add(starts, kind.list_size)
+    elif types.is_list_view(kind) or types.is_large_list_view(kind):
+        starts, ends = array.offsets, kernels.add(array.offsets, array.sizes)
+    else:
+        starts, ends = array.offsets[:-1], array.offsets[1:]
+    ends_before = pa.concat_arrays([_same(0, 1), kernels.cumulative_sum(items)])
+    return kernels.subtract(ends_before.take(ends), ends_before.take(starts))
 
 
 def _lengths(array: pa.Array) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The text parts of `multipart/form-data`, within limits (Security T6)."""
+"""Bodies of `multipart/form-data` within limits (Contract security T6): their text fields, or one file as a stream."""
 
 import asyncio
 import re
@@ -21,10 +21,20 @@ if TYPE_CHECKING:
 
 NO_LIMIT = 1 << 30
 """For the parser, which has limits per header line: here is one per part."""
+MAX_HEADER_BYTES = 16 * 1024
+_WINDOW_BYTES = 64 * 1024
+PIECE_BYTES = 1024 * 1024
+_KIB = 1024
+
+_KIND = re.compile(r"\s*form-data\s*", re.IGNORECASE)
+_PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^;\s"]*)\s*', re.DOTALL)
+_ESCAPED = re.compile(r'\\(["\\])')
+_ENCODED_WORDS = re.compile(r"=\?[^?\s]+\?[bq]\?[^?\s]*\?=(?:\s+=\?[^?\s]+\?[bq]\?[^?\s]*\?=)*", re.IGNORECASE)
+_CHARSETS = frozenset({"utf-8", "iso-8859-1"})
 
 
 class PartHeaders:
-    """Hears of the parser's finds, and keeps what says who the part is."""
+    """Callbacks of the parser for the headers of a part."""
 
     def __init__(self, max_bytes: int) -> None:
         self.disposition = b""
@@ -45,7 +55,6 @@ class PartHeaders:
         }
 
     def clear(self) -> None:
-        """Another part begins."""
         self.disposition, self._bytes = b"", 0
 
     def _begin(self) -> None:
@@ -71,27 +80,11 @@ class PartHeaders:
             raise PayloadTooLarge(f"The headers of a multipart part are above {self._max_bytes} bytes.")
 
 
-MAX_HEADER_BYTES = 16 * 1024
-_WINDOW_BYTES = 64 * 1024
-
-
 def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
     """Name and value of each part, in order. Raises InvalidParameter, PayloadTooLarge."""
     parts = _Parts(max_parts)
     try:
-        parser = MultipartParser(
-            boundary_of(content_type),
-            {
-                "on_part_begin": parts.begin,
-                **parts.headers.callbacks,
-                "on_headers_finished": parts.end_headers,
-                "on_part_data": parts.value,
-                "on_part_end": parts.end,
-                "on_end": parts.end_all,
-            },
-            max_header_count=NO_LIMIT,
-            max_header_size=NO_LIMIT,
-        )
+        parser = _parser(content_type, parts)
         for start in range(0, len(body), _WINDOW_BYTES):
             parser.write(body[start : start + _WINDOW_BYTES])
     except FormParserError:
@@ -102,7 +95,7 @@ def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[
 
 
 def boundary_of(content_type: str) -> bytes:
-    """What stands between the parts. Raises InvalidParameter when the content type does not say."""
+    """The boundary between the parts. Raises InvalidParameter when the content type has none."""
     try:
         boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     except UnicodeEncodeError:
@@ -112,8 +105,20 @@ def boundary_of(content_type: str) -> bytes:
     return boundary
 
 
+def _parser(content_type: str, parts: "_Parts | _StreamedParts") -> MultipartParser:
+    callbacks: MultipartCallbacks = {
+        "on_part_begin": parts.begin,
+        **parts.headers.callbacks,
+        "on_headers_finished": parts.end_headers,
+        "on_part_data": parts.value,
+        "on_part_end": parts.end,
+        "on_end": parts.end_all,
+    }
+    return MultipartParser(boundary_of(content_type), callbacks, max_header_count=NO_LIMIT, max_header_size=NO_LIMIT)
+
+
 class _Parts:
-    """Hears of the parser's finds, and keeps the parts."""
+    """Callbacks of the parser that keep all parts, which are text."""
 
     def __init__(self, max_parts: int) -> None:
         self.found: list[tuple[bytes, bytes]] = []
@@ -147,16 +152,9 @@ class _Parts:
         self.ended = True
 
 
-_KIND = re.compile(r"\s*form-data\s*", re.IGNORECASE)
-_PARAMETER = re.compile(r';\s*([^\s=;"]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^;\s"]*)\s*', re.DOTALL)
-_ESCAPED = re.compile(r'\\(["\\])')
-_ENCODED_WORDS = re.compile(r"=\?[^?\s]+\?[bq]\?[^?\s]*\?=(?:\s+=\?[^?\s]+\?[bq]\?[^?\s]*\?=)*", re.IGNORECASE)
-_CHARSETS = frozenset({"utf-8", "iso-8859-1"})
-
-
 @dataclass(frozen=True, slots=True)
 class PartNames:
-    """What a part is called. `file_name` is None for a text field."""
+    """The names of a part. `file_name` is None for a text field."""
 
     field: str
     file_name: str | None
@@ -170,7 +168,17 @@ def names_of_part(disposition: bytes) -> PartNames:
         raise InvalidParameter("The headers of a multipart part are not valid UTF-8.") from None
     if "name" not in parameters:
         raise InvalidParameter("A part of the multipart body has no name.")
-    return PartNames(parameters["name"], _file_name(parameters))
+    name = parameters.get("filename")
+    if "filename*" in parameters:
+        name = _extended(parameters["filename*"])
+    elif any(name.startswith("filename*") for name in parameters):
+        raise InvalidName("A file name in several pieces is not read.")
+    elif name and _ENCODED_WORDS.fullmatch(name):
+        try:
+            name = str(make_header(decode_header(name)))
+        except (MessageError, LookupError, ValueError):  # the client chooses among all codecs there are
+            raise InvalidName("The encoded file name does not parse.") from None
+    return PartNames(parameters["name"], name)
 
 
 def _parameters(disposition: str) -> Mapping[str, str]:
@@ -188,15 +196,6 @@ def _parameters(disposition: str) -> Mapping[str, str]:
     return found
 
 
-def _file_name(parameters: Mapping[str, str]) -> str | None:
-    if "filename*" in parameters:
-        return _extended(parameters["filename*"])
-    if any(name.startswith("filename*") for name in parameters):
-        raise InvalidName("A file name in several pieces is not read.")
-    name = parameters.get("filename")
-    return _encoded_words(name) if name and _ENCODED_WORDS.fullmatch(name) else name
-
-
 def _extended(value: str) -> str:
     """The text of `UTF-8'en'a%20b`."""
     charset, first, rest = value.partition("'")
@@ -209,20 +208,9 @@ def _extended(value: str) -> str:
         raise InvalidName("The extended file name does not parse.") from None
 
 
-def _encoded_words(value: str) -> str:
-    try:
-        return str(make_header(decode_header(value)))
-    except (MessageError, LookupError, ValueError):  # the client chooses among all codecs there are
-        raise InvalidName("The encoded file name does not parse.") from None
-
-
-PIECE_BYTES = 1024 * 1024
-_KIB = 1024
-
-
 @dataclass(frozen=True, slots=True)
 class MultipartLimits:
-    """What a body may ask of this process."""
+    """Limits of one body."""
 
     parts: int = 32
     header_bytes: int = 8 * _KIB
@@ -256,24 +244,12 @@ class MultipartStream:
     ) -> None:
         self._body = body
         self._limits = limits
-        self._parts = _MultipartStreamParts(limits, file_fields, leading_fields)
+        self._parts = _StreamedParts(limits, file_fields, leading_fields)
         self._waited_s = 0.0
         self._recent_bytes = 0
         self.bytes_read = 0
         try:
-            self._parser = MultipartParser(
-                boundary_of(content_type),
-                {
-                    "on_part_begin": self._parts.begin,
-                    **self._parts.headers.callbacks,
-                    "on_headers_finished": self._parts.end_headers,
-                    "on_part_data": self._parts.content,
-                    "on_part_end": self._parts.end,
-                    "on_end": self._parts.end_all,
-                },
-                max_header_count=NO_LIMIT,
-                max_header_size=NO_LIMIT,
-            )
+            self._parser = _parser(content_type, self._parts)
         except FormParserError:
             raise InvalidParameter("The boundary of the multipart body is too long.") from None
 
@@ -288,7 +264,7 @@ class MultipartStream:
         return self._parts.file_field
 
     async def file_name(self) -> str:
-        """Reads up to the file and tells its name, as the client wrote it.
+        """Reads up to the file and returns its name, as the client wrote it.
 
         Raises InvalidParameter, InvalidName, MissingParameter (no file), too_many_parts, PayloadTooLarge, BodyTooSlow,
         upload_aborted (the body ends early), and what `body` raises.
@@ -327,7 +303,7 @@ class MultipartStream:
         return True
 
     async def _next(self) -> bytes | None:
-        """Time counts only while we wait for the client: a slow store is not the client's fault."""
+        """Time counts only while the client is awaited, not while the store is slow."""
         clock = asyncio.get_running_loop().time
         started = clock()
         try:
@@ -346,8 +322,8 @@ class MultipartStream:
             raise upload_aborted("The multipart body ends before its last boundary.")
 
 
-class _MultipartStreamParts:
-    """Hears of the parser's finds."""
+class _StreamedParts:
+    """Callbacks of the parser that keep text fields, and the bytes of the file until they are taken."""
 
     def __init__(self, limits: MultipartLimits, file_fields: Collection[str], leading_fields: Collection[str]) -> None:
         self.fields: list[tuple[str, str]] = []
@@ -393,7 +369,7 @@ class _MultipartStreamParts:
         self.file_name = self._names.file_name
         self.file_field = self._names.field
 
-    def content(self, window: bytes, start: int, end: int) -> None:
+    def value(self, window: bytes, start: int, end: int) -> None:
         size = end - start
         self.content_bytes += size
         if self._names.file_name is not None:
@@ -406,13 +382,10 @@ class _MultipartStreamParts:
 
     def end(self) -> None:
         if self._names.file_name is None:
-            self.fields.append((self._names.field, self._text()))
+            try:
+                self.fields.append((self._names.field, self._value.decode()))
+            except UnicodeDecodeError:
+                raise InvalidParameter("A field of the multipart body is not valid UTF-8.") from None
 
     def end_all(self) -> None:
         self.ended = True
-
-    def _text(self) -> str:
-        try:
-            return self._value.decode()
-        except UnicodeDecodeError:
-            raise InvalidParameter("A field of the multipart body is not valid UTF-8.") from None

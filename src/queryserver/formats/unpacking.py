@@ -1,4 +1,4 @@
-"""gzip, bzip2 and snappy: files that are unpacked from their beginning, piece by piece.
+"""gzip, bzip2 and snappy, unpacked from the beginning of a file, piece by piece; and the part of it that is shown.
 
 Snappy comes in frames, in Hadoop's blocks or as one raw block; cramjam unpacks the blocks and compares check sums.
 """
@@ -18,6 +18,13 @@ from queryserver.errors.files import DecompressionFailed, DecompressionLimit
 OUTPUT_BYTES = 64 * 1024
 """Largest piece that an unpacker gives: what a bomb can make of memory at a time."""
 
+LOOK_BACK_BYTES = 4096
+"""How much before the requested part is kept: it shows whether a character is cut at its start."""
+LOOK_AHEAD_BYTES = 8
+"""How much behind it: the rest of a character, and whether the stream goes on."""
+START_BYTES = 4
+"""How much of the beginning of the stream is kept: a byte order mark."""
+
 _GZIP = b"\x1f\x8b"
 _BZ2 = b"BZh"
 _AVRO = b"Obj\x01"
@@ -30,6 +37,10 @@ FRAMED_START = b"\xff\x06\x00\x00sNaPpY"
 # A copy of three bytes stands for at most 64; a block can grow by a sixth and 32 bytes (snappy.h: MaxCompressedLength).
 _MOST_GROWTH = 22
 _MAX_LENGTH = 2**32 - 1
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_FORM_BYTES = 4096
+_HADOOP_NUMBER = struct.Struct(">I")
+_COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
 
 class Codec(StrEnum):
@@ -59,7 +70,7 @@ class Unpacker(Protocol):
 
 
 def head_bytes(name: str) -> int:
-    """How much of the beginning of a file `detect` looks at: raw snappy has no mark, so more of it must fit."""
+    """How much of the beginning of a file `detect` needs: raw snappy has no mark, so more of it must fit."""
     return 4096 if name.lower().endswith(_SNAPPY_NAMES) else 16
 
 
@@ -116,7 +127,7 @@ def is_raw_start(head: bytes, size_bytes: int) -> bool:
 def _step(head: bytes, place: int) -> tuple[int, int, int] | None:
     """One element: its bytes, the bytes that it makes, how far back it copies from (0: a literal).
 
-    A copy from nowhere is -1. None where the head ends before the element says all that.
+    A copy from nowhere is -1. None where the head ends before the end of the element.
     """
     if place >= len(head):
         return None
@@ -134,7 +145,7 @@ def _step(head: bytes, place: int) -> tuple[int, int, int] | None:
 
 
 def raw_length(block: bytes) -> tuple[int, int] | None:
-    """How long the data of a raw block are, and how many bytes tell it; None: this is no length."""
+    """How long the data of a raw block are, and how many bytes hold this length; None: this is no length."""
     length = 0
     for place, byte in enumerate(block[:5]):
         length |= (byte & 0x7F) << (7 * place)
@@ -152,12 +163,6 @@ def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
         return False
     preamble = raw_length(head[8:])
     return preamble is not None and 0 < preamble[0] <= whole and is_raw_start(head[8 : 8 + part], part)
-
-
-_GZIP_WINDOW = 16 + zlib.MAX_WBITS
-_FORM_BYTES = 4096
-_HADOOP_NUMBER = struct.Struct(">I")
-_COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
 
 def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | None:
@@ -182,7 +187,6 @@ class GzipUnpacker:
         self._members = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """What the next piece gives."""
         while piece:
             if not self._begun and self._members:
                 piece = piece.lstrip(b"\0")
@@ -198,7 +202,6 @@ class GzipUnpacker:
             self._members += 1
 
     def end(self) -> Iterator[bytes]:
-        """Nothing: all came at once. Raises DecompressionFailed within a member."""
         if self._begun or not self._members:
             raise DecompressionFailed("The gzip data end too early.")
         return iter(())
@@ -225,7 +228,6 @@ class Bz2Unpacker:
         self._streams = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """What the next piece gives."""
         while piece:
             self._begun = True
             yield from self._of_stream(piece)
@@ -237,7 +239,6 @@ class Bz2Unpacker:
             self._streams += 1
 
     def end(self) -> Iterator[bytes]:
-        """Nothing: all came at once. Raises DecompressionFailed within a stream."""
         if self._begun or not self._streams:
             raise DecompressionFailed("The bzip2 data end too early.")
         return iter(())
@@ -255,7 +256,7 @@ class Bz2Unpacker:
 
 
 class SnappyUnpacker:
-    """Finds out which of the forms it is by the first bytes. `size_bytes` is that of the file."""
+    """Detects the form by the first bytes. `size_bytes` is that of the file."""
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         self._size = size_bytes
@@ -265,7 +266,6 @@ class SnappyUnpacker:
         self._left_of_block = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """What the next piece gives."""
         self._waiting += piece
         if self._form is None:
             if len(self._waiting) < min(self._size, _FORM_BYTES):
@@ -282,7 +282,6 @@ class SnappyUnpacker:
                 raise DecompressionFailed("The file holds no snappy data.")
 
     def end(self) -> Iterator[bytes]:
-        """The data of a raw block. Raises DecompressionFailed when the file ends within a frame or block."""
         if self._form is SnappyForm.RAW:
             yield from _cut(_raw_block(bytes(self._waiting), self._limit))
         elif self._waiting or self._left_of_block or self._form is None:
@@ -297,7 +296,12 @@ class SnappyUnpacker:
             content = bytes(self._waiting[4 : 4 + length])
             del self._waiting[: 4 + length]
             if kind in {_COMPRESSED, _PLAIN}:
-                yield _frame(kind, content)
+                # The data of one chunk behind their check sum: at most 64 KiB.
+                chunk = FRAMED_START + bytes([kind]) + len(content).to_bytes(3, "little") + content
+                try:
+                    yield bytes(cramjam.snappy.decompress(chunk))
+                except cramjam.DecompressionError:
+                    raise DecompressionFailed("The snappy data are broken: a check sum is wrong.") from None
             elif kind < _FIRST_SKIPPABLE or (kind == _IDENTIFIER and content != FRAMED_START[4:]):
                 raise DecompressionFailed("The snappy data are broken.")
 
@@ -322,7 +326,7 @@ class SnappyUnpacker:
 
 
 def _raw_block(block: bytes, limit_bytes: int) -> bytes:
-    """The data of one raw block. Raises DecompressionFailed, DecompressionLimit (it says that it is longer)."""
+    """The data of one raw block. Raises DecompressionFailed, DecompressionLimit (by its own length)."""
     preamble = raw_length(block)
     if preamble is None:
         raise DecompressionFailed("The snappy data are broken.")
@@ -337,30 +341,13 @@ def _raw_block(block: bytes, limit_bytes: int) -> bytes:
         raise DecompressionFailed("The snappy data are broken.") from None
 
 
-def _frame(kind: int, content: bytes) -> bytes:
-    """The data of one chunk, behind their check sum: at most 64 KiB."""
-    chunk = FRAMED_START + bytes([kind]) + len(content).to_bytes(3, "little") + content
-    try:
-        return bytes(cramjam.snappy.decompress(chunk))
-    except cramjam.DecompressionError:
-        raise DecompressionFailed("The snappy data are broken: a check sum is wrong.") from None
-
-
 def _cut(content: bytes) -> Iterator[bytes]:
     for start in range(0, len(content), OUTPUT_BYTES):
         yield content[start : start + OUTPUT_BYTES]
 
 
-LOOK_BACK_BYTES = 4096
-"""How much before the asked part is kept: whether a character is cut at its start shows there."""
-LOOK_AHEAD_BYTES = 8
-"""How much behind it: the rest of a character, and whether the stream goes on."""
-START_BYTES = 4
-"""How much of the beginning of the stream is kept: a byte order mark."""
-
-
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class ByteExcerpt:
     """Bytes [offset, offset + length) of a stream, and what stands around them."""
 
     offset: int
@@ -370,21 +357,21 @@ class Excerpt:
     before: bytes
     """Up to LOOK_BACK_BYTES in front of the offset."""
     content: bytes
-    """The asked bytes, and up to LOOK_AHEAD_BYTES behind them."""
+    """The requested bytes, and up to LOOK_AHEAD_BYTES behind them."""
 
     @property
     def asked(self) -> bytes:
-        """The asked bytes; fewer at the end of the stream."""
+        """The requested bytes; fewer at the end of the stream."""
         return self.content[: self.length]
 
     @property
     def is_last(self) -> bool:
-        """Whether the stream ends with the asked bytes."""
+        """Whether the stream ends with the requested bytes."""
         return len(self.content) <= self.length
 
 
 class Window:
-    """Takes a stream piece by piece. Holds the asked bytes and little more, however long the stream is."""
+    """Takes a stream piece by piece. Holds the requested bytes and little more, however long the stream is."""
 
     def __init__(self, offset: int, length: int, limit_bytes: int) -> None:
         self._offset = offset
@@ -401,7 +388,7 @@ class Window:
         return self._passed >= self._offset + self._length + LOOK_AHEAD_BYTES
 
     def take(self, piece: bytes) -> None:
-        """The next bytes. Raises DecompressionLimit when the asked bytes lie behind the limit."""
+        """The next bytes. Raises DecompressionLimit when the requested bytes lie behind the limit."""
         if len(self._start) < START_BYTES:
             self._start = (self._start + piece[:START_BYTES])[:START_BYTES]
         skipped = min(max(self._offset - self._passed, 0), len(piece))
@@ -416,6 +403,6 @@ class Window:
                 f"Showing this part of the file would unpack more than {self._limit} bytes. Ask for an earlier part."
             )
 
-    def excerpt(self) -> Excerpt:
+    def excerpt(self) -> ByteExcerpt:
         """What was cut out."""
-        return Excerpt(self._offset, self._length, self._start, bytes(self._before), bytes(self._content))
+        return ByteExcerpt(self._offset, self._length, self._start, bytes(self._before), bytes(self._content))

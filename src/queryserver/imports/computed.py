@@ -1,8 +1,8 @@
-"""What is computed of the beginning of a file, as the computation of a task: bytes in, JSON out."""
+"""Detection, preview and header of a text, computed in a worker process: the beginning of a file in, JSON out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from queryserver.errors.files import file_empty, record_too_long, separator_required, sheet_required
 from queryserver.formats.cell_types.classes import classify
@@ -20,10 +20,17 @@ from queryserver.formats.cell_types.header import (
     sample_width,
 )
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
-from queryserver.formats.delimited.detection import USUAL_SEPARATORS, Detected, delimiters_of, detect
 from queryserver.formats.delimited.encodings import Decoder, detect_encoding, encoding_of
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
-from queryserver.formats.file_kinds import FileKind, recognise, recognise_told
+from queryserver.formats.detection import (
+    USUAL_SEPARATORS,
+    Detected,
+    FileKind,
+    delimiters_of,
+    detect,
+    recognise,
+    recognise_given,
+)
 from queryserver.imports.model import (
     RECORD_TYPES,
     SAMPLE_BYTES,
@@ -37,19 +44,28 @@ from queryserver.imports.model import (
     FileType,
 )
 
-# Records are first looked at in steps of so many bytes: a few dozen of them are wanted.
+WORKBOOK = "workbook"
+"""The answer where the file may be a workbook."""
+MORE = "more"
+"""The answer where more of the file is needed."""
+
+CUT_FIELD_BYTES = 4 * 1024 * 1024 + 64 * 1024
+"""What of a file is read behind its sample: the longest field has 1 MiB characters of up to four bytes."""
+
+_FEED_BYTES = 1024 * 1024
 _STEP_BYTES = 64 * 1024
+"""The first records are read in steps of so many bytes: a few dozen of them are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How a caller says that a file is to be read."""
+    """How a file is to be read."""
 
     file_type: FileType
     sheet_name: str | None = None
     """Of a workbook, and only of one."""
     delimiters: Delimiters | None = None
-    """None: a workbook, or a text whose separator is not told."""
+    """None: a workbook, or a text whose separator is not given."""
     quote_char: str | None = None
     record_separator: str | None = None
     """As they came, where `delimiters` is None."""
@@ -57,6 +73,11 @@ class ReadingOptions:
     """None: detected."""
     formats: GivenFormats = NOT_GIVEN
     """Of the dates and numbers of a text."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the file is delimited text."""
+        return self.sheet_name is None and self.file_type not in RECORD_TYPES
 
     @classmethod
     def given(
@@ -85,12 +106,12 @@ class ReadingOptions:
         return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
 
     def require_separator(self) -> None:
-        """Raises separator_required: a delimited file whose separator is not told."""
+        """Raises separator_required: a delimited file whose separator is not given."""
         if self.file_type is FileType.DELIMITED and self.delimiters is None:
             raise separator_required("Field separator is required for delimited files.")
 
     def completed(self, detected: Delimiters) -> Delimiters:
-        """The delimiters, with those that were detected for what the caller does not say. Raises InvalidParameter."""
+        """The delimiters, with the detected ones for those that are not given. Raises InvalidParameter."""
         if self.delimiters is not None:
             return self.delimiters
         quote = self.quote_char or detected.quote
@@ -107,20 +128,12 @@ class TextForm:
     """Then the text must be in it, but for a tenth."""
 
 
-class Sample(Protocol):
-    """What is told from the first records of a file."""
-
-    def feed(self, piece: bytes) -> bool:
-        """Take the next piece of the file; whether no more are needed. Raises record_too_long, too_many_columns."""
-        ...
-
-    def finish(self) -> None:
-        """The file has no more pieces. Raises as `feed`."""
-        ...
-
-
 class PreviewSample:
-    """Enough of a file for an Analysis: 10,000 records behind the header."""
+    """Enough of a file for an Analysis: 10,000 records behind the header.
+
+    `feed` returns whether no more pieces are needed; `finish`: the file has no more. Both raise record_too_long,
+    too_many_columns.
+    """
 
     def __init__(self, form: TextForm, *, has_header: bool, given: GivenFormats = NOT_GIVEN) -> None:
         self._form = form
@@ -148,17 +161,17 @@ class PreviewSample:
         if self._has_header and self._reader is not None:
             # Only a width that was guessed can turn out wrong.
             self._pieces.clear()
-        # One more than is looked at: it tells whether the file goes on.
         return self.is_full
 
     @property
     def is_full(self) -> bool:
         """Whether no more records are needed."""
-        return self._read > SAMPLE_RECORDS + self._has_header
-
-    @property
-    def _read(self) -> int:
-        return max(self._rows, len(self._first.records))
+        rows = 0
+        if self._blocks:
+            last = self._blocks[-1]
+            rows = last.first_record + last.columns.num_rows - 1
+        # One more than is analysed: it shows whether the file goes on.
+        return max(rows, len(self._first.records)) > SAMPLE_RECORDS + self._has_header
 
     def finish(self) -> None:
         self._is_whole = True
@@ -187,22 +200,12 @@ class PreviewSample:
                 given=self._given,
             )
         except WidthUncertain:
-            return self._of_records(self._all_records())
-
-    @property
-    def _rows(self) -> int:
-        if not self._blocks:
-            return 0
-        last = self._blocks[-1]
-        return last.first_record + last.columns.num_rows - 1
-
-    def _all_records(self) -> "_FirstRecords":
-        self._blocks.clear()
-        found = _FirstRecords(self._form)
-        is_full = any(found.take(piece, _are_too_many) for piece in self._pieces)
-        if self._is_whole and not is_full:
-            found.finish()
-        return found
+            self._blocks.clear()
+            found = _FirstRecords(self._form)
+            is_full = any(found.take(piece, _are_too_many) for piece in self._pieces)
+            if self._is_whole and not is_full:
+                found.finish()
+            return self._of_records(found)
 
     def _of_records(self, found: "_FirstRecords") -> Analysis:
         return analyse_records(
@@ -216,7 +219,7 @@ class PreviewSample:
 
 
 class HeaderSample:
-    """Enough of a file to tell whether its first record is a header: a hundred records with a value behind it."""
+    """Enough of a file to decide whether its first record is a header: a hundred records with a value behind it."""
 
     def __init__(self, form: TextForm) -> None:
         self._form = form
@@ -257,14 +260,13 @@ class _FirstRecords:
         self._reader = RecordReader(form.delimiters)
 
     def take(self, piece: bytes, is_enough: Callable[[Sequence[Cells]], bool]) -> bool:
-        """Read until there are enough; whether there are. Then what is left of the piece is not looked at."""
+        """Read until there are enough; whether there are. Then the rest of the piece is not read."""
         for start in range(0, len(piece), _STEP_BYTES):
             if self._read(self.decoder.decode(piece[start : start + _STEP_BYTES]), is_enough, final=False):
                 return True
         return False
 
     def finish(self) -> None:
-        """The file ends behind the last piece."""
         self._read(self.decoder.decode(b"", final=True), _are_too_many, final=True)
 
     def _read(self, text: str, is_enough: Callable[[Sequence[Cells]], bool], *, final: bool) -> bool:
@@ -282,16 +284,6 @@ def _are_too_many(records: Sequence[Cells]) -> bool:
 
 def _has_value(record: Cells) -> bool:
     return any(classify(cell) is not CellKind.NULL for cell in record)
-
-
-WORKBOOK = "workbook"
-MORE = "more"
-"""The answers where the file may be a workbook, and where more of the file is needed."""
-
-CUT_FIELD_BYTES = 4 * 1024 * 1024 + 64 * 1024
-"""What of a file is read behind its sample: the longest field has 1 MiB characters of up to four bytes."""
-
-_FEED_BYTES = 1024 * 1024
 
 
 def options_json(options: ReadingOptions) -> Mapping[str, Any]:
@@ -348,7 +340,11 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
 def analysis_of(answer: Mapping[str, Any]) -> Analysis:
     """What `preview` gives for a text."""
     return Analysis(
-        [PreviewColumn(one["name"], _type_of(one["type"]), one["format"]) for one in answer["columns"]],
+        [
+            PreviewColumn(one["name"], ColumnType(BaseType(of["base"]), of["precision"], of["scale"]), one["format"])
+            for one in answer["columns"]
+            for of in [one["type"]]
+        ],
         answer["rows"],
         [SampleWarning(Oddity(one["code"]), one["count"], one["rows"]) for one in answer["warnings"]],
         answer["has_header"],
@@ -371,7 +367,7 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     reading = _reading_of(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
-    if recognise_told(sample, is_whole=is_whole, encoding=reading.encoding) is not FileKind.TEXT:
+    if recognise_given(sample, is_whole=is_whole, encoding=reading.encoding) is not FileKind.TEXT:
         return None
     encoding = reading.encoding or detect_encoding(sample, is_whole=is_whole)
     delimiters = reading.delimiters
@@ -380,7 +376,7 @@ def _form_of(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     return TextForm(delimiters, encoding, is_encoding_given=reading.encoding is not None)
 
 
-def _is_fed(sample: Sample, options: Mapping[str, Any], head: bytes) -> bool:
+def _is_fed(sample: PreviewSample | HeaderSample, options: Mapping[str, Any], head: bytes) -> bool:
     end = min(len(head), SAMPLE_TEXT_BYTES)
     pieces: Sequence[bytes] = [head[start : min(start + _FEED_BYTES, end)] for start in range(0, end, _FEED_BYTES)]
     if any(sample.feed(piece) for piece in pieces):
@@ -413,7 +409,3 @@ def _reading_of(reading: Mapping[str, Any]) -> ReadingOptions:
         reading["encoding"],
         GivenFormats(**reading["formats"]),
     )
-
-
-def _type_of(told: Mapping[str, Any]) -> ColumnType:
-    return ColumnType(BaseType(told["base"]), told["precision"], told["scale"])

@@ -1,6 +1,6 @@
-"""Files on their way to tables: their kinds, how text is delimited, the types of cells and columns (Contract importer).
+"""Values of imports: limits, references to uploads, kinds of files, types of cells and columns (Contract importer).
 
-Cells are `str`, the text of the file. Two subclasses carry what the text alone does not tell:
+Cells are `str`, the text of the file. Two subclasses carry what the text alone does not show:
 `QuotedText` (a field that was quoted and is blank or says null) and `TypedText` (a cell of a workbook).
 """
 
@@ -17,19 +17,32 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import pyarrow as pa
 
+BLANKS = " \t\n\v\f\r"
+"""Ignored around a cell: the white space of ASCII. Around quotes only U+0020 is (Contract importer 8.2)."""
+
 MAX_COLUMNS = 2_000
 MAX_FIELD_CHARACTERS = 1024 * 1024
 MAX_RECORD_CHARACTERS = 16 * 1024 * 1024
 """Limits of delimited text (Contract importer 8.5)."""
 
 SAMPLE_BYTES = 256 * 1024
-"""What detection looks at (Contract importer 9)."""
+"""What detection reads (Contract importer 9)."""
 
 SAMPLE_RECORDS = 10_000
 SAMPLE_TEXT_BYTES = 8 * 1024 * 1024
-"""What types are told from: whichever ends first (Contract importer 7.4)."""
+"""What types are detected from: whichever ends first (Contract importer 7.4)."""
+
+MAX_NAME = 100
+"""Characters of the name in a reference to an upload."""
 
 PREVIEW_ROWS = 50
+"""The rows that a preview shows (Contract importer 7)."""
+
+_SECRET_BYTES = 32
+_FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
+_SEPARATORS = re.compile(r"[/\\]")
+_OTHER = re.compile(r"[^\w.-]")
+_NAMELESS = "file"
 
 
 class FileType(StrEnum):
@@ -83,7 +96,7 @@ class QuotedText(str):
 class TypedText(str):
     """A cell of a workbook as text (Contract importer 12.2), with the class that the workbook gives it.
 
-    Text cells are `TEXT` even if they look like a number; empty cells, errors and formulas without a value are `""`
+    Text cells are `TEXT` even if they read as a number; empty cells, errors and formulas without a value are `""`
     of class `NULL`.
     """
 
@@ -157,29 +170,21 @@ STRING = ColumnType(BaseType.STRING)
 NULL = ColumnType(BaseType.NULL)
 
 
-MAX_NAME = 100
-_SECRET_BYTES = 32
-_FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
-_SEPARATORS = re.compile(r"[/\\]")
-_OTHER = re.compile(r"[^\w.-]")
-_NAMELESS = "file"
-
-
 @dataclass(frozen=True, slots=True)
 class UploadReference:
-    """What a client hands back."""
+    """The reference to an upload that a client sends back."""
 
     secret: str = field(repr=False)
     name: str
 
     @classmethod
     def new(cls, client_name: str) -> Self:
-        """A reference that nobody can guess, of a file that its client calls so."""
+        """A reference that cannot be guessed, of a file with this name at its client."""
         return cls(secrets.token_urlsafe(_SECRET_BYTES), reminder_of(client_name))
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """None for anything that never was a reference."""
+        """None for a text that is no reference."""
         found = _FORM.fullmatch(text)
         return cls(*found.groups()) if found else None
 
@@ -281,7 +286,18 @@ TABLE_DIALECTS = ("postgresql", "mysql", "sqlite", "duckdb", "hive", "sparksql",
 REPLACING_DIALECTS = frozenset(TABLE_DIALECTS) - {"phoenix"}
 """Dialects that tables can be replaced in. Phoenix renames no tables."""
 
-# No file says what such a column would hold; or no column is meant to hold nothing.
+_WITH_PARAMETERS = re.compile(
+    r"(?P<name>[A-Z]+(?: [A-Z]+)*) ?(?:\( ?(?P<first>[0-9]{1,8}) ?(?:, ?(?P<second>[0-9]{1,8}) ?)?\))?", re.ASCII
+)
+_DECIMALS = frozenset({"DECIMAL", "NUMERIC", "DEC"})
+_TEXTS = frozenset({"VARCHAR", "CHARACTER VARYING"})
+_MICROSECOND_DIGITS = 6
+_WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
+_MICROSECONDS: Mapping[str, Sequence[str]] = {
+    "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
+}  # fmt: skip
+"""Types that may be written with the six digits of a second that every value keeps."""
+# No file can fill such a column; and no column is meant to hold nothing.
 _NEVER_CHOSEN = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
 # Where one name stands for several base types, a column that is given the name becomes this.
 _MEANT: Mapping[tuple[str, str], BaseType] = {
@@ -306,7 +322,7 @@ def chosen_base(name: str, dialect: str) -> BaseType | None:
     if (dialect, wanted) in _MEANT:
         return _MEANT[dialect, wanted]
     text_type = type_name(ColumnType(BaseType.STRING), dialect)
-    # Where a dialect has no such type, a column of text stands for it; and the lists know STRING beside VARCHAR.
+    # Where a dialect has no such type, a column of text stands for it; and the lists have STRING beside VARCHAR.
     if wanted in {text_type, "STRING"} and wanted in {text_type, *SQL_TYPES.get(dialect, ())}:
         return BaseType.STRING
     named = [base for base in _NAMES if base not in _NEVER_CHOSEN and type_name(ColumnType(base), dialect) == wanted]
@@ -343,19 +359,6 @@ def choosable_types(dialect: str) -> Sequence[str]:
     return sorted({*(names - decimals), "NUMERIC(p,s)", "VARCHAR(n)"})
 
 
-_WITH_PARAMETERS = re.compile(
-    r"(?P<name>[A-Z]+(?: [A-Z]+)*) ?(?:\( ?(?P<first>[0-9]{1,8}) ?(?:, ?(?P<second>[0-9]{1,8}) ?)?\))?", re.ASCII
-)
-_DECIMALS = frozenset({"DECIMAL", "NUMERIC", "DEC"})
-_TEXTS = frozenset({"VARCHAR", "CHARACTER VARYING"})
-_MICROSECOND_DIGITS = 6
-_WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
-_MICROSECONDS: Mapping[str, Sequence[str]] = {
-    "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
-}  # fmt: skip
-"""Types that may be written with the six digits of a second that every value keeps."""
-
-
 def declared_type(column: ColumnType, dialect: str) -> str:
     """The type of a column as CREATE TABLE writes it (Contract importer 12.4, 13)."""
     if column.base is BaseType.DURATION and dialect in {"hive", "sparksql"}:
@@ -370,16 +373,8 @@ def declared_type(column: ColumnType, dialect: str) -> str:
     return name
 
 
-# Names that Arrow knows its types by.
+# Arrow's names of types; of the others they are those of BaseType in lower case.
 _ARROW: Mapping[BaseType, str] = {
-    BaseType.INT8: "int8",
-    BaseType.INT16: "int16",
-    BaseType.INT32: "int32",
-    BaseType.INT64: "int64",
-    BaseType.UINT8: "uint8",
-    BaseType.UINT16: "uint16",
-    BaseType.UINT32: "uint32",
-    BaseType.UINT64: "uint64",
     BaseType.FLOAT32: "float",
     BaseType.FLOAT64: "double",
     BaseType.BOOLEAN: "bool",
@@ -387,16 +382,14 @@ _ARROW: Mapping[BaseType, str] = {
     BaseType.DATETIME: "timestamp[us]",
     BaseType.TIME: "time64[us]",
     BaseType.DURATION: "duration[us]",
-    BaseType.STRING: "string",
     BaseType.NULL: "string",
-    BaseType.BINARY: "binary",
 }
 
 
 def arrow_type(column: ColumnType) -> "pa.DataType":
-    """What the values of a column are on their way to an engine. Timestamps are UTC without a zone."""
+    """The Arrow type of the values of a column. Timestamps are UTC without a zone."""
     import pyarrow as pa  # noqa: PLC0415 the processes that read workbooks and Avro do without Arrow
 
     if column.base is BaseType.DECIMAL:
         return pa.decimal128(column.precision or 38, column.scale or 0)
-    return pa.type_for_alias(_ARROW[column.base])
+    return pa.type_for_alias(_ARROW.get(column.base) or column.base.lower())

@@ -1,4 +1,4 @@
-"""What an import does, as it is stored with its statement (Contract importer 13)."""
+"""The plan of an import, as it is stored with its statement, and the columns of its table (Contract importer 13)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.header import PreviewColumn
-from queryserver.formats.row_conversion import TargetColumn
-from queryserver.formats.value_formats import DateFormat, NumberFormat, UnknownFormat, value_format
+from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
+from queryserver.formats.conversion import TargetColumn
 from queryserver.imports.model import (
     MAX_COLUMNS,
     STRING,
@@ -30,8 +30,8 @@ from queryserver.imports.model import (
 _MAX_NAME_CHARACTERS = 255
 _MAX_PRECISION = 38
 _SHOWN_CHARACTERS = 100
-# Values of these types that a dialect has no type for are stored as the text that the file has.
 _KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
+"""Where a dialect has no type for such values, the text of the file is stored."""
 _TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
 _NUMBERS = frozenset(
     {
@@ -41,6 +41,8 @@ _NUMBERS = frozenset(
         BaseType.DECIMAL,
     }
 )
+_BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
+_SHOWN_COLUMNS = 100
 _MAX_LENGTH = 10_485_760
 _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
@@ -74,7 +76,7 @@ class ImportPlan:
     """One table to be made of one file. `max_bad_rows` None: no limit."""
 
     shown: str
-    """What people call the file."""
+    """The name of the file for people."""
     reading: FileReading
     columns: tuple[TargetColumn, ...]
     declared: tuple[str, ...]
@@ -84,7 +86,7 @@ class ImportPlan:
     append: bool = False
     max_bad_rows: int | None = 0
     replace: bool = False
-    """Whether a table of that name makes way for the new one."""
+    """Whether the new table replaces one of that name."""
 
     @property
     def target(self) -> TableName:
@@ -97,7 +99,7 @@ class ImportPlan:
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
     def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
-        """What a loader is told. The name of the staging table is of this import alone."""
+        """The parameters of a loader. No other import uses this name of the staging table."""
         columns = zip(self.columns, self.declared, strict=True)
         return TableLoad(
             target=self.target,
@@ -122,8 +124,8 @@ def read_plan(record: Mapping[str, Any]) -> ImportPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedColumn:
-    """A column as the caller wants it; what is None is as in the preview. `source`: position from 1, or a name."""
+class ColumnRequest:
+    """A column as the caller wants it; None: as in the preview. `source`: position from 1, or a name."""
 
     source: int | str
     name: str | None = None
@@ -135,15 +137,15 @@ class AskedColumn:
 
 
 def target_columns(
-    inferred: Sequence[PreviewColumn], asked: Sequence[AskedColumn] | None, dialect: str
+    inferred: Sequence[PreviewColumn], requests: Sequence[ColumnRequest] | None, dialect: str
 ) -> tuple[TargetColumn, ...]:
-    """The columns of the table, in the order asked for; None: all as inferred. Raises invalid_columns."""
-    if asked is None:
-        asked = [AskedColumn(position) for position in range(1, len(inferred) + 1)]
-    if not 1 <= len(asked) <= MAX_COLUMNS:
+    """The columns of the table, in the order of `requests`; None: all as inferred. Raises invalid_columns."""
+    if requests is None:
+        requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
+    if not 1 <= len(requests) <= MAX_COLUMNS:
         raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
-    columns = tuple(_column(inferred, one, dialect) for one in asked)
-    # Compared as the names of previews are told apart, which must do as they are.
+    columns = tuple(_column(inferred, one, dialect) for one in requests)
+    # Names that differ in case only are one name, as in previews.
     seen: set[str] = set()
     for column in columns:
         if (folded := column.name.lower()) in seen:
@@ -152,27 +154,35 @@ def target_columns(
     return columns
 
 
-def _column(inferred: Sequence[PreviewColumn], asked: AskedColumn, dialect: str) -> TargetColumn:
-    source = _source(inferred, asked.source)
-    name = inferred[source].name if asked.name is None else asked.name
+def _column(inferred: Sequence[PreviewColumn], request: ColumnRequest, dialect: str) -> TargetColumn:
+    source = _source(inferred, request.source)
+    name = inferred[source].name if request.name is None else request.name
     if not name.strip():
         raise invalid_columns("columns: a name is empty.")
     if "\0" in name or len(name) > _MAX_NAME_CHARACTERS:
         raise invalid_columns(f"columns: {_shown(name)} is no name of 1 to {_MAX_NAME_CHARACTERS} characters.")
     found = inferred[source]
-    type_ = found.type if asked.type is None else _chosen(found.type, asked, asked.type, dialect)
-    if type_.base in _TEXTS and asked.format is not None and asked.type is not None:
-        type_ = _kept_as_text(asked, asked.type, asked.format, dialect) or type_
+    type_ = found.type if request.type is None else _chosen(found.type, request, request.type, dialect)
+    if type_.base in _TEXTS and request.format is not None and request.type is not None:
+        type_ = _kept_as_text(request, request.type, request.format, dialect) or type_
     if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
         type_ = STRING
-    return TargetColumn(source, name, type_, asked.nullable, _format(found, asked.format, type_))
+    # Columns of text keep their cells as they are.
+    form = found.format if request.format is None else request.format
+    if type_.base in _TEXTS:
+        form = None
+    if form is not None and not _suits(form, type_):
+        if request.format is not None:
+            raise invalid_columns(f"columns: {_shown(form)} is no format of values of the type {type_.base.value}.")
+        form = None
+    return TargetColumn(source, name, type_, request.nullable, form)
 
 
-def _kept_as_text(asked: AskedColumn, name: str, form: str, dialect: str) -> ColumnType | None:
+def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) -> ColumnType | None:
     """The dates or decimals that a format makes of a column, where the dialect's name for them is that of text."""
     known = _known_format(form)
     if isinstance(known, NumberFormat):
-        found = None if asked.precision is None else _decimal(ColumnType(BaseType.DECIMAL), asked, name)
+        found = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
     else:
         found = ColumnType(BaseType.DATETIME if known.has_time else BaseType.DATE)
     return found if found is not None and type_name(found, dialect) == name.upper() else None
@@ -186,20 +196,8 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
         raise invalid_columns(f"columns: the format {_shown(text)} is not known: {error}.") from None
 
 
-def _format(inferred: PreviewColumn, asked: str | None, type_: ColumnType) -> str | None:
-    """The format of the cells of a column of this type; columns of text keep their cells as they are."""
-    if type_.base in _TEXTS:
-        return None
-    if asked is None:
-        # As in the preview, if it is a format of such values.
-        return inferred.format if inferred.format is not None and _suits(inferred.format, type_) else None
-    if not _suits(asked, type_):
-        raise invalid_columns(f"columns: {_shown(asked)} is no format of values of the type {type_.base.value}.")
-    return asked
-
-
 def _suits(text: str, type_: ColumnType) -> bool:
-    """Raises invalid_columns."""
+    """Whether it is a format of such values. Raises invalid_columns."""
     known = _known_format(text)
     if isinstance(known, NumberFormat):
         return type_.base in _NUMBERS
@@ -219,12 +217,13 @@ def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
     return source - 1
 
 
-def _chosen(inferred: ColumnType, asked: AskedColumn, name: str, dialect: str) -> ColumnType:
-    if " ".join(name.upper().split()) == type_name(inferred, dialect) and asked.precision in {None, inferred.precision}:
-        # What the preview says may be sent back: where a name stands for several types, it is the one that was found.
-        if asked.scale is None or inferred.base is not BaseType.DECIMAL:
+def _chosen(inferred: ColumnType, request: ColumnRequest, name: str, dialect: str) -> ColumnType:
+    is_inferred = " ".join(name.upper().split()) == type_name(inferred, dialect)
+    if is_inferred and request.precision in {None, inferred.precision}:
+        # The type of the preview may be sent back: where a name stands for several types, it is the one that was found.
+        if request.scale is None or inferred.base is not BaseType.DECIMAL:
             return inferred
-        return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, asked.scale), asked, name)
+        return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, request.scale), request, name)
     chosen = chosen_type(name, dialect)
     if chosen is None:
         valid = ", ".join(choosable_types(dialect))
@@ -233,14 +232,14 @@ def _chosen(inferred: ColumnType, asked: AskedColumn, name: str, dialect: str) -
         )
     if chosen.length is not None and not 1 <= chosen.length <= _MAX_LENGTH:
         raise invalid_columns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
-    return _decimal(chosen, asked, name) if chosen.base is BaseType.DECIMAL else chosen
+    return _decimal(chosen, request, name) if chosen.base is BaseType.DECIMAL else chosen
 
 
-def _decimal(chosen: ColumnType, asked: AskedColumn, name: str) -> ColumnType:
+def _decimal(chosen: ColumnType, request: ColumnRequest, name: str) -> ColumnType:
     precision, scale = chosen.precision, chosen.scale
     if precision is None:
-        precision, scale = asked.precision, 0 if asked.scale is None else asked.scale
-    elif asked.precision not in {None, precision} or asked.scale not in {None, scale}:
+        precision, scale = request.precision, 0 if request.scale is None else request.scale
+    elif request.precision not in {None, precision} or request.scale not in {None, scale}:
         raise invalid_columns(f"columns: {_shown(name)} has other digits than precision and scale say.")
     if precision is None or scale is None or not (1 <= precision <= _MAX_PRECISION and 0 <= scale <= precision):
         raise invalid_columns(
@@ -251,10 +250,6 @@ def _decimal(chosen: ColumnType, asked: AskedColumn, name: str) -> ColumnType:
 
 def _shown(text: str) -> str:
     return json.dumps(text[:_SHOWN_CHARACTERS], ensure_ascii=False)
-
-
-_BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
-_SHOWN_COLUMNS = 100
 
 
 def history_text(plan: ImportPlan, dialect: str) -> str:
@@ -269,14 +264,11 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
     target = ".".join(_quoted(name, dialect) for name in names)
     head = "CREATE TABLE IF NOT EXISTS" if plan.append else "CREATE TABLE"
     head = "CREATE OR REPLACE TABLE" if plan.replace else head
-    return f"-- Import of {_line(plan.shown)}\n{head} {target} (\n" + ",\n".join(columns) + more + "\n)"
+    # On one line, whatever ends lines and comments in any dialect.
+    shown = "".join(one if one.isprintable() else " " for one in plan.shown)
+    return f"-- Import of {shown}\n{head} {target} (\n" + ",\n".join(columns) + more + "\n)"
 
 
 def _quoted(name: str, dialect: str) -> str:
     mark = "`" if dialect in _BACKTICKS else '"'
     return mark + name.replace(mark, mark * 2) + mark
-
-
-def _line(text: str) -> str:
-    """On one line, whatever ends lines and comments in whichever dialect."""
-    return "".join(one if one.isprintable() else " " for one in text)

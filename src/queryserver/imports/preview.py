@@ -1,4 +1,7 @@
-"""Files as typed columns, and whether they have a header (Contract importer 5, 7)."""
+"""Previews, headers and detection of files, with their caches (Contract importer 4, 5, 7).
+
+How much is read and shown is set in `imports/model.py`: PREVIEW_ROWS, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping, Sequence
@@ -10,8 +13,7 @@ from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
-from queryserver.formats.delimited.detection import Detected
-from queryserver.formats.file_kinds import FileKind, recognise, recognise_told
+from queryserver.formats.detection import Detected, FileKind, recognise, recognise_given
 from queryserver.imports.computed import (
     CUT_FIELD_BYTES,
     MORE,
@@ -30,6 +32,207 @@ from queryserver.workbooks.reader import SheetRows, WorkbookReader
 
 T = TypeVar("T")
 
+_DETECTIONS_BYTES = 1024 * 1024
+_DETECTION_BYTES = 512
+_ANALYSES_BYTES = 16 * 1024 * 1024
+_HEADERS_BYTES = 1024 * 1024
+_HEADER_BYTES = 512
+_GROWTH = 4
+"""Each try reads so many times as much; a sample is read anew, which costs a third more at the worst."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sheets:
+    """A workbook: its worksheets in their order."""
+
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """A file that names its columns itself."""
+
+    type: FileType
+
+
+Found: TypeAlias = Detected | Sheets | Records
+
+
+class Detection:
+    """What files are. Answers about files that never change are kept."""
+
+    def __init__(self, workbooks: WorkbookReader, computing: Computing, places: FairPlaces) -> None:
+        self._workbooks = workbooks
+        self._computing = computing
+        self._places = places
+        self._kept: KeptAnswers[Found] = KeptAnswers(_detection_weight, max_bytes=_DETECTIONS_BYTES)
+
+    async def metadata(self, user_id: int, file: ImportFile) -> Found:
+        """How a text is delimited, the sheets of a workbook, or the type of a file of records.
+
+        Raises file_empty, UnsupportedFormat, file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
+        reading raises.
+        """
+        return await self._kept.get(file.fixed_identity, partial(self._metadata, user_id, file))
+
+    async def _metadata(self, user_id: int, file: ImportFile) -> Found:
+        async with self._places.place(user_id):
+            head, is_whole = await _beginning(file)
+            with _errors_of_files():
+                answer = await self._computing.run(user_id, Task.DETECT_FILE, {"is_whole": is_whole}, head)
+            if not isinstance(answer, str):
+                return detected_of(answer)
+            if answer != WORKBOOK:
+                return Records(FileType(answer))
+            async with file.on_disk() as path:
+                return Sheets(await self._workbooks.sheet_names(path))
+
+
+class Previews:
+    """What the beginning of a file shows. Answers about files that never change are kept.
+
+    Every call raises file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
+    record_too_long, FileTooComplex, TooManyRequests; of workbooks sheet_not_found, file_encrypted, FileCorrupt; and
+    what reading raises.
+    """
+
+    def __init__(
+        self, workbooks: WorkbookReader, computing: Computing, threads: FairThreads, places: FairPlaces
+    ) -> None:
+        self._workbooks = workbooks
+        self._computing = computing
+        self._threads = threads
+        self._analyses: KeptAnswers[Analysis] = KeptAnswers(_analysis_weight, max_bytes=_ANALYSES_BYTES)
+        self._headers: KeptAnswers[bool] = KeptAnswers(lambda _: _HEADER_BYTES, max_bytes=_HEADERS_BYTES)
+        self._places = places
+
+    async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
+        """The columns of a file with their types, and its first rows. Raises separator_required, too."""
+        options.require_separator()
+        key = _key(file, options, has_header)
+        return await self._analyses.get(key, partial(self._analysis, user_id, file, options, has_header))
+
+    async def has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
+        """Whether the first record names the columns. A separator that is not given is detected."""
+        return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
+
+    async def encoding(self, user_id: int, file: ImportFile) -> str:
+        """The encoding of a text, as its preview takes it."""
+        head, is_whole = await _beginning(file)
+        with _errors_of_files():
+            return await self._computing.run(user_id, Task.DETECT_ENCODING, {"is_whole": is_whole}, head)
+
+    async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
+        async with self._places.place(user_id):
+            if options.file_type in RECORD_TYPES:
+                await self._require_records(user_id, file, options.file_type)
+                async with file.on_disk() as path:
+                    return analysis_of(await self._workbooks.record_preview(path, options.file_type))
+            if options.sheet_name is not None:
+                # One more than is analysed: it shows whether the sheet goes on.
+                sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
+                analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
+                return await self._threads.run(user_id, lambda _: analyse())
+            how = {"reading": options_json(options), "has_header": has_header}
+            return analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
+
+    async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
+        async with self._places.place(user_id):
+            if options.file_type in RECORD_TYPES:
+                await self._require_records(user_id, file, options.file_type)
+                return True
+            if options.sheet_name is not None:
+                # No row of a sheet is wholly empty, but its cells may be errors.
+                sheet = await self._sheet(user_id, file, options.sheet_name, 2 * COMPARED_RECORDS)
+                if not sheet.rows:
+                    raise file_empty("The worksheet is empty.")
+                return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
+            return await self._of_text(user_id, file, Task.HEADER, {"reading": options_json(options)})
+
+    async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
+        """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
+        if kind is FileType.NDJSON:
+            return
+        head, is_whole = await _beginning(file)
+        found = await self._threads.run(user_id, lambda _: recognise(head, is_whole=is_whole))
+        if found.name != kind.name:
+            raise format_mismatch(f"The file is not of the type {kind}.")
+
+    async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
+        head, is_whole = await _beginning(file)
+        found = await self._threads.run(user_id, lambda _: recognise_given(head, is_whole=is_whole))
+        if found is FileKind.TEXT:
+            raise format_mismatch("The file is text, not a workbook.")
+        async with file.on_disk() as path:
+            return await self._workbooks.first_rows(path, sheet_name, limit=limit)
+
+    async def _of_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
+        """What the task gives for as much of the file as it needs."""
+        async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
+            head = bytearray(await _first_bytes(pieces))
+            is_last = False
+            while True:
+                is_whole = len(head) >= file.size_bytes
+                options = {**how, "is_whole": is_whole, "is_last": is_last}
+                with _errors_of_files():
+                    answer = await self._computing.run(user_id, task, options, bytes(head))
+                if answer == WORKBOOK:
+                    await self._refuse_workbook(file)
+                if answer != MORE:
+                    return answer
+                wanted = _GROWTH * len(head)
+                while (len(head) < wanted or wanted >= SAMPLE_TEXT_BYTES) and not is_last:
+                    piece = await anext(pieces, None)
+                    is_last = piece is None
+                    head += piece or b""
+
+    async def _refuse_workbook(self, file: ImportFile) -> NoReturn:
+        """Only a file that can be read as one is a workbook."""
+        async with file.on_disk() as path:
+            await self._workbooks.sheet_names(path)
+        raise format_mismatch("The file is a workbook.")
+
+
+async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
+    """The first SAMPLE_BYTES, or a little more, and whether they are the whole file."""
+    async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
+        head = await _first_bytes(pieces)
+    return head, file.size_bytes <= len(head)
+
+
+async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
+    """At least SAMPLE_BYTES, unless there are no more pieces."""
+    head = bytearray()
+    async for piece in pieces:
+        head += piece
+        if len(head) >= SAMPLE_BYTES:
+            break
+    return bytes(head)
+
+
+@contextmanager
+def _errors_of_files() -> Generator[None]:
+    """TooComplex inside means that the file is too complex. Raises FileTooComplex."""
+    try:
+        yield
+    except TooComplex as error:
+        raise FileTooComplex(f"The file could not be read: {error.message}") from None
+
+
+def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:
+    return None if file.fixed_identity is None else (file.fixed_identity, options, *more)
+
+
+def _detection_weight(answer: Found) -> int:
+    return _DETECTION_BYTES + (sum(len(name) + 64 for name in answer.names) if isinstance(answer, Sheets) else 0)
+
+
+def _analysis_weight(analysis: Analysis) -> int:
+    """Bytes, about: objects of text take some 60 bytes each, and up to four for a character."""
+    cells = sum(60 + 2 * len(cell) for row in analysis.rows for cell in row)
+    fields = sum(60 + 2 * len(name) for name in analysis.fields)
+    return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields
+
 
 @dataclass(slots=True)
 class _Turn:
@@ -38,9 +241,9 @@ class _Turn:
 
 
 class KeptAnswers(Generic[T]):
-    """At most `max_bytes` of answers; those that were asked for longest ago go first.
+    """At most `max_bytes` of answers; those used longest ago go first.
 
-    `weigh` says about how many bytes an answer takes; one of more than a quarter of all is not kept.
+    `weigh` gives about how many bytes an answer takes; one of more than a quarter of all is not kept.
     """
 
     def __init__(self, weigh: Callable[[T], int], *, max_bytes: int) -> None:
@@ -73,204 +276,3 @@ class KeptAnswers(Generic[T]):
             turn.callers -= 1
             if not turn.callers:
                 del self._turns[key]
-
-
-_KEPT_BYTES = 1024 * 1024
-_ANSWER_BYTES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Sheets:
-    """A workbook: its worksheets in their order."""
-
-    names: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """A file that names its columns itself."""
-
-    type: FileType
-
-
-Found: TypeAlias = Detected | Sheets | Records
-
-
-class Detection:
-    """Looks at files. Of those that never change, answers are kept."""
-
-    def __init__(self, workbooks: WorkbookReader, computing: Computing, places: FairPlaces) -> None:
-        self._workbooks = workbooks
-        self._computing = computing
-        self._places = places
-        self._kept: KeptAnswers[Found] = KeptAnswers(_weight, max_bytes=_KEPT_BYTES)
-
-    async def metadata(self, user_id: int, file: ImportFile) -> Found:
-        """How a text is delimited, the sheets of a workbook, or the type of a file of records.
-
-        Raises file_empty, UnsupportedFormat, file_encrypted, FileCorrupt, FileTooComplex, TooManyRequests, and what
-        reading raises.
-        """
-        return await self._kept.get(file.fixed_identity, partial(self._metadata, user_id, file))
-
-    async def _metadata(self, user_id: int, file: ImportFile) -> Found:
-        async with self._places.place(user_id):
-            return await self._looked_at(user_id, file)
-
-    async def _looked_at(self, user_id: int, file: ImportFile) -> Found:
-        async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
-            head = await first_bytes(pieces)
-        options = {"is_whole": file.size_bytes <= len(head)}
-        with of_a_file():
-            answer = await self._computing.run(user_id, Task.DETECT_FILE, options, head)
-        if not isinstance(answer, str):
-            return detected_of(answer)
-        if answer != WORKBOOK:
-            return Records(FileType(answer))
-        async with file.on_disk() as path:
-            return Sheets(await self._workbooks.sheet_names(path))
-
-
-async def first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
-    """At least SAMPLE_BYTES, unless there are no more pieces."""
-    head = bytearray()
-    async for piece in pieces:
-        head += piece
-        if len(head) >= SAMPLE_BYTES:
-            break
-    return bytes(head)
-
-
-@contextmanager
-def of_a_file() -> Generator[None]:
-    """What is too complex in here is the file. Raises FileTooComplex."""
-    try:
-        yield
-    except TooComplex as error:
-        raise FileTooComplex(f"The file could not be read: {error.message}") from None
-
-
-def _weight(answer: Found) -> int:
-    return _ANSWER_BYTES + (sum(len(name) + 64 for name in answer.names) if isinstance(answer, Sheets) else 0)
-
-
-_PREVIEWING_KEPT_BYTES = 16 * 1024 * 1024
-_HEADERS_BYTES = 1024 * 1024
-_HEADER_BYTES = 512
-# Each time so many times as much of the file is tried; a sample is read anew, which costs a third more at the worst.
-_GROWTH = 4
-
-
-class Previews:
-    """Reads the beginning of files. Of those that never change, answers are kept.
-
-    Every call raises file_empty, format_mismatch, UnsupportedFormat, encoding_failed, too_many_columns,
-    record_too_long, FileTooComplex, TooManyRequests; of workbooks sheet_not_found, file_encrypted, FileCorrupt; and
-    what reading raises.
-    """
-
-    def __init__(
-        self, workbooks: WorkbookReader, computing: Computing, threads: FairThreads, places: FairPlaces
-    ) -> None:
-        self._workbooks = workbooks
-        self._computing = computing
-        self._threads = threads
-        self._analyses: KeptAnswers[Analysis] = KeptAnswers(_previewing_weight, max_bytes=_PREVIEWING_KEPT_BYTES)
-        self._headers: KeptAnswers[bool] = KeptAnswers(lambda _: _HEADER_BYTES, max_bytes=_HEADERS_BYTES)
-        self._places = places
-
-    async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
-        """The columns of a file with their types, and its first rows. Raises separator_required, too."""
-        options.require_separator()
-        key = _key(file, options, has_header)
-        return await self._analyses.get(key, partial(self._analysis, user_id, file, options, has_header))
-
-    async def has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
-        """Whether the first record names the columns. A separator that is not told is detected."""
-        return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
-
-    async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
-        async with self._places.place(user_id):
-            if options.file_type in RECORD_TYPES:
-                await self._require_records(user_id, file, options.file_type)
-                async with file.on_disk() as path:
-                    return analysis_of(await self._workbooks.record_preview(path, options.file_type))
-            if options.sheet_name is not None:
-                # One more than is looked at: it tells whether the sheet goes on.
-                sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
-                analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
-                return await self._threads.run(user_id, lambda _: analyse())
-            told = {"reading": options_json(options), "has_header": has_header}
-            return analysis_of(await self._of_text(user_id, file, Task.PREVIEW, told))
-
-    async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
-        async with self._places.place(user_id):
-            if options.file_type in RECORD_TYPES:
-                await self._require_records(user_id, file, options.file_type)
-                return True
-            if options.sheet_name is not None:
-                return await self._sheet_has_header(user_id, file, options.sheet_name)
-            return await self._of_text(user_id, file, Task.HEADER, {"reading": options_json(options)})
-
-    async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
-        """Raises format_mismatch for a file that begins otherwise; of JSON Lines only the reader can tell."""
-        if kind is FileType.NDJSON:
-            return
-        async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
-            head = await first_bytes(pieces)
-        recognised = partial(recognise, head, is_whole=file.size_bytes <= len(head))
-        if (await self._threads.run(user_id, lambda _: recognised())).name != kind.name:
-            raise format_mismatch(f"The file is not of the type {kind}.")
-
-    async def _sheet_has_header(self, user_id: int, file: ImportFile, sheet_name: str) -> bool:
-        # No row of a sheet is wholly empty, but its cells may be errors.
-        sheet = await self._sheet(user_id, file, sheet_name, 2 * COMPARED_RECORDS)
-        if not sheet.rows:
-            raise file_empty("The worksheet is empty.")
-        return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
-
-    async def _sheet(self, user_id: int, file: ImportFile, sheet_name: str, limit: int) -> SheetRows:
-        async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
-            head = await first_bytes(pieces)
-        recognised = partial(recognise_told, head, is_whole=file.size_bytes <= len(head))
-        if await self._threads.run(user_id, lambda _: recognised()) is FileKind.TEXT:
-            raise format_mismatch("The file is text, not a workbook.")
-        async with file.on_disk() as path:
-            return await self._workbooks.first_rows(path, sheet_name, limit=limit)
-
-    async def _of_text(self, user_id: int, file: ImportFile, task: Task, told: Mapping[str, Any]) -> Any:
-        """What the task gives for as much of the file as it needs."""
-        async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
-            head = bytearray(await first_bytes(pieces))
-            is_last = False
-            while True:
-                is_whole = len(head) >= file.size_bytes
-                options = {**told, "is_whole": is_whole, "is_last": is_last}
-                with of_a_file():
-                    answer = await self._computing.run(user_id, task, options, bytes(head))
-                if answer == WORKBOOK:
-                    await self._refuse_workbook(file)
-                if answer != MORE:
-                    return answer
-                wanted = _GROWTH * len(head)
-                while (len(head) < wanted or wanted >= SAMPLE_TEXT_BYTES) and not is_last:
-                    piece = await anext(pieces, None)
-                    is_last = piece is None
-                    head += piece or b""
-
-    async def _refuse_workbook(self, file: ImportFile) -> NoReturn:
-        """Only a file that can be read as one is a workbook."""
-        async with file.on_disk() as path:
-            await self._workbooks.sheet_names(path)
-        raise format_mismatch("The file is a workbook.")
-
-
-def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:
-    return None if file.fixed_identity is None else (file.fixed_identity, options, *more)
-
-
-def _previewing_weight(analysis: Analysis) -> int:
-    """Bytes, about: objects of text take some 60 bytes each, and up to four for a character."""
-    cells = sum(60 + 2 * len(cell) for row in analysis.rows for cell in row)
-    fields = sum(60 + 2 * len(name) for name in analysis.fields)
-    return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields

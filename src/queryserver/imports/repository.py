@@ -1,4 +1,4 @@
-"""Files in the upload area of the importer, and tables that imports must remove."""
+"""Records of files in the upload area, records of unfinished tables, and the janitor that drops such tables."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -10,11 +10,9 @@ from uuid import UUID
 import structlog
 
 from queryserver.connectors.engines import Connectors
-from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import LoadingEngine, TableName
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineError, EngineUnavailable
-from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadUsage
 from queryserver.platform.database import Database
@@ -22,8 +20,8 @@ from queryserver.statements.session_repository import CredentialBook
 
 
 @dataclass(frozen=True, slots=True)
-class ImportLeftover:
-    """A table, and whose session with which connector reaches it."""
+class UnfinishedTable:
+    """A table that an import has made and must remove unless it ends well, and the session that reaches it."""
 
     statement_id: UUID
     user_id: int
@@ -47,7 +45,7 @@ returning expires_at
 
 
 class DatabaseImportUploads:
-    """Records of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+    """`ImportUploadRecords` in the database of the service."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -58,7 +56,7 @@ class DatabaseImportUploads:
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         async with self._database.transaction() as connection:
-            # Counting and inserting are one step only for those who do it one after the other.
+            # Two uploads of one user must not both count before either is inserted.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
             return await connection.fetchval(
                 _ADD, new.user_id, new.digest, new.name, new.size_bytes, keep, most.files, most.size_bytes
@@ -101,30 +99,30 @@ class DatabaseImportUploads:
 
 
 _ABANDONED = """
-select statement_id, user_id, connector, database, "table" from import_leftovers as left_over
+select statement_id, user_id, connector, database, "table" from import_leftovers as unfinished
 where connector = any($1) and (claimed_until is null or claimed_until < now()) and not exists (
-    select from statements where id = left_over.statement_id and state in ('waiting', 'running')
+    select from statements where id = unfinished.statement_id and state in ('waiting', 'running')
 )
 order by made_at limit $2
 """
 
 
-class ImportLeftovers:
-    """Records of all imports, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
+class UnfinishedTables:
+    """Those of all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def made(self, leftover: ImportLeftover) -> None:
+    async def made(self, unfinished: UnfinishedTable) -> None:
         """Remember a table. Repeating it is harmless."""
         await self._database.execute(
             """insert into import_leftovers (statement_id, user_id, connector, database, "table")
             values ($1, $2, $3, $4, $5) on conflict do nothing""",
-            leftover.statement_id,
-            leftover.user_id,
-            leftover.connector,
-            leftover.table.database,
-            leftover.table.name,
+            unfinished.statement_id,
+            unfinished.user_id,
+            unfinished.connector,
+            unfinished.table.database,
+            unfinished.table.name,
         )
 
     async def settled(self, statement_id: UUID, table: TableName) -> None:
@@ -133,71 +131,72 @@ class ImportLeftovers:
             'delete from import_leftovers where statement_id = $1 and "table" = $2', statement_id, table.name
         )
 
-    async def abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[ImportLeftover]:
-        """Tables of imports that have ended, or whose record is gone, and that nobody is dropping."""
+    async def abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[UnfinishedTable]:
+        """Tables of imports that have ended, or whose record is gone, and that no process is dropping."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
         return [
-            ImportLeftover(
+            UnfinishedTable(
                 row["statement_id"], row["user_id"], row["connector"], TableName(row["database"], row["table"])
             )
             for row in rows
         ]
 
-    async def claim(self, leftover: ImportLeftover, *, lease: timedelta) -> bool:
-        """Be the only one to drop it for so long; False: it is settled, or somebody else's."""
+    async def claim(self, unfinished: UnfinishedTable, *, lease: timedelta) -> bool:
+        """Be the only process that may drop it for so long; False: it is settled, or claimed by another."""
         claimed = await self._database.execute(
             """update import_leftovers set claimed_until = now() + $3::interval
             where statement_id = $1 and "table" = $2 and (claimed_until is null or claimed_until < now())""",
-            leftover.statement_id,
-            leftover.table.name,
+            unfinished.statement_id,
+            unfinished.table.name,
             lease,
         )
         return claimed == 1
 
-    async def release(self, leftover: ImportLeftover) -> None:
+    async def release(self, unfinished: UnfinishedTable) -> None:
         """Give it back: it could not be dropped."""
         await self._database.execute(
             'update import_leftovers set claimed_until = null where statement_id = $1 and "table" = $2',
-            leftover.statement_id,
-            leftover.table.name,
+            unfinished.statement_id,
+            unfinished.table.name,
         )
 
 
 log = structlog.get_logger(__name__)
 
 _BATCH = 500
-_LOOK_EVERY_S = 30.0
+_SEARCH_EVERY_S = 30.0
 _LEASE = timedelta(minutes=2)
 _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 
 
-@dataclass(frozen=True, slots=True)
-class JanitorParts:
-    """What the janitor works with.
+class ImportJanitor:
+    """Drops unfinished tables. Each process searches for them; the one that claims a table drops it.
 
-    `may_hold` tells whether this process has, or can get hold of, the data of that name; `wanted` is set by whoever
-    finds that an import has lost its server.
+    `may_hold`: whether this process has, or can get hold of, the data of that name. `wanted` is set when an import has
+    lost its server.
     """
 
-    leftovers: ImportLeftovers
-    users: UserDirectory
-    connectors: Connectors
-    credentials: CredentialBook
-    may_hold: Callable[[str], Awaitable[bool]]
-    wanted: asyncio.Event
-
-
-class ImportJanitor:
-    """Each process looks; who claims a table drops it. One that cannot be dropped now is tried again later."""
-
-    def __init__(self, parts: JanitorParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        unfinished: UnfinishedTables,
+        users: UserDirectory,
+        connectors: Connectors,
+        credentials: CredentialBook,
+        may_hold: Callable[[str], Awaitable[bool]],
+        wanted: asyncio.Event,
+    ) -> None:
+        self._unfinished = unfinished
+        self._users = users
+        self._connectors = connectors
+        self._credentials = credentials
+        self._may_hold = may_hold
+        self._wanted = wanted
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Look at the beginning, twice a minute, and at once when it is wanted, while inside."""
-        self._parts.wanted.set()
-        keeper = asyncio.create_task(self._keep_looking(), name="import-janitor")
+        """While inside, search at the beginning, twice a minute, and at once when it is wanted."""
+        self._wanted.set()
+        keeper = asyncio.create_task(self._search_repeatedly(), name="import-janitor")
         try:
             yield
         finally:
@@ -205,52 +204,45 @@ class ImportJanitor:
             await asyncio.gather(keeper, return_exceptions=True)
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Drop what is left over; kind to number."""
-        found = await self._parts.leftovers.abandoned(await self._reachable(), limit=_BATCH)
-        if dry_run:
-            return {"tables of broken imports": len(found)}
-        return {"tables of broken imports": sum([await self._dropped(leftover) for leftover in found])}
+        """Drop unfinished tables; kind to number."""
+        held = [data for data in self._connectors.data_to_hold() if await self._may_hold(data)]
+        found = await self._unfinished.abandoned(list(self._connectors.runnable_by(held)), limit=_BATCH)
+        count = len(found) if dry_run else sum([await self._drop(table) for table in found])
+        return {"tables of broken imports": count}
 
-    async def _keep_looking(self) -> None:
+    async def _search_repeatedly(self) -> None:
         while True:
-            # Another process may have found out, and may not reach the data that this one holds.
+            # Another process may have found the table, and may not reach the data that this one holds.
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_EVERY_S):
-                    await self._parts.wanted.wait()
-            self._parts.wanted.clear()
+                async with asyncio.timeout(_SEARCH_EVERY_S):
+                    await self._wanted.wait()
+            self._wanted.clear()
             try:
                 await self.clean_up()
             except DatabaseUnavailable:
-                log.warning("left over tables not looked for: the database is out of reach")
-            except Exception:  # the outer wall of a task: the next look is not to blame
-                log.exception("look for left over tables failed")
+                log.warning("unfinished tables not searched: the database is out of reach")
+            except Exception:  # the outer wall of a task: the next search may succeed
+                log.exception("search for unfinished tables failed")
 
-    async def _reachable(self) -> list[str]:
-        held = [data for data in self._parts.connectors.data_to_hold() if await self._parts.may_hold(data)]
-        return list(self._parts.connectors.runnable_by(held))
-
-    async def _dropped(self, leftover: ImportLeftover) -> bool:
-        """Whether the table is gone."""
-        user = await self._parts.users.user(leftover.user_id)
-        connector = self._parts.connectors.find(leftover.connector)
-        if user is None or connector is None or not await self._parts.leftovers.claim(leftover, lease=_LEASE):
+    async def _drop(self, unfinished: UnfinishedTable) -> bool:
+        """Whether the table is gone. One that cannot be dropped now is tried again later."""
+        user = await self._users.user(unfinished.user_id)
+        connector = self._connectors.find(unfinished.connector)
+        if user is None or connector is None or not await self._unfinished.claim(unfinished, lease=_LEASE):
             return False
         try:
             async with asyncio.timeout(_DROP_WITHIN_S):
-                await self._drop(leftover, connector, user)
+                options = await self._credentials.options(user, connector)
+                async with self._connectors.using(connector) as engine:
+                    if not isinstance(engine, LoadingEngine):
+                        raise EngineUnavailable("The engine of this connector drops no tables.")
+                    async with engine.loader(user, options) as loader:
+                        await loader.drop(unfinished.table)
         except (EngineError, TimeoutError) as error:
             code = error.code if isinstance(error, EngineError) else "engine_timeout"
-            log.warning("left over table not dropped", connector=connector.key, code=code)
-            await self._parts.leftovers.release(leftover)
+            log.warning("unfinished table not dropped", connector=connector.key, code=code)
+            await self._unfinished.release(unfinished)
             return False
-        await self._parts.leftovers.settled(leftover.statement_id, leftover.table)
-        log.info("left over table dropped", connector=connector.key, operation_id=str(leftover.statement_id))
+        await self._unfinished.settled(unfinished.statement_id, unfinished.table)
+        log.info("unfinished table dropped", connector=connector.key, operation_id=str(unfinished.statement_id))
         return True
-
-    async def _drop(self, leftover: ImportLeftover, connector: Connector, user: User) -> None:
-        options = await self._parts.credentials.options(user, connector)
-        async with self._parts.connectors.using(connector) as engine:
-            if not isinstance(engine, LoadingEngine):
-                raise EngineUnavailable("The engine of this connector drops no tables.")
-            async with engine.loader(user, options) as loader:
-                await loader.drop(leftover.table)

@@ -282,12 +282,6 @@ def _addresses(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
-_POSTGRESQL_PORT = 5432
-
-
-_BROKER_PORT = 6379
-
-
 def address_rules(settings: Settings) -> AddressRules:
     """Where connectors, key servers and catalogues may be connected to."""
     desktop, policy = settings.desktop, settings.desktop.connector_policy

@@ -1,7 +1,7 @@
 """Cells of workbooks as text with a class, and the dates that numbers are (Contract importer 12.2).
 
 Dates, times and durations are numbers of days, in either of two calendars (ECMA-376 part 1, 18.17.4); the format of a
-number says which of them it shows (18.8.30 and 18.8.31).
+number decides which of them it shows (18.8.30 and 18.8.31).
 """
 
 import posixpath
@@ -27,6 +27,15 @@ from queryserver.imports.model import (
 )
 from queryserver.workbooks.packages import CompoundFile, Package
 
+MAX_ROWS = 1_048_576
+MAX_GRID_COLUMNS = 16_384
+"""What a sheet can have. How many may be in use is `MAX_COLUMNS`."""
+HEAD_ROWS = SAMPLE_RECORDS + 1
+HEAD_CELLS = 500_000
+
+Row = Mapping[int, TypedText]
+"""The cells of a row that are not empty, by their columns from 0 on."""
+
 EMPTY = TypedText("", CellKind.NULL)
 _TRUE, _FALSE = TypedText("true", CellKind.BOOLEAN), TypedText("false", CellKind.BOOLEAN)
 _EXACT = 2**53
@@ -35,7 +44,7 @@ _DAY_MS = 86_400_000
 _EPOCH_1900 = datetime(1899, 12, 30)  # noqa: DTZ001 cells have no zone
 _EPOCH_1904 = datetime(1904, 1, 1)  # noqa: DTZ001 as above
 _LEAP_DAY_1900 = 60
-"""29 February 1900, which the first spreadsheets believed in. Serials before it lie one day later than they say."""
+"""29 February 1900, which the first spreadsheets believed in. Earlier serials mean one day later."""
 
 _LAST_SERIAL_1900, _LAST_SERIAL_1904 = 2_958_466, 2_957_004
 """The first days that are not before 10000-01-01."""
@@ -51,7 +60,7 @@ class Temporal(Enum):
     TIMESTAMP = auto()
     DURATION = auto()
     MOMENT = auto()
-    """A date or a time or both: the format does not tell."""
+    """A date or a time or both: the format does not show which."""
 
 
 _BUILT_IN = (
@@ -79,6 +88,16 @@ _MINUTES = re.compile(r"h[^a-z]*m{1,2}(?!m)|(?<!m)m{1,2}[^a-z]*s", re.IGNORECASE
 
 _MAX_CODE_CHARACTERS = 1000
 """Spreadsheets allow 255."""
+
+_BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
+_FILEPASS = 0x002F
+_NUMBER, _RK, _MULRK, _FORMULA = 0x0203, 0x027E, 0x00BD, 0x0006
+_BIFF8 = 0x0600
+_WORKSHEET = 0
+
+_WORKBOOK, _RELATIONSHIPS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
+_MAX_CELL_BYTES = 16 * 1024 * 1024
+"""The text of one cell with its tags: 1,048,576 characters of up to six bytes, and as much again for its formula."""
 
 
 def serial_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText:
@@ -108,7 +127,7 @@ def text_cell(text: str) -> TypedText:
 def temporal_cell(serial: float, temporal: Temporal, *, is_1904: bool) -> TypedText | None:
     """The cell; None for numbers outside the calendar, which stay numbers.
 
-    Rounded to milliseconds, as spreadsheets show them: a double cannot tell 10:30:01 better than to a microsecond.
+    Rounded to milliseconds, as spreadsheets show them: a double holds 10:30:01 to a microsecond only.
     """
     if temporal is Temporal.DURATION:
         return duration_cell(serial) if abs(serial) < _LAST_SERIAL_1900 else None
@@ -173,12 +192,12 @@ def _clock(total_ms: int) -> str:
 
 
 def temporal_of_format(number: int, code: str | None) -> Temporal | None:
-    """What a format shows, by its number or, where the workbook defines it, by its code. None: a mere number."""
-    return temporal_of_code(code) if code is not None else _BUILT_IN.get(number)
+    """What a format shows, by its number or, where the workbook defines it, by its code. None: a mere number.
 
-
-def temporal_of_code(code: str) -> Temporal | None:
-    """What a format such as `[$-409]d. mmm yyyy;@` shows. Its first section counts."""
+    Of a code such as `[$-409]d. mmm yyyy;@` the first section counts.
+    """
+    if code is None:
+        return _BUILT_IN.get(number)
     plain = _NOT_SHOWN_AS_WRITTEN.sub("", code[:_MAX_CODE_CHARACTERS]).split(";")[0]
     if _ELAPSED.search(plain):
         return Temporal.DURATION
@@ -195,16 +214,6 @@ def temporal_of_code(code: str) -> Temporal | None:
     if has_date:
         return Temporal.DATE if any(letter in without_minutes for letter in "ymde") else None
     return Temporal.TIME if has_time else None
-
-
-MAX_ROWS = 1_048_576
-MAX_GRID_COLUMNS = 16_384
-"""What a sheet can have. How many may be in use is `MAX_COLUMNS`."""
-HEAD_ROWS = SAMPLE_RECORDS + 1
-HEAD_CELLS = 500_000
-
-Row = Mapping[int, TypedText]
-"""The cells of a row that are not empty, by their columns from 0 on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +234,14 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The rows from which the columns are told. `is_whole`: the sheet has no more."""
+    """The rows that decide which columns are in use. `is_whole`: the sheet has no more."""
 
     rows: Sequence[Row]
     is_whole: bool
 
 
 def read_head(rows: Iterator[Row]) -> Head:
-    """Takes the head from the stream, and looks for one row more."""
+    """Takes the head from the stream, and tries to read one row more."""
     head: list[Row] = []
     cells = characters = 0
     for row in rows:
@@ -270,17 +279,6 @@ def _check_width(width: int) -> None:
         raise FileTooComplex(f"The sheet has more than {MAX_COLUMNS:,} columns.")
 
 
-_BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
-_FILEPASS = 0x002F
-_NUMBER, _RK, _MULRK, _FORMULA = 0x0203, 0x027E, 0x00BD, 0x0006
-_BIFF8 = 0x0600
-_WORKSHEET = 0
-
-_WORKBOOK, _RELATIONSHIPS = "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
-_MAX_CELL_BYTES = 16 * 1024 * 1024
-"""The text of one cell with its tags: 1,048,576 characters of up to six bytes, and as much again for its formula."""
-
-
 class Stored(NamedTuple):
     """A cell with its place, from 0 on."""
 
@@ -298,7 +296,7 @@ class StoredSerials(Protocol):
 
 
 class RowByRow:
-    """Hands out the cells of `found` row by row. Rows are asked for in ascending order; a late cell is left out."""
+    """The cells of `found` row by row. Rows are read in ascending order; a late cell is left out."""
 
     def __init__(self, found: Iterator[Stored]) -> None:
         self._found = found
@@ -320,14 +318,24 @@ class XlsxSerials:
     def __init__(self, package: Package) -> None:
         """Raises FileCorrupt."""
         self._package = package
-        related = _related(package)
+        # Kind and part of each relationship by its id. The package has no part for what lies outside of it.
+        related = {
+            one.get("Id", ""): (
+                one.get("Type", "").rpartition("/")[2],
+                posixpath.normpath(posixpath.join("/xl", one.get("Target", ""))).lstrip("/"),
+            )
+            for one in _root(package, _RELATIONSHIPS).iterfind(".//{*}Relationship")
+        }
         workbook = _root(package, _WORKBOOK)
         self._is_1904 = any(
             one.get("date1904", "").strip().lower() in ("1", "true", "on")
             for one in workbook.iterfind(".//{*}workbookPr")
         )
         try:
-            sheets = [related[_relation(sheet)] for sheet in workbook.iterfind(".//{*}sheet")]
+            sheets = [
+                related[next((value for name, value in sheet.items() if name.endswith("}id")), "")]
+                for sheet in workbook.iterfind(".//{*}sheet")
+            ]
         except KeyError as error:
             raise FileCorrupt("The workbook names a sheet that it does not have.") from error
         self._sheets = [part for kind, part in sheets if kind == "worksheet"]
@@ -335,18 +343,25 @@ class XlsxSerials:
         self._temporals = {} if styles is None else _temporal_styles(_root(package, styles))
 
     def of_sheet(self, index: int) -> Iterator[Stored]:
-        """Those of a worksheet; sheets of other kinds do not count. Raises FileCorrupt, FileTooComplex."""
+        """Raises FileCorrupt, FileTooComplex."""
         if not self._temporals or index >= len(self._sheets):
             return
-        pattern = _cell_pattern(self._temporals)
+        # A cell of a number with one of the styles: style, letters of the column, number of the row, number.
+        pattern = re.compile(
+            rb'<c(?=[^<>]*\ss="(' + b"|".join(self._temporals) + rb')")(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")'
+            rb'(?![^<>]*\st="(?!n"))[^<>]*>(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)?<v>([^<>]{1,40})</v>'
+        )
         for segment in _whole_cells(self._package.pieces(self._sheets[index])):
             for style, letters, row, text in pattern.findall(segment):
                 try:
                     serial = float(text)
                 except ValueError:
                     continue
+                column = 0
+                for letter in letters:
+                    column = column * 26 + letter - 64
                 cell = serial_cell(serial, self._temporals[style], is_1904=self._is_1904)
-                yield Stored(int(row) - 1, _column_number(letters), cell)
+                yield Stored(int(row) - 1, column - 1, cell)
 
 
 def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -366,42 +381,11 @@ def _whole_cells(pieces: Iterator[bytes]) -> Iterator[bytes]:
     yield waiting
 
 
-def _cell_pattern(styles: Mapping[bytes, Temporal]) -> re.Pattern[bytes]:
-    """A cell of a number with one of the styles: style, letters of the column, number of the row, number."""
-    chosen = b"|".join(styles)
-    return re.compile(
-        rb'<c(?=[^<>]*\ss="(' + chosen + rb')")(?=[^<>]*\sr="([A-Z]{1,3})([0-9]{1,7})")(?![^<>]*\st="(?!n"))[^<>]*>'
-        rb"(?:<f[^<>]*/>|<f[^<>]*>[^<>]*</f>)?<v>([^<>]{1,40})</v>"
-    )
-
-
-def _column_number(letters: bytes) -> int:
-    number = 0
-    for letter in letters:
-        number = number * 26 + letter - 64
-    return number - 1
-
-
 def _root(package: Package, part: str) -> ET.Element:
     try:
         return ET.fromstring(b"".join(package.pieces(part)))  # noqa: S314 `check_parts` has refused document types
     except (ET.ParseError, LookupError, ValueError) as error:
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
-
-
-def _related(package: Package) -> dict[str, tuple[str, str]]:
-    """Kind and part of each relationship by its id. The package has no part for what lies outside of it."""
-    return {
-        one.get("Id", ""): (
-            one.get("Type", "").rpartition("/")[2],
-            posixpath.normpath(posixpath.join("/xl", one.get("Target", ""))).lstrip("/"),
-        )
-        for one in _root(package, _RELATIONSHIPS).iterfind(".//{*}Relationship")
-    }
-
-
-def _relation(sheet: ET.Element) -> str:
-    return next((value for name, value in sheet.items() if name.endswith("}id")), "")
 
 
 def _temporal_styles(styles: ET.Element) -> dict[bytes, Temporal]:
@@ -437,7 +421,6 @@ class XlsSerials:
         self._temporals = {index: shown for index, number in enumerate(self._formats) if (shown := temporals[number])}
 
     def of_sheet(self, index: int) -> Iterator[Stored]:
-        """Those of a worksheet; sheets of other kinds do not count."""
         if self._temporals and index < len(self._sheets):
             for row, column, style, serial in self._numbers(self._sheets[index]):
                 if (temporal := self._temporals.get(style)) is not None:

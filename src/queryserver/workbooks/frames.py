@@ -1,10 +1,10 @@
-"""What a worker writes to its standard output: frames of a kind, a length and JSON. Never objects of Python."""
+"""The pipe from a worker: frames of a kind, a length and JSON (never Python objects); and the limits of a worker."""
 
 import json
 import resource
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from queryserver.errors.files import record_too_long
 from queryserver.imports.model import CellKind, TypedText
@@ -14,12 +14,20 @@ if TYPE_CHECKING:
 
 
 HEAD = struct.Struct("<cL")
-_SAID = struct.Struct("<L")
+_STRANGE_BYTES = struct.Struct("<L")
 MAX_BYTES = 128 * 1024 * 1024
 """A row has up to 16 Mi characters (Contract importer 8.5), and a character takes up to six bytes in JSON."""
 
+MEMORY_BYTES = 1024**3
+SHOWN_MEMORY_BYTES = MEMORY_BYTES // 4
+"""For a file of which a part is shown: that holds a block of it, and a record."""
+TIME_S = 60
+RECORDS_TIME_S = 900
+"""For all rows of a file of records."""
+
 NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
 
+_OPEN_FILES = 32
 _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
 _PORTION_CHARACTERS = 256 * 1024
@@ -40,6 +48,8 @@ _LETTERS = {
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
 Rows = list[list[TypedText]]
+Strange = Sequence[tuple[int, str]]
+"""Rows that cannot be read, from 0 in their batch, and why."""
 
 
 def frame(kind: bytes, content: object) -> bytes:
@@ -74,96 +84,53 @@ def rows_frame(rows: Rows) -> bytes:
 
 def rows_of(body: bytes) -> Rows:
     """The rows of a frame. Raises ValueError for anything else."""
-    texts, letters = _json(body)
+    texts, letters = json.loads(body)
     return [
         [TypedText(text, _KINDS[letter]) for text, letter in zip(row, kinds, strict=True)]
         for row, kinds in zip(texts, letters, strict=True)
     ]
 
 
-def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Sequence[tuple[int, str]]) -> bytes:
+def batch_frame(kind: bytes, rows: "pa.RecordBatch", strange: Strange) -> bytes:
     """Rows as a stream of Arrow behind the JSON of those that are strange, whose length comes first.
 
     Raises record_too_long for more than a frame may have.
     """
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
-    said = json.dumps(strange).encode()
+    reasons = json.dumps(strange).encode()
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_batch(rows)
-    body = _SAID.pack(len(said)) + said + sink.getvalue().to_pybytes()
+    body = _STRANGE_BYTES.pack(len(reasons)) + reasons + sink.getvalue().to_pybytes()
     if len(body) > MAX_BYTES:
         raise record_too_long("A row of the file is too long.")
     return raw_frame(kind, body)
 
 
-def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Sequence[tuple[int, str]]]":
+def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Strange]":
     """The rows of a frame and those that are strange. Raises ValueError for anything else."""
     import pyarrow as pa  # noqa: PLC0415 workers of workbooks do without
 
-    (size,) = _SAID.unpack_from(body)
-    start = _SAID.size + size
-    strange = [(int(row), str(reason)) for row, reason in _json(body[_SAID.size : start])]
+    (size,) = _STRANGE_BYTES.unpack_from(body)
+    start = _STRANGE_BYTES.size + size
+    strange = [(int(row), str(reason)) for row, reason in json.loads(body[_STRANGE_BYTES.size : start])]
     batch = pa.ipc.open_stream(memoryview(body)[start:]).read_next_batch()
     # A worker may have become anything that its file made of it.
     batch.validate(full=True)
     return batch, strange
 
 
-def preview_of(body: bytes) -> Mapping[str, Any]:
-    """The preview of a frame, as parsed JSON."""
-    return _json(body)
-
-
-def names_of(body: bytes) -> Sequence[str]:
-    """The names of a frame."""
-    return [str(name) for name in _json(body)]
-
-
-def is_whole_of(body: bytes) -> bool:
-    """What the last frame says: whether there are no more rows."""
-    return bool(_json(body))
-
-
-def failure_of(body: bytes) -> tuple[str, str]:
-    """Code and message of a failure."""
-    code, message = _json(body)
-    return str(code), str(message)
-
-
-def _json(body: bytes) -> Any:
-    return json.loads(body)
-
-
-MEMORY_BYTES = 1024**3
-
-
-SHOWN_MEMORY_BYTES = MEMORY_BYTES // 4
-"""For a file of which a part is shown: that holds a block of it, and a record."""
-
-
-TIME_S = 60
-
-
-RECORDS_TIME_S = 900
-"""For all rows of a file of records."""
-
-
-_OPEN_FILES = 32
-
-
 def limit_this_process(time_s: int, memory_bytes: int) -> None:
     """From now on this process has so much memory and time, writes no file and leaves no core."""
-    _limit(resource.RLIMIT_AS, memory_bytes)
-    _limit(resource.RLIMIT_CPU, time_s)
-    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    _limit(resource.RLIMIT_FSIZE, 0)
-    _limit(resource.RLIMIT_CORE, 0)
-
-
-def _limit(kind: int, wanted: int) -> None:
-    """Lower the limit: a stricter one stays, for it cannot be raised."""
-    _, hard = resource.getrlimit(kind)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(kind, (allowed, allowed))
+    for kind, wanted in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CPU, time_s),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(kind)
+        # A stricter limit stays: it cannot be raised.
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (allowed, allowed))

@@ -1,7 +1,8 @@
-"""The zip file that a workbook is, read by its central directory (APPNOTE.TXT 4.3, 4.4; Contract importer 14.4).
+"""The containers of workbooks, and which kind of workbook a file is (Contract importer 14.4).
 
-Our own, for `zipfile` builds an object for each entry of a directory as large as the file, and unpacks without an end.
-Here the limits are checked before anything is unpacked, and no entry gives more bytes than its directory says.
+Zip files are read by their central directory (APPNOTE.TXT 4.3, 4.4), compound files by MS-CFB. `zipfile` is not used:
+it builds an object for each entry of a directory as large as the file, and unpacks without an end.
+Here the limits are checked before anything is unpacked, and no entry gives more bytes than the directory has for it.
 """
 
 import struct
@@ -35,8 +36,30 @@ _STORED, _DEFLATED = 0, 8
 _UNKNOWN_16, _UNKNOWN_32 = 0xFFFF, 0xFFFFFFFF
 
 
+MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+_MAX_DIRECTORY_ENTRIES = 10_000
+_HEADER_BYTES = 512
+_HEADER_TABLE_SECTORS = 109
+_ENTRY_BYTES = 128
+_SMALL_STREAM_BYTES = 4096
+_LAST_REGULAR = 0xFFFFFFFA
+_NO_STREAM = 0xFFFFFFFF
+_STORAGE_OR_STREAM, _ROOT = (1, 2), 5
+_SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
+
+
+class WorkbookKind(Enum):
+    """The four formats that people call Excel files. All are `excel` for clients."""
+
+    XLSX = "xlsx"
+    XLSB = "xlsb"
+    ODS = "ods"
+    XLS = "xls"
+
+
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PackageEntry:
     """One file in the package, as the directory describes it."""
 
     name: str
@@ -83,11 +106,11 @@ class Package:
             raise FileCorrupt("A part of the workbook is packed in an unknown way.")
         yield from _checked(entry, _unpacked(self._packed(entry), entry))
 
-    def _find(self, name: str) -> Entry | None:
+    def _find(self, name: str) -> PackageEntry | None:
         """Names of parts differ in more than case (ECMA-376 part 2, 6.2.2)."""
         return self._entries.get(name) or self._entries.get(self._names.get(name.lower(), ""))
 
-    def _packed(self, entry: Entry) -> Iterator[bytes]:
+    def _packed(self, entry: PackageEntry) -> Iterator[bytes]:
         self._file.seek(entry.offset)
         header = self._file.read(_LOCAL.size)
         if len(header) < _LOCAL.size or not header.startswith(b"PK\x03\x04"):
@@ -106,10 +129,10 @@ class Package:
 
 
 def check_parts(package: Package) -> None:
-    """Unpack every part that a reader may unpack, to see that none is larger than the directory says, and look at the
+    """Unpack every part that a reader may unpack, to see that none is larger than the directory says, and check the
     beginning of those in XML: a document type stands before the first element or nowhere.
 
-    Raises FileCorrupt, FileTooComplex, and FileEncrypted: OpenDocument says in its manifest what is encrypted.
+    Raises FileCorrupt, FileTooComplex, and FileEncrypted: the manifest of OpenDocument names what is encrypted.
     """
     for name in package.names():
         kind = name.lower().rpartition(".")[2]
@@ -121,10 +144,13 @@ def check_parts(package: Package) -> None:
 
 
 def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
+    def refuse(*_declaration: object) -> Never:
+        raise FileTooComplex("The workbook declares a document type or entities.")
+
     found: set[str] = set()
     parser = expat.ParserCreate()
     parser.StartElementHandler = lambda name, _: found.add(name.rpartition(":")[2])
-    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = _refuse
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
     fed = 0
     try:
         for piece in pieces:
@@ -138,15 +164,11 @@ def _check_xml(pieces: Iterator[bytes], *, is_manifest: bool) -> None:
         if not found:
             parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
-        # LookupError and ValueError: the part says an encoding that is unknown, or not for a stream.
+        # LookupError and ValueError: the part has an encoding that is unknown, or not for a stream.
         raise FileCorrupt("A part of the workbook is not well-formed.") from error
 
 
-def _refuse(*_declaration: object) -> Never:
-    raise FileTooComplex("The workbook declares a document type or entities.")
-
-
-def _unpacked(packed: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
+def _unpacked(packed: Iterator[bytes], entry: PackageEntry) -> Iterator[bytes]:
     if entry.method == _STORED:
         yield from packed
         return
@@ -166,8 +188,8 @@ def _unpacked(packed: Iterator[bytes], entry: Entry) -> Iterator[bytes]:
         raise FileCorrupt("A part of the workbook is damaged.") from error
 
 
-def _checked(entry: Entry, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """As many bytes as the directory says, and those that were packed: sizes in it may be lies."""
+def _checked(entry: PackageEntry, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """As many bytes as the directory has for the entry, with its check sum: the directory may be wrong."""
     size, crc = 0, 0
     for piece in pieces:
         size += len(piece)
@@ -180,7 +202,7 @@ def _checked(entry: Entry, pieces: Iterator[bytes]) -> Iterator[bytes]:
         raise FileCorrupt("A part of the workbook is damaged.")
 
 
-def _read_directory(file: BinaryIO) -> Iterator[Entry]:
+def _read_directory(file: BinaryIO) -> Iterator[PackageEntry]:
     offset, size, count, shift = _find_directory(file)
     if count > MAX_ENTRIES or size > _MAX_DIRECTORY_BYTES:
         raise FileTooComplex(f"The workbook has more than {MAX_ENTRIES:,} parts.")
@@ -202,12 +224,12 @@ def _read_directory(file: BinaryIO) -> Iterator[Entry]:
         raise FileCorrupt("The directory of the workbook is damaged.")
 
 
-def _entry(fields: tuple[int, ...], name: bytes, extra: bytes, shift: int) -> Entry:
+def _entry(fields: tuple[int, ...], name: bytes, extra: bytes, shift: int) -> PackageEntry:
     packed, unpacked, offset = fields[8], fields[9], fields[16]
     if _UNKNOWN_32 in (packed, unpacked, offset):
         unpacked, packed, offset = _sizes_64(extra, (unpacked, packed, offset))
     flags = fields[3]
-    return Entry(
+    return PackageEntry(
         name=name.decode("utf-8" if flags & 0x800 else "cp437", errors="replace"),
         is_encrypted=bool(flags & 1),
         method=fields[4],
@@ -268,22 +290,10 @@ def _directory_64(file: BinaryIO, end: int) -> tuple[int, int, int, int] | None:
     return place, count, size, offset
 
 
-MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-
-_MAX_DIRECTORY_ENTRIES = 10_000
-_HEADER_BYTES = 512
-_HEADER_TABLE_SECTORS = 109
-_ENTRY_BYTES = 128
-_SMALL_STREAM_BYTES = 4096
-_LAST_REGULAR = 0xFFFFFFFA
-_NO_STREAM = 0xFFFFFFFF
-_STORAGE_OR_STREAM, _ROOT = (1, 2), 5
-
-
 class CompoundFile:
     """What lies in the root of a compound file.
 
-    Chains may be circular in a file that somebody made for us, so nothing is followed further than it can be true.
+    Chains may be circular in a hostile file, so none is followed further than the file is long.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -305,7 +315,7 @@ class CompoundFile:
     def stream(self, name: str) -> bytes | None:
         """The content of a stream in the root, by its name in upper case.
 
-        None if there is none, or a small one: those lie elsewhere, and no workbook is as small.
+        None if there is none, or a small one: those are stored otherwise, and no workbook is as small.
         """
         entry = self._root().get(name)
         if entry is None:
@@ -322,7 +332,7 @@ class CompoundFile:
             raise FileCorrupt("The workbook has no directory.")
         found: dict[str, bytes] = {}
         seen = {_NO_STREAM}
-        waiting = [_child(entries[0])]
+        waiting: list[int] = list(struct.unpack_from("<L", entries[0], 76))
         while waiting:
             index = waiting.pop()
             if index in seen:
@@ -332,7 +342,9 @@ class CompoundFile:
                 raise FileCorrupt("The directory of the workbook is damaged.")
             entry = entries[index]
             if entry[66] in _STORAGE_OR_STREAM:
-                found[_name(entry).upper()] = entry
+                length = min(struct.unpack_from("<H", entry, 64)[0], 64)
+                name = entry[: max(length - 2, 0)].decode("utf-16-le", errors="replace")
+                found[name.upper()] = entry
             waiting += struct.unpack_from("<2L", entry, 68)
         return found
 
@@ -352,16 +364,11 @@ class CompoundFile:
             if number >= _LAST_REGULAR:
                 return
             yield self._sector(number)
-            number = self._next(number)
+            index, place = divmod(number, self._sector_bytes // 4)
+            if index >= len(self._table):
+                raise FileCorrupt("The workbook is damaged.")
+            number = struct.unpack("<L", self._read(self._offset(self._table[index]) + place * 4, 4))[0]
         raise FileCorrupt("The workbook is damaged: it goes round in circles.")
-
-    def _next(self, number: int) -> int:
-        per_sector = self._sector_bytes // 4
-        index = number // per_sector
-        if index >= len(self._table):
-            raise FileCorrupt("The workbook is damaged.")
-        place = self._offset(self._table[index]) + number % per_sector * 4
-        return struct.unpack("<L", self._read(place, 4))[0]
 
     def _table_sectors(self, header: bytes) -> Iterator[int]:
         """Where the table of sectors lies: 109 numbers in the header, the rest in a chain of its own."""
@@ -391,27 +398,6 @@ def _regular(numbers: tuple[int, ...] | list[int]) -> Iterator[int]:
     return (number for number in numbers if number < _LAST_REGULAR)
 
 
-def _child(entry: bytes) -> int:
-    return struct.unpack_from("<L", entry, 76)[0]
-
-
-def _name(entry: bytes) -> str:
-    length = min(struct.unpack_from("<H", entry, 64)[0], 64)
-    return entry[: max(length - 2, 0)].decode("utf-16-le", errors="replace")
-
-
-_SPREADSHEET = b"application/vnd.oasis.opendocument.spreadsheet"
-
-
-class WorkbookKind(Enum):
-    """The four formats that people call Excel files. All are `excel` for clients."""
-
-    XLSX = "xlsx"
-    XLSB = "xlsb"
-    ODS = "ods"
-    XLS = "xls"
-
-
 def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
     """The kind; None for what begins neither as a zip file nor as a compound file.
 
@@ -422,7 +408,14 @@ def recognise_workbook(file: BinaryIO) -> WorkbookKind | None:
     beginning = file.read(len(MAGIC))
     if beginning.startswith(b"PK\x03\x04"):
         return _kind_of_package(Package(file))
-    return _kind_of_compound_file(file) if beginning == MAGIC else None
+    if beginning != MAGIC:
+        return None
+    names = CompoundFile(file).root_names()
+    if "ENCRYPTEDPACKAGE" in names:
+        raise file_encrypted("The workbook has a password.")
+    if names.isdisjoint({"WORKBOOK", "BOOK"}):
+        raise UnsupportedFormat
+    return WorkbookKind.XLS
 
 
 def _kind_of_package(package: Package) -> WorkbookKind:
@@ -443,12 +436,3 @@ def _says_spreadsheet(package: Package) -> bool:
         return next(package.pieces("mimetype"), b"").startswith(_SPREADSHEET)
     except FileCorrupt:
         return False
-
-
-def _kind_of_compound_file(file: BinaryIO) -> WorkbookKind:
-    names = CompoundFile(file).root_names()
-    if "ENCRYPTEDPACKAGE" in names:
-        raise file_encrypted("The workbook has a password.")
-    if names.isdisjoint({"WORKBOOK", "BOOK"}):
-        raise UnsupportedFormat
-    return WorkbookKind.XLS

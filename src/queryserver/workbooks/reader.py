@@ -1,21 +1,19 @@
-"""Workbooks read by a process each, which ends with its answer: what a file did to it is gone then."""
+"""Workbooks and files of records, read by one worker process each: what a file does to it ends with its answer."""
 
 import asyncio
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Protocol, Self
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 import structlog
-from python_calamine import CalamineError, CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
 
 from queryserver.errors.base import QueryServerError, TooManyRequests
 from queryserver.errors.files import (
@@ -34,25 +32,6 @@ from queryserver.errors.files import (
     too_many_columns,
 )
 from queryserver.imports.model import FileType, TypedText
-from queryserver.workbooks.cells import (
-    EMPTY,
-    MAX_GRID_COLUMNS,
-    MAX_ROWS,
-    Head,
-    Row,
-    RowByRow,
-    StoredSerials,
-    XlsSerials,
-    XlsxSerials,
-    boolean_cell,
-    duration_cell,
-    iso_cell,
-    number_cell,
-    read_head,
-    text_cell,
-    time_cell,
-    timestamp_cell,
-)
 from queryserver.workbooks.frames import (
     BATCH,
     END,
@@ -66,14 +45,10 @@ from queryserver.workbooks.frames import (
     ROWS,
     TIME_S,
     Rows,
+    Strange,
     batch_of,
-    failure_of,
-    is_whole_of,
-    names_of,
-    preview_of,
     rows_of,
 )
-from queryserver.workbooks.packages import Package, WorkbookKind, check_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +68,7 @@ class RecordPortion:
     """
 
     rows: pa.RecordBatch
-    strange: Sequence[tuple[int, str]] = ()
+    strange: Strange = ()
 
 
 class WorkbookReader(Protocol):
@@ -141,7 +116,7 @@ _WAIT_FOR_PLACE_S = 60
 _LARGE_BYTES = 512 * 1024
 """Frames above this size are read in a thread: each MiB holds the loop for some 10 ms."""
 
-_TOLD = (
+_KNOWN_ERRORS = (
     CodecNotAvailable,
     DecompressionFailed,
     FileCorrupt,
@@ -153,7 +128,7 @@ _TOLD = (
     sheet_not_found,
     too_many_columns,
 )
-_WITH_MESSAGE = {kind.code: kind for kind in _TOLD}
+_WITH_MESSAGE = {kind.code: kind for kind in _KNOWN_ERRORS}
 _WITHOUT_MESSAGE = {kind().code: kind for kind in (UnsupportedFormat, import_file_not_found)}
 
 _Frame = tuple[bytes, bytes]
@@ -163,7 +138,7 @@ class ProcessWorkbooks:
     """The `WorkbookReader` and `AvroReader`: previews and readings of whole sheets, `processes` of each at a time."""
 
     def __init__(self, *, processes: int = 2) -> None:
-        self._looks = asyncio.Semaphore(processes)
+        self._previews = asyncio.Semaphore(processes)
         self._readings = asyncio.Semaphore(processes)
         self._running: set[asyncio.subprocess.Process] = set()
 
@@ -177,18 +152,18 @@ class ProcessWorkbooks:
             await _end(process)
 
     async def sheet_names(self, path: Path) -> Sequence[str]:
-        async with self._look(), aclosing(self._frames(path, None, None)) as frames:
+        async with self._preview_place(), aclosing(self._frames(path, None, None)) as frames:
             async for kind, body in frames:
                 if kind == NAMES:
-                    return names_of(body)
+                    return json.loads(body)
         raise _broken("names")
 
     async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
         rows: Rows = []
-        async with self._look(), aclosing(self._frames(path, sheet, limit)) as frames:
+        async with self._preview_place(), aclosing(self._frames(path, sheet, limit)) as frames:
             async for kind, body in frames:
                 if kind == END:
-                    return SheetRows(rows, is_whole_of(body))
+                    return SheetRows(rows, json.loads(body))
                 rows += await _decoded(body)
         raise _broken("rows")
 
@@ -201,10 +176,10 @@ class ProcessWorkbooks:
         raise _broken("rows")
 
     async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
-        async with self._look(), aclosing(self._frames(path, None, None, records=kind)) as frames:
+        async with self._preview_place(), aclosing(self._frames(path, None, None, records=kind)) as frames:
             async for found, body in frames:
                 if found == PREVIEW:
-                    return await asyncio.to_thread(preview_of, body)
+                    return await asyncio.to_thread(json.loads, body)
         raise _broken("preview")
 
     async def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
@@ -219,7 +194,7 @@ class ProcessWorkbooks:
         raise _broken("batches")
 
     async def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        async with self._look(), aclosing(self._frames(None, None, None, pieces=pieces)) as frames:
+        async with self._preview_place(), aclosing(self._frames(None, None, None, pieces=pieces)) as frames:
             async for kind, body in frames:
                 if kind == END:
                     return
@@ -227,16 +202,16 @@ class ProcessWorkbooks:
         raise _broken("lines")
 
     @asynccontextmanager
-    async def _look(self) -> AsyncGenerator[None]:
+    async def _preview_place(self) -> AsyncGenerator[None]:
         try:
             async with asyncio.timeout(_WAIT_FOR_PLACE_S):
-                await self._looks.acquire()
+                await self._previews.acquire()
         except TimeoutError:
             raise TooManyRequests("Too many workbooks are being read.") from None
         try:
             yield
         finally:
-            self._looks.release()
+            self._previews.release()
 
     async def _frames(
         self,
@@ -248,16 +223,11 @@ class ProcessWorkbooks:
         fields: Sequence[str] | None = None,
         pieces: AsyncIterator[bytes] | None = None,
     ) -> AsyncGenerator[_Frame]:
-        """What a worker answers. It is gone when this ends, however it ends. `pieces`: a file that has no path."""
-        asked = {
-            "path": None if path is None else str(path),
-            "sheet": sheet,
-            "limit": limit,
-            "records": records,
-            "fields": fields,
-        }
-        question = json.dumps(asked).encode() + b"\n"
-        # A file in pieces comes as fast as its store gives it.
+        """The answer of a worker, which is killed when this ends. `pieces`: a file that has no path."""
+        shown_path = None if path is None else str(path)
+        parameters = {"path": shown_path, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
+        question = json.dumps(parameters).encode() + b"\n"
+        # The store sets the speed of a file in pieces.
         time_s = TIME_S if fields is None and pieces is None else RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -284,7 +254,7 @@ class ProcessWorkbooks:
 async def _fed(
     process: asyncio.subprocess.Process, question: bytes, pieces: AsyncIterator[bytes] | None
 ) -> AsyncGenerator[None]:
-    """Meanwhile the worker gets its question and the file. What `pieces` raise is raised, not what follows from it."""
+    """Inside, the worker gets its question and the file. What `pieces` raise is raised, not what follows from it."""
     feeding = asyncio.create_task(_feed(process, question, pieces))
     try:
         yield
@@ -308,17 +278,17 @@ async def _feed(process: asyncio.subprocess.Process, question: bytes, pieces: As
                 await process.stdin.drain()
         is_whole = True
     except (BrokenPipeError, ConnectionResetError):
-        # The worker has ended, and its last frame tells why.
+        # The worker has ended, and its last frame holds the reason.
         is_whole = True
     finally:
         process.stdin.close()
-        # To the worker a part of a file may look like a whole one.
+        # The worker may take a part of a file for a whole one.
         if not is_whole and process.returncode is None:
             process.kill()
 
 
 async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> AsyncGenerator[_Frame]:
-    """Frames but for that of a failure, which is raised. What is waited for the worker counts, not for the caller."""
+    """Frames; that of a failure is raised. Time counts only while the worker is awaited, not the caller."""
     assert process.stdout is not None  # noqa: S101 it was started with pipes
     left_s = float(time_s)
     loop = asyncio.get_running_loop()
@@ -326,7 +296,10 @@ async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> Asy
         began = loop.time()
         try:
             async with asyncio.timeout(left_s):
-                kind, body = await _next_frame(process.stdout)
+                kind, size = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
+                if kind not in (NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES) or size > MAX_BYTES:
+                    raise _broken("frames")
+                body = await process.stdout.readexactly(size)
         except TimeoutError:
             raise FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
         except asyncio.IncompleteReadError:
@@ -337,21 +310,13 @@ async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> Asy
         yield kind, body
 
 
-async def _next_frame(output: asyncio.StreamReader) -> _Frame:
-    kind, size = HEAD.unpack(await output.readexactly(HEAD.size))
-    if kind not in (NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES) or size > MAX_BYTES:
-        raise _broken("frames")
-    return kind, await output.readexactly(size)
-
-
 async def _decoded(body: bytes) -> Rows:
     return rows_of(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(rows_of, body)
 
 
 async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
-    """Killed: by its limit of time, or because memory could not be had."""
     code = await process.wait()
-    if code < 0:
+    if code < 0:  # its limit of time, or no memory was left
         log.info("worker of a workbook was killed", signal=-code)
         return FileTooComplex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
@@ -359,7 +324,7 @@ async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
 
 
 def _failure(body: bytes) -> QueryServerError:
-    code, message = failure_of(body)
+    code, message = json.loads(body)
     if code in _WITHOUT_MESSAGE:
         return _WITHOUT_MESSAGE[code]()
     if code in _WITH_MESSAGE:
@@ -382,114 +347,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         while process.stdout is not None and await process.stdout.read(_LARGE_BYTES):
             pass
         await process.wait()
-
-
-_NO_CELLS: Mapping[int, TypedText] = {}
-
-
-class OpenWorkbook:
-    """One workbook. The file must stay open while it is read.
-
-    Merged areas need no care: only their first cell has a value. Formulas give the value that was stored with them.
-    """
-
-    def __init__(self, file: BinaryIO, kind: WorkbookKind) -> None:
-        """Raises FileCorrupt, file_encrypted, FileTooComplex."""
-        self._makers = _MAKERS_OF_ODS if kind is WorkbookKind.ODS else _MAKERS
-        if kind is not WorkbookKind.XLS:
-            package = Package(file)
-            package.check_limits()
-            check_parts(package)
-        self._serials = _serials(file, kind)
-        file.seek(0)
-        with _calamine_errors():
-            self._workbook = CalamineWorkbook.from_filelike(file)
-        if not self._workbook.sheets_metadata:
-            raise FileCorrupt("The workbook has no sheets.")
-        self._read: tuple[str, CalamineSheet] | None = None
-
-    def sheet_names(self) -> list[str]:
-        """Worksheets in their order, hidden ones included."""
-        return [sheet.name for sheet in self._workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet]
-
-    def head(self, sheet: str) -> Head:
-        """The first rows in use."""
-        return read_head(self.rows(sheet))
-
-    def rows(self, sheet: str) -> Iterator[Row]:
-        """All rows in use. Raises sheet_not_found."""
-        names = self.sheet_names()
-        if sheet not in names:
-            raise sheet_not_found(f"There is no sheet {sheet[:100]}.")
-        if self._read is None or self._read[0] != sheet:
-            with _calamine_errors():
-                self._read = sheet, self._workbook.get_sheet_by_name(sheet)
-        stored = None if self._serials is None else RowByRow(self._serials.of_sheet(names.index(sheet)))
-        return self._rows(self._read[1], stored)
-
-    def _rows(self, sheet: CalamineSheet, stored: RowByRow | None) -> Iterator[Row]:
-        """Rows come from the first of the sheet on, cells from the first column in use on."""
-        first_column = sheet.start[1] if sheet.start else 0
-        if sheet.end is not None and sheet.end[1] >= MAX_GRID_COLUMNS:
-            raise FileTooComplex(f"The sheet has more than {MAX_GRID_COLUMNS:,} columns.")
-        with _calamine_errors():
-            makers = self._makers
-            for number, values in enumerate(sheet.iter_rows()):
-                if number >= MAX_ROWS:
-                    raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")
-                known = stored.of_row(number) if stored else _NO_CELLS
-                row = {
-                    column: cell
-                    for column, value in enumerate(values, first_column)
-                    if value != "" and (cell := known[column] if column in known else makers[type(value)](value))
-                }
-                if row:
-                    yield row
-
-
-def _serials(file: BinaryIO, kind: WorkbookKind) -> StoredSerials | None:
-    match kind:
-        case WorkbookKind.XLS:
-            return XlsSerials(file)
-        case WorkbookKind.XLSX:
-            return XlsxSerials(Package(file))
-        case WorkbookKind.XLSB | WorkbookKind.ODS:
-            return None
-
-
-def _boolean_cell(value: bool) -> TypedText:
-    return boolean_cell(is_true=value)
-
-
-def _open_document_text(text: str) -> TypedText:
-    """Durations of a day and more come as they stand in the file."""
-    return (iso_cell(text) if text.startswith("PT") else None) or text_cell(text)
-
-
-_MAKERS: Mapping[type, Callable[[Any], TypedText]] = {
-    str: text_cell,
-    bool: _boolean_cell,
-    int: number_cell,
-    float: number_cell,
-    datetime: timestamp_cell,
-    date: lambda value: iso_cell(value.isoformat()) or EMPTY,
-    time: time_cell,
-    timedelta: lambda value: duration_cell(value / timedelta(days=1)),
-}
-"""What makes a cell of a value of calamine, for which empty cells and errors are empty texts."""
-_MAKERS_OF_ODS: Mapping[type, Callable[[Any], TypedText]] = {**_MAKERS, str: _open_document_text}
-
-
-@contextmanager
-def _calamine_errors() -> Generator[None]:
-    try:
-        yield
-    except PasswordError as error:
-        raise file_encrypted("The workbook has a password.") from error
-    except (CalamineError, OSError, ValueError, OverflowError) as error:
-        raise FileCorrupt("The workbook cannot be read.") from error
-    except BaseException as error:
-        # A panic of the library: its class is made at run time, and no Exception.
-        if type(error).__name__ == "PanicException":
-            raise FileCorrupt("The workbook cannot be read.") from error
-        raise

@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, whose columns have types, as batches (Contract importer 8a).
+"""Files of records (Contract importer 8a) as batches: Parquet and Arrow by their types, Avro and JSON Lines as text.
 
 Everything here blocks, and trusts the file no further than Arrow does: it is the work of a process with limits.
 """
@@ -8,7 +8,8 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from io import IOBase
-from typing import Any, BinaryIO, Self, cast
+from itertools import chain
+from typing import Any, BinaryIO, Self, TypeAlias, cast
 
 import pyarrow as pa
 from pyarrow import types
@@ -25,12 +26,12 @@ from queryserver.errors.files import (
     record_too_long,
     too_many_columns,
 )
+from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import Analysis, Oddity, PreviewColumn, SampleWarning, header_names
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import Column, ResultType, kernels
 from queryserver.formats.download.texts import texts
-from queryserver.formats.scalar_cells import kernels
-from queryserver.formats.unpacking_records import AvroFile, open_parquet, parquet_parts
+from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.imports.model import (
     MAX_COLUMNS,
     MAX_RECORD_CHARACTERS,
@@ -57,6 +58,31 @@ _MICROSECONDS_OF_A_DAY = 86_400_000_000
 
 _BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
 _VIEWS = (types.is_binary_view, types.is_string_view, types.is_list_view, types.is_large_list_view)
+RESULT_TYPES = {BaseType.DECIMAL: ResultType.DECIMAL, BaseType.BOOLEAN: ResultType.BOOLEAN}
+_PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
+_MARK = b"\xef\xbb\xbf"
+_TIMES = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
+
+_AVRO = {
+    "boolean": BaseType.BOOLEAN,
+    "int": BaseType.INT32,
+    "long": BaseType.INT64,
+    "float": BaseType.FLOAT32,
+    "double": BaseType.FLOAT64,
+    "bytes": BaseType.BINARY,
+    "fixed": BaseType.BINARY,
+}
+_AVRO_LOGICAL = {
+    ("int", "date"): BaseType.DATE,
+    ("int", "time-millis"): BaseType.TIME,
+    ("long", "time-micros"): BaseType.TIME,
+    **{
+        ("long", f"{local}timestamp-{unit}"): BaseType.DATETIME
+        for local in ("", "local-")
+        for unit in ("millis", "micros", "nanos")
+    },
+}
+"""The logical types that `formats.avro` writes as such; it ignores all others."""
 _PLAIN = {
     pa.int8(): BaseType.INT8,
     pa.int16(): BaseType.INT16,
@@ -94,6 +120,10 @@ def column_type_of(kind: pa.DataType) -> ColumnType:
     return ColumnType(BaseType.DURATION) if types.is_duration(kind) else STRING
 
 
+Record: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = Sequence[str]
+
+
 @dataclass(frozen=True, slots=True)
 class RecordColumn:
     """A column, as the file names and types it."""
@@ -126,16 +156,12 @@ class ColumnarFile:
     def batches(self) -> Iterator[RecordBatch]:
         """Batches of some 1 MiB, of the types of `arrow_type`. Raises FileCorrupt."""
         for part in self._parts:
-            for rows in _portions(part):
+            # A few MiB at a time as far as the types show it, however large a batch the file has.
+            slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
+            for rows in chain.from_iterable(map(_halved, slices)):
                 arrays = [_settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
                 names = [str(place) for place in range(len(arrays))]
                 yield from map(RecordBatch, _halved(pa.RecordBatch.from_arrays(arrays, names=names)))
-
-
-def _portions(part: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows, a few MiB at a time as far as their types show it, however large a batch the file has."""
-    for start in range(0, part.num_rows, _ROWS_AT_ONCE):
-        yield from _halved(part.slice(start, _ROWS_AT_ONCE))
 
 
 def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -178,7 +204,7 @@ def arrow_file(file: BinaryIO) -> ColumnarFile:
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Arrow believes what a file says of its buffers. Raises ArrowInvalid."""
+    """Arrow trusts the sizes of buffers in a file. Raises ArrowInvalid."""
     batch.validate(full=True)
     return batch
 
@@ -222,16 +248,6 @@ def _texts(values: pa.Array) -> pa.StringArray:
     )
 
 
-RESULT_TYPES = {BaseType.DECIMAL: ResultType.DECIMAL, BaseType.BOOLEAN: ResultType.BOOLEAN}
-
-
-_PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
-_MARK = b"\xef\xbb\xbf"
-_TIMES = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
-
-Record = Mapping[str, Any]
-
-
 class _Fraction(float):
     """A number with a fraction or an exponent, and its text, which may have more digits than a double keeps."""
 
@@ -264,12 +280,8 @@ class LinesFile:
             if record is None:
                 strange.append((len(rows), "the line is no JSON object"))
             elif unknown := record.keys() - known:
-                strange.append(
-                    (
-                        len(rows),
-                        f"the record has a field {json.dumps(min(unknown))[:100]} that the first records have not",
-                    )
-                )
+                name = json.dumps(min(unknown))[:100]
+                strange.append((len(rows), f"the record has a field {name} that the first records have not"))
             rows.append(record if record is not None and record.keys() <= known else {})
             size += len(line)
             if len(rows) == _PORTION_ROWS or size >= _PORTION_CHARACTERS:
@@ -298,7 +310,7 @@ def record_of(line: bytes) -> Record | None:
 
 
 def cell_of(value: Any) -> TypedText:
-    """A value as a cell of its class. A text is a date or a time if it looks like one in the plain forms."""
+    """A value as a cell of its class. A text in a plain form of dates or times is a date or a time."""
     match value:
         case None:
             return TypedText("", CellKind.NULL)
@@ -350,44 +362,21 @@ def avro_file(file: BinaryIO) -> LinesFile:
         raise format_mismatch("The file is no avro file.")
     file.seek(0)
     records = AvroFile(file)
-    return LinesFile(map(_lines_checked, records.lines()), _avro_columns(records.schema))
-
-
-def _lines_checked(line: bytes) -> bytes:
-    if len(line) > MAX_RECORD_CHARACTERS:
-        raise record_too_long("A record of the file is too long.")
-    return line
-
-
-_AVRO = {
-    "boolean": BaseType.BOOLEAN,
-    "int": BaseType.INT32,
-    "long": BaseType.INT64,
-    "float": BaseType.FLOAT32,
-    "double": BaseType.FLOAT64,
-    "bytes": BaseType.BINARY,
-    "fixed": BaseType.BINARY,
-}
-_AVRO_LOGICAL = {
-    ("int", "date"): BaseType.DATE,
-    ("int", "time-millis"): BaseType.TIME,
-    ("long", "time-micros"): BaseType.TIME,
-    **{
-        ("long", f"{local}timestamp-{unit}"): BaseType.DATETIME
-        for local in ("", "local-")
-        for unit in ("millis", "micros", "nanos")
-    },
-}
-"""The logical types that `unpacking.avro` writes as such; it ignores all others."""
-
-
-def _avro_columns(declared: Any) -> Sequence[RecordColumn]:
+    declared = records.schema
     try:
         if declared["type"] != "record":
             raise UnsupportedFormat
-        return [RecordColumn(str(one["name"]), _avro_type(one["type"])) for one in declared["fields"]]
+        columns = [RecordColumn(str(one["name"]), _avro_type(one["type"])) for one in declared["fields"]]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise FileCorrupt("The avro schema is broken.") from None
+
+    def lines() -> Iterator[bytes]:
+        for line in records.lines():
+            if len(line) > MAX_RECORD_CHARACTERS:
+                raise record_too_long("A record of the file is too long.")
+            yield line
+
+    return LinesFile(lines(), columns)
 
 
 def _avro_type(declared: Any) -> ColumnType:
@@ -408,9 +397,6 @@ def _avro_type(declared: Any) -> ColumnType:
     if base := _AVRO_LOGICAL.get((kind, logical)):
         return ColumnType(base)
     return _avro_type(kind)
-
-
-Fields = Sequence[str]
 
 
 def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iterator[bytes]:

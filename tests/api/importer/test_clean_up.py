@@ -119,7 +119,7 @@ class TestPassingCopy:
     async def test_a_copy_is_there_as_long_as_the_block(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
-            async with api.services.importing.uploads.passing_copy(content()) as path:
+            async with api.services.importing.uploads.temporary_copy(content()) as path:
                 assert path.read_bytes() == CONTENT
                 assert path.parent == area(api)
                 assert not await is_found(api, ana, f"upload/{path.name[:43]}/a.csv")
@@ -133,9 +133,9 @@ class TestPassingCopy:
         async with small_importer() as api:
             uploads = api.services.importing.uploads
             with pytest.raises(KeyError):
-                async with uploads.passing_copy(broken()):
+                async with uploads.temporary_copy(broken()):
                     pass
             with pytest.raises(KeyError):
-                async with uploads.passing_copy(content()) as path:
+                async with uploads.temporary_copy(content()) as path:
                     raise KeyError(path)
             assert files_in(api) == []

@@ -8,7 +8,7 @@ from tests.api.importer.asking import guess, header, preview
 from tests.api.importer.conftest import refusal, uploaded
 from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
 from tests.unit.formats.cell_types.test_header import CASES
-from tests.unit.formats.delimited.test_detection import CASES as DETECTION_CASES
+from tests.unit.formats.test_detection import CASES as DETECTION_CASES
 
 TEXTS = [pytest.param(case[1], case[3], id=f"{case[0]}-{case[1]!r}") for case in CASES]
 

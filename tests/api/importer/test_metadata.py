@@ -7,7 +7,7 @@ from tests.api.driving import Caller
 from tests.api.importer.asking import guess
 from tests.api.importer.conftest import refusal, uploaded
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
-from tests.unit.formats.delimited.test_detection import CASES, D1, PNG
+from tests.unit.formats.test_detection import CASES, D1, PNG
 
 TEXTS = [pytest.param(*case[1:], id=case[0]) for case in CASES]
 

@@ -7,8 +7,8 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.importer.asking import asked_raw, guess, names, preview, shown, types
 from tests.api.importer.conftest import CONTENT, refusal, uploaded
-from tests.unit.formats.cell_types.test_columns import ROWS, expected
-from tests.unit.formats.delimited.test_detection import CASES
+from tests.unit.formats.cell_types.test_classes import ROWS, expected
+from tests.unit.formats.test_detection import CASES
 
 from queryserver.api.v1 import importer as preview_call
 from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES

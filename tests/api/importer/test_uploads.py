@@ -513,12 +513,11 @@ class TestExpiry:
         async with small_importer(upload_expiry_seconds=3600) as api:
             ana = await api.user("ana")
             file_path = await uploaded(ana)
-            uploads = api.services.importing.uploads
-            found = await uploads.find(await user_of(api, ana), file_path)
+            uploads, user = api.services.importing.uploads, await user_of(api, ana)
             await turn_clock(ana, timedelta(minutes=59))
-            await uploads.keep_alive(found.digest)
+            await uploads.find(user, file_path)
             await turn_clock(ana, timedelta(minutes=59))
             assert await is_found(api, ana, file_path)
             await turn_clock(ana, timedelta(minutes=61))
             with raises_code("file_not_found"):
-                await uploads.keep_alive(found.digest)
+                await uploads.find(user, file_path)

@@ -17,10 +17,9 @@ import pytest
 
 from queryserver.errors.base import InvalidRequest
 from queryserver.formats.cell_types.header import has_header
-from queryserver.formats.delimited.detection import detect
 from queryserver.formats.delimited.encodings import decoded
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.file_kinds import FileKind, recognise
+from queryserver.formats.detection import FileKind, detect, recognise
 from queryserver.imports.model import SAMPLE_BYTES
 
 LABELS = Path(__file__).parent / "delimited" / "corpus_labels.tsv"

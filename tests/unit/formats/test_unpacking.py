@@ -25,8 +25,9 @@ from queryserver.errors.files import (
     DecompressionLimit,
     FileTooComplex,
 )
+from queryserver.formats.avro import AvroFile
+from queryserver.formats.parquet import parquet_lines
 from queryserver.formats.unpacking import LOOK_BACK_BYTES, Codec, Unpacker, Window, detect, head_bytes, unpacker
-from queryserver.formats.unpacking_records import AvroFile, parquet_lines
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 AVRO = Path(__file__).parent / "avro"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from queryserver.errors.files import DecompressionFailed
-from queryserver.formats.unpacking_records import parquet_lines
+from queryserver.formats.parquet import parquet_lines
 
 HERE = Path(__file__).parent
 

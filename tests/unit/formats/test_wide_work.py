@@ -2,24 +2,24 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from queryserver.formats import columns as wide_work
+from queryserver.formats.columns import _WIDE_WORK, begin_wide_work  # pyright: ignore[reportPrivateUsage]
 
 
 def test_the_next_piece_begins_when_the_earlier_one_has_ended() -> None:
-    end = wide_work.begin()
+    end = begin_wide_work()
     with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(wide_work.begin)
+        following = thread.submit(begin_wide_work)
         assert not following.done()
         end()
         following.result(timeout=60)()
 
 
 def test_work_that_takes_long_is_not_waited_for() -> None:
-    first, second = wide_work.begin(), wide_work.begin(wait_s=0.01)
+    first, second = begin_wide_work(), begin_wide_work(wait_s=0.01)
     second()
     first()
     first()
-    third = wide_work.begin()
+    third = begin_wide_work()
     # Each end gave back what it had, and no more.
-    assert not wide_work._PLACE.acquire(blocking=False)
+    assert not _WIDE_WORK.acquire(blocking=False)
     third()

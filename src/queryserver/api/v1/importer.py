@@ -1,6 +1,5 @@
 """Files that become tables (Contract importer): upload, detection, preview, create_table."""
 
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -51,9 +50,9 @@ from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
 from queryserver.imports.computed import ReadingOptions
-from queryserver.imports.create_table import AskedTable
+from queryserver.imports.create_table import TableRequest
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
-from queryserver.imports.plans import AskedColumn
+from queryserver.imports.plans import ColumnRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
@@ -125,12 +124,12 @@ class StreamedImporterRoute(ImporterRoute):
         return Body(dict[str, Any]())
 
 
-def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters) -> AbstractAsyncContextManager[ImportFile]:
-    """The file of a GET call. Raises as `ImportSources.opened`."""
+async def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters) -> ImportFile:
+    """The file of a GET call. Raises as `ImportSources.find`."""
     # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
     remote = asked.import_type is Origin.REMOTE
     file_path = repaired(asked.file_path) if remote else asked.file_path
-    return call.services.importing.sources.opened(call.user, asked.import_type, file_path)
+    return await call.services.importing.sources.find(call.user, asked.import_type, file_path)
 
 
 def _reading(asked: HeaderParameters) -> ReadingOptions:
@@ -218,9 +217,8 @@ class DetectionRoute(ImporterRoute):
 async def guess_metadata(call: ImporterCall) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
     asked = await call.read(MetadataParameters)
-    async with _file(call, asked) as file:
-        detecting = call.services.importing.detection.metadata(call.user.id, file)
-        found = await while_connected(call.request, detecting)
+    file = await _file(call, asked)
+    found = await while_connected(call.request, call.services.importing.detection.metadata(call.user.id, file))
     if isinstance(found, Sheets):
         return answer(wire.ExcelMetadata(type="excel", sheet_names=list(found.names)))
     if isinstance(found, Records):
@@ -242,9 +240,9 @@ async def guess_header(call: ImporterCall) -> Response:
     """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
     asked = await call.read(HeaderParameters)
     reading = _reading(asked)
-    async with _file(call, asked) as file:
-        guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
-        return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))
+    file = await _file(call, asked)
+    guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
+    return answer(wire.HeaderGuess(has_header=await while_connected(call.request, guessing)))
 
 
 @router.operation("preview_file")
@@ -253,10 +251,9 @@ async def preview(call: ImporterCall) -> Response:
     asked = await call.read(PreviewParameters)
     reading, dialect, has_header = _reading(asked), _dialect(call, asked), _has_header(asked)
     reading.require_separator()
-    async with _file(call, asked) as file:
-        previews = call.services.importing.previews
-        analysing = previews.analysis(call.user.id, file, reading, has_header=has_header)
-        analysis = await while_connected(call.request, analysing)
+    file = await _file(call, asked)
+    analysing = call.services.importing.previews.analysis(call.user.id, file, reading, has_header=has_header)
+    analysis = await while_connected(call.request, analysing)
     sizes = [len(cell) for row in analysis.rows for cell in row]
     if len(sizes) <= _CELLS_AT_ONCE and sum(sizes) <= _CHARACTERS_AT_ONCE:
         return _preview(asked, dialect, analysis)
@@ -316,8 +313,8 @@ async def create_table(call: ImporterCall) -> Response:
     )
 
 
-def _table(asked: CreateTableRequest, key: str | None) -> AskedTable:
-    return AskedTable(
+def _table(asked: CreateTableRequest, key: str | None) -> TableRequest:
+    return TableRequest(
         origin=asked.import_type,
         file_path=asked.file_path,
         reading=_reading(asked),

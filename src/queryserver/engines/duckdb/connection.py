@@ -27,7 +27,7 @@ from queryserver.errors.statements import (
     SessionLost,
     StatementRejected,
 )
-from queryserver.formats.columns import MANY_COLUMNS, Column, begin
+from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.positions import place_within, position_of
 
@@ -415,7 +415,7 @@ def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Callable[[
         raise StatementRejected(
             f"Out of Memory Error: another result of more than {MANY_COLUMNS} columns is being read; try again later."
         )
-    held, end = [place], begin()
+    held, end = [place], begin_wide_work()
 
     def free() -> None:
         end()

@@ -16,8 +16,7 @@ from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, Mal
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
-from queryserver.formats.columns import ROW_CELLS, Column, ResultType
-from queryserver.formats.scalar_cells import kernels
+from queryserver.formats.columns import ROW_CELLS, Column, ResultType, kernels
 
 _MAX_DIGITS = 38
 

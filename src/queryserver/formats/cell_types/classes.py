@@ -1,4 +1,4 @@
-"""The class of one cell, told from its text (Contract importer 12.1).
+"""The class of a cell by its text (Contract importer 12.1), and the type of a column by its cells (12.4).
 
 The patterns are plain enough for Python's `re` and for RE2 to read them alike, so that cells that are classified one
 by one and whole columns of them cannot come out differently. Digits are 0-9 and nothing else; the calendar is in the
@@ -13,12 +13,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from queryserver.formats.scalar_cells import kernels
-from queryserver.imports.model import NULL as IMPORTING_NULL
-from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
-
-BLANKS = " \t\n\v\f\r"
-"""Ignored around a cell: the white space of ASCII. A no-break space belongs to the text."""
+from queryserver.formats.columns import kernels
+from queryserver.imports.model import BLANKS, STRING, BaseType, CellKind, ColumnType, QuotedText, TypedText
+from queryserver.imports.model import NULL as NULL_TYPE
 
 MAX_INTEGER_DIGITS = 38
 MAX_DOUBLE_DIGITS = 15
@@ -50,10 +47,10 @@ PATTERNS: Mapping[str, str] = MappingProxyType(
         "null_word": "[nN][uU][lL][lL]",
     }
 )
-"""What the whole of a trimmed cell looks like, by form; no cell has two forms."""
+"""Patterns of a whole trimmed cell, by form; no cell has two forms."""
 
 _FORM = re.compile("|".join(f"(?P<{form}>{pattern})" for form, pattern in PATTERNS.items()))
-# Most text is told apart by its first character alone.
+# The first character alone shows that most cells are text.
 _FIRST_CHARACTERS = frozenset("-+.0123456789tTfFnNiI\\")
 
 _INT32 = range(-(2**31), 2**31)
@@ -88,9 +85,8 @@ FACTS_OF_FORM: Mapping[str | None, CellFacts] = {
     "missing": NULL,
     "null_word": NULL,
 }
-"""Of the forms that need no closer look; None is text."""
+"""Of the forms whose cells are all alike; None is text."""
 _NUMBERS = frozenset({CellKind.INTEGER, CellKind.DECIMAL, CellKind.DOUBLE})
-_OF_KIND: Mapping[CellKind, CellFacts] = {kind: CellFacts(kind) for kind in CellKind}
 
 
 def classify(cell: str) -> CellKind:
@@ -99,20 +95,16 @@ def classify(cell: str) -> CellKind:
 
 
 def facts_of(cell: str) -> CellFacts:
-    """The class of a cell and what its number looks like."""
+    """The class of a cell and the form of its number."""
     text = cell.strip(BLANKS)
     if type(cell) is str:
         return facts_of_text(text)
     if isinstance(cell, TypedText):
-        return _facts_of_typed(text, cell.kind)
+        if cell.kind not in _NUMBERS:
+            return CellFacts(cell.kind)
+        read = facts_of_text(text)
+        return read._replace(kind=cell.kind) if read.kind in _NUMBERS else CellFacts(cell.kind)
     return facts_of_text(text, is_quoted=isinstance(cell, QuotedText))
-
-
-def _facts_of_typed(text: str, kind: CellKind) -> CellFacts:
-    if kind not in _NUMBERS:
-        return _OF_KIND[kind]
-    read = facts_of_text(text)
-    return read._replace(kind=kind) if read.kind in _NUMBERS else CellFacts(kind)
 
 
 def is_null_word(cell: str) -> bool:
@@ -233,13 +225,9 @@ class ColumnFacts:
 def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
     """The type of the column. `is_whole`: there are no cells but those counted."""
     if not facts.kinds:
-        return IMPORTING_NULL
-    if facts.kinds <= _NUMERIC:
-        return _number_type(facts, is_whole=is_whole)
-    return _ALONE.get(frozenset(facts.kinds), STRING)
-
-
-def _number_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
+        return NULL_TYPE
+    if not facts.kinds <= _NUMERIC:
+        return _ALONE.get(frozenset(facts.kinds), STRING)
     if not facts.kinds & _NUMBERS:
         return STRING
     if facts.kinds == {CellKind.INTEGER}:
@@ -262,7 +250,6 @@ _FEW = 24
 _PROBED, _REPEATING = 400, 40
 """A column with at most so many different cells among the first that are probed is reduced to its different cells."""
 
-_NULL_TEXTS = pa.array(["", "\\N"])
 _FIRST_DAY = -719_162
 """0001-01-01 in days since 1970-01-01; Arrow reads a year 0 as well."""
 _MICROSECONDS_OF_A_DAY = 86_400_000_000
@@ -282,8 +269,10 @@ def facts_of_array(cells: pa.StringArray) -> ColumnFacts:
     """The facts of a column of a Block: null cells are nulls, all others are taken as if they had been quoted."""
     facts = ColumnFacts()
     rest = cells.drop_null()
-    if _has_text(rest):
-        facts.add_facts(CellFacts(CellKind.TEXT))
+    # A few cells from all over the column may show already that it is text.
+    probes = (rest[place].as_py().strip(BLANKS) for place in range(0, len(rest), max(1, len(rest) // 8)))
+    if any(facts_of_text(text, is_quoted=True).kind is CellKind.TEXT for text in probes):
+        facts.add_facts(TEXT)
         return facts
     rest = kernels.ascii_trim_whitespace(rest)
     if len(rest) > _PROBED and len(kernels.unique(rest[:_PROBED])) <= _REPEATING:
@@ -299,13 +288,6 @@ def facts_of_array(cells: pa.StringArray) -> ColumnFacts:
     return facts
 
 
-def _has_text(cells: pa.StringArray) -> bool:
-    """Whether a few cells from all over the column tell already that it is text."""
-    step = max(1, len(cells) // 8)
-    probes = (cells[position].as_py().strip(BLANKS) for position in range(0, len(cells), step))
-    return any(facts_of_text(text, is_quoted=True).kind is CellKind.TEXT for text in probes)
-
-
 def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
     for text in kernels.unique(cells).to_pylist():
         if facts.is_text:
@@ -316,7 +298,7 @@ def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
 def _measure(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
     """Count the cells of a form; the others are left."""
     if form == "missing":
-        return cells.filter(kernels.invert(kernels.is_in(cells, value_set=_NULL_TEXTS)))
+        return cells.filter(kernels.invert(kernels.is_in(cells, value_set=pa.array(["", "\\N"]))))
     count_all = _COUNTED_AT_ONCE.get(form)
     if count_all is not None and count_all(facts, cells):
         return cells[:0]
@@ -400,12 +382,11 @@ def _count_dates(facts: ColumnFacts, cells: pa.StringArray) -> bool:
 def _count_timestamps(facts: ColumnFacts, cells: pa.StringArray) -> bool:
     """Of these lengths Arrow reads full seconds with a fraction, and full seconds with `Z`, and no other form."""
     length = kernels.min_max(kernels.binary_length(cells)).as_py()
-    if length["min"] == length["max"] == len("2024-01-15T10:30:00Z"):
-        zoned = pa.timestamp("us", "UTC")
-        return _count_read(facts, "timestamp", cells, zoned, pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
     if length["min"] < len("2024-01-15T10:30:00"):
         return False
-    return _count_read(facts, "timestamp", cells, pa.timestamp("us"), pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
+    is_zoned = length["min"] == length["max"] == len("2024-01-15T10:30:00Z")
+    kind = pa.timestamp("us", "UTC" if is_zoned else None)
+    return _count_read(facts, "timestamp", cells, kind, pa.int64(), _FIRST_DAY * _MICROSECONDS_OF_A_DAY)
 
 
 def _count_read(
@@ -428,4 +409,4 @@ _COUNTED_AT_ONCE: Mapping[str, Callable[[ColumnFacts, pa.StringArray], bool]] = 
     "date": _count_dates,
     "timestamp": _count_timestamps,
 }
-"""Count a column in a fraction of the time of the pattern. False: nothing is counted, and the pattern must tell."""
+"""Count a column in a fraction of the time of the pattern. False: nothing is counted, and the pattern decides."""

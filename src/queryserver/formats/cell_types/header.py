@@ -1,4 +1,4 @@
-"""Whether the first record of a file names its columns (Contract importer 11)."""
+"""Previews: whether the first record is a header (Contract importer 11), names of columns, types and warnings."""
 
 import re
 from collections import Counter
@@ -6,19 +6,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice, pairwise
-from typing import Protocol
 
 import pyarrow as pa
 
 from queryserver.errors.files import file_empty, record_too_long
-from queryserver.formats.cell_types.classes import BLANKS, ColumnFacts, classify, column_type, facts_of
+from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type, facts_of
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats, Measured, measured
-from queryserver.formats.scalar_cells import kernels
-from queryserver.imports.model import PREVIEW_ROWS, SAMPLE_RECORDS, BaseType, CellKind, Cells, ColumnType
+from queryserver.formats.columns import kernels
+from queryserver.formats.delimited.records import Block
+from queryserver.imports.model import BLANKS, PREVIEW_ROWS, SAMPLE_RECORDS, BaseType, CellKind, Cells, ColumnType
 
 COMPARED_RECORDS = 100
 """How many records with a value are compared with the first one."""
 
+FIRST_RECORDS = PREVIEW_ROWS + 1
+"""How many first records `analyse_blocks` takes: a header and what is shown."""
+MAX_NAME_CHARACTERS = 255
+REPLACEMENT = "\ufffd"
+
+_LISTED_RECORDS = 10
+_LINE_BREAKS = re.compile("[\\n\\v\\f\\r\x85\u2028\u2029]+")
 _WORDS = """
     id ids uuid guid key code name names first last middle full user username login email mail phone mobile fax address
     street city town state province region country county zip postal postcode lat lon lng latitude longitude date day
@@ -46,7 +53,12 @@ def has_header(records: Iterable[Cells]) -> bool:
     kinds = {classify(cell) for cell in header}
     if kinds <= {CellKind.NULL} or kinds - {CellKind.NULL, CellKind.TEXT, CellKind.INTEGER}:
         return False
-    data = list(islice((record for record in source if not _is_null_only(record)), COMPARED_RECORDS))
+    data = list(
+        islice(
+            (record for record in source if any(classify(cell) is not CellKind.NULL for cell in record)),
+            COMPARED_RECORDS,
+        )
+    )
     if CellKind.INTEGER in kinds and not (CellKind.TEXT in kinds and _names_years(header, data)):
         return False
     named = [cell.strip(BLANKS) for cell in header if classify(cell) is not CellKind.NULL]
@@ -69,7 +81,7 @@ def _names_years(header: Cells, data: Sequence[Cells]) -> bool:
     """
     places = [place for place, cell in enumerate(header) if classify(cell) is CellKind.INTEGER]
     years = [int(header[place]) for place in places]
-    if len(years) < 2 or not all(map(_is_year, years)):
+    if len(years) < 2 or not all(year in _YEARS for year in years):
         return False
     steps = [later - earlier for earlier, later in pairwise(years)]
     if not (min(steps) > 0 or max(steps) < 0):
@@ -77,23 +89,15 @@ def _names_years(header: Cells, data: Sequence[Cells]) -> bool:
     return all(_are_no_years([record[place] for record in data if len(record) > place]) for place in places)
 
 
-def _is_year(number: int) -> bool:
-    return number in _YEARS
-
-
 def _are_no_years(cells: Sequence[str]) -> bool:
-    """Whether at most half of the values of a column look like years."""
+    """Whether at most half of the values of a column may be years."""
     values = [cell.strip(BLANKS) for cell in cells if classify(cell) is not CellKind.NULL]
-    years = sum(len(value) == 4 and value.isdecimal() and _is_year(int(value)) for value in values)
+    years = sum(len(value) == 4 and value.isdecimal() and int(value) in _YEARS for value in values)
     return years * 2 <= len(values)
 
 
-def _is_null_only(record: Cells) -> bool:
-    return all(classify(cell) is CellKind.NULL for cell in record)
-
-
 def _weight(header_cell: str, data: Sequence[Cells], position: int) -> float | None:
-    """What a column says for a header (above 0) or against it; None if it settles the matter: it is no text."""
+    """How much a column speaks for a header (above 0) or against it; None if it is no text: then there is one."""
     facts = ColumnFacts()
     cells: list[str] = []
     for cell in (record[position] for record in data if len(record) > position):
@@ -105,10 +109,7 @@ def _weight(header_cell: str, data: Sequence[Cells], position: int) -> float | N
         return 0
     if column_type(facts, is_whole=False).base is not BaseType.STRING or measured(cells).format is not None:
         return None
-    return _text_weight(header_cell.strip(BLANKS), [cell.strip(BLANKS) for cell in cells])
-
-
-def _text_weight(header_cell: str, cells: Sequence[str]) -> float:
+    header_cell, cells = header_cell.strip(BLANKS), [cell.strip(BLANKS) for cell in cells]
     if header_cell in cells:
         return -1
     if _has_common_word(header_cell) and sum(map(_has_common_word, cells)) * 2 <= len(cells):
@@ -125,11 +126,6 @@ def _has_common_word(cell: str) -> bool:
     )
 
 
-MAX_NAME_CHARACTERS = 255
-
-_LINE_BREAKS = re.compile("[\\n\\v\\f\\r\x85\u2028\u2029]+")
-
-
 def numbered_names(width: int) -> Sequence[str]:
     """`column_1`, `column_2` and so on: names of columns without a header."""
     return [f"column_{position}" for position in range(1, width + 1)]
@@ -142,7 +138,8 @@ def header_names(header: Cells, width: int) -> Sequence[str]:
     right.
     """
     cells = [*header[:width], *[""] * (width - len(header))]
-    wanted = [_cleaned(cell) or f"column_{position}" for position, cell in enumerate(cells, 1)]
+    cleaned = [_LINE_BREAKS.sub(" ", str(cell).strip()).strip()[:MAX_NAME_CHARACTERS].rstrip() for cell in cells]
+    wanted = [cell or f"column_{position}" for position, cell in enumerate(cleaned, 1)]
     taken = {name.lower() for name in wanted}
     seen: set[str] = set()
     tried: dict[str, int] = {}
@@ -151,10 +148,6 @@ def header_names(header: Cells, width: int) -> Sequence[str]:
         names.append(_free_name(name, taken, tried) if name.lower() in seen else name)
         seen.add(name.lower())
     return names
-
-
-def _cleaned(cell: str) -> str:
-    return _LINE_BREAKS.sub(" ", str(cell).strip()).strip()[:MAX_NAME_CHARACTERS].rstrip()
 
 
 def _free_name(name: str, taken: set[str], tried: dict[str, int]) -> str:
@@ -169,13 +162,6 @@ def _free_name(name: str, taken: set[str], tried: dict[str, int]) -> str:
     tried[name.lower()] = number
     taken.add(numbered.lower())
     return numbered
-
-
-REPLACEMENT = "\ufffd"
-_LISTED_RECORDS = 10
-
-FIRST_RECORDS = PREVIEW_ROWS + 1
-"""How many first records `analyse_blocks` wants: a header and what is shown."""
 
 
 class Oddity(StrEnum):
@@ -218,9 +204,9 @@ class PreviewColumn:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """The answer. `rows`: at most 50, each of exactly one plain `str` per column, `""` where there is no cell.
+    """A preview. `rows`: at most 50, each of exactly one plain `str` per column, `""` where there is no cell.
 
-    `is_whole`: types were told from the whole file. `warnings` has only what is there.
+    `is_whole`: the types are those of the whole file.
     """
 
     columns: Sequence[PreviewColumn]
@@ -229,36 +215,7 @@ class Analysis:
     has_header: bool
     is_whole: bool
     fields: Sequence[str] = ()
-    """What a file of records calls its columns; `columns` may have other names, which are all different."""
-
-
-class ParsedBlock(Protocol):
-    """What of `formats.delimited.records.Block` is looked at."""
-
-    @property
-    def first_record(self) -> int:
-        """Number of its first record in the file, from 1; a header counts."""
-        ...
-
-    @property
-    def columns(self) -> pa.RecordBatch:
-        """One column of strings per cell position."""
-        ...
-
-    @property
-    def long_rows(self) -> Sequence[int]:
-        """Indexes within the block."""
-        ...
-
-    @property
-    def short_rows(self) -> Sequence[int]:
-        """Indexes within the block."""
-        ...
-
-    @property
-    def unclosed(self) -> Sequence[int]:
-        """Indexes within the block."""
-        ...
+    """The names of columns in a file of records; `columns` may have other names, which are all different."""
 
 
 class WidthUncertain(Exception):
@@ -298,7 +255,10 @@ def analyse_records(
     width = sample_width(sample, has_header=has_header)
     odd = _Oddities()
     for number, record in enumerate(sample, 1):
-        odd.add_record(number, record, width, undecodable=bool(undecodable))
+        if len(record) != width:
+            (odd.long if len(record) > width else odd.short).add(number)
+        if undecodable and any(REPLACEMENT in cell for cell in record):
+            odd.undecodable.add(number)
     for number in unclosed:
         if number <= len(sample):
             odd.unclosed.add(number)
@@ -309,7 +269,7 @@ def analyse_records(
 
 def analyse_blocks(
     first_records: Sequence[Cells],
-    blocks: Iterable[ParsedBlock],
+    blocks: Iterable[Block],
     *,
     has_header: bool,
     is_whole: bool,
@@ -365,7 +325,11 @@ def _answer(
 ) -> Analysis:
     width = len(facts)
     names = header_names(records[0], width) if has_header else numbered_names(width)
-    shown = [_row(record, width) for record in records[has_header : PREVIEW_ROWS + has_header]]
+    # Plain text, without the attributes of the subclasses of `str`.
+    shown = [
+        [str(cell) for cell in record[:width]] + [""] * (width - len(record))
+        for record in records[has_header : PREVIEW_ROWS + has_header]
+    ]
     if not is_whole and len(shown) < PREVIEW_ROWS:
         warnings.append(SampleWarning(Oddity.TRUNCATED_SAMPLE, 1))
     columns = [
@@ -375,13 +339,8 @@ def _answer(
     return Analysis(columns, shown, warnings, has_header, is_whole)
 
 
-def _row(record: Cells, width: int) -> list[str]:
-    """Exactly `width` cells as plain text, without what subclasses of `str` know besides."""
-    return [str(cell) for cell in record[:width]] + [""] * (width - len(record))
-
-
 class _Oddities:
-    """Counts what is odd about records. Those of the wrong width, of open quotes, and of undecodable characters."""
+    """Counts records of the wrong width, with open quotes, and with undecodable characters."""
 
     def __init__(self) -> None:
         self.long = SampleWarning(Oddity.LONG_ROWS)
@@ -389,13 +348,7 @@ class _Oddities:
         self.unclosed = SampleWarning(Oddity.UNCLOSED_QUOTE)
         self.undecodable = SampleWarning(Oddity.UNDECODABLE)
 
-    def add_record(self, number: int, record: Cells, width: int, *, undecodable: bool) -> None:
-        if len(record) != width:
-            (self.long if len(record) > width else self.short).add(number)
-        if undecodable and any(REPLACEMENT in cell for cell in record):
-            self.undecodable.add(number)
-
-    def add_block(self, block: ParsedBlock, rows: int, *, undecodable: bool) -> None:
+    def add_block(self, block: Block, rows: int, *, undecodable: bool) -> None:
         """Count the first `rows` rows of a block."""
         for warning, indexes in (
             (self.long, block.long_rows),
@@ -408,7 +361,6 @@ class _Oddities:
                     warning.add(block.first_record + index)
 
     def found(self, undecodable: int) -> list[SampleWarning]:
-        """The warnings that have something to say."""
         self.undecodable.count = undecodable
         return [warning for warning in (self.long, self.short, self.unclosed, self.undecodable) if warning.count]
 

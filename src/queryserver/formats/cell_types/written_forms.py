@@ -1,41 +1,163 @@
-"""The format of a column whose cells are no plain numbers, dates or timestamps (Contract importer 12.5)."""
+"""Dates and numbers that are not written in the plain forms: their formats, and which one a column has.
+
+Formats of dates and timestamps are those of strftime, with `%Y %y %m %d %b %B %H %I %M %S %f %p` and any other
+characters between them. Formats of numbers are the number 1234.5 as the file writes it (Contract importer 12.5).
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from queryserver.formats.cell_types.classes import (
-    BLANKS,
     ColumnFacts,
     column_type,
     facts_of_array,
     facts_of_cells,
     is_null_word,
 )
-from queryserver.formats.scalar_cells import kernels
-from queryserver.formats.value_formats import (
-    MONTHS,
-    NUMBER_FORMATS,
-    DateFormat,
-    NumberFormat,
-    date_format,
-    value_format,
-)
-from queryserver.imports.model import BaseType, TypedText
+from queryserver.formats.columns import kernels
+from queryserver.imports.model import BLANKS, BaseType, TypedText
 
-_TEXT = pa.string()
-_MONTH_STARTS = pa.array([month[:3] for month in MONTHS], _TEXT)
-_FIRST_YEAR_OF_1900 = "69"
-"""Two digits from here on are of the 20th century, those below of the 21st, as POSIX has it."""
+MAX_FORMAT_CHARACTERS = 64
+
+MONTHS = (
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+)  # fmt: skip
+
+
+class UnknownFormat(ValueError):
+    """A text that is no format of values; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class DateFormat:
+    """A format of dates, or with `has_time` of timestamps.
+
+    `pattern` matches a whole cell for Python's `re` and for RE2. Its groups are named by the directives.
+    """
+
+    text: str
+    pattern: str
+    directives: frozenset[str]
+
+    @property
+    def has_time(self) -> bool:
+        """Whether the cells are timestamps."""
+        return bool(self.directives & {"H", "I"})
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFormat:
+    """A format of numbers. `groups`: the characters that may separate groups of three digits; empty without groups."""
+
+    text: str
+    point: str
+    groups: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """Matches a whole cell for Python's `re` and for RE2."""
+        point = re.escape(self.point)
+        plain = "(?:0|[1-9][0-9]*)"
+        whole = plain
+        if self.groups:
+            # A number uses one character only: RE2 has no references back, so there is a branch for each.
+            grouped = "|".join(f"[1-9][0-9]{{0,2}}(?:{re.escape(mark)}[0-9]{{3}})+" for mark in self.groups)
+            whole = f"(?:{grouped}|{plain})"
+        return f"-?(?:{whole}(?:{point}[0-9]+)?|{point}[0-9]+)"
+
+
+_SPACES = " \u00a0\u202f"
+
+NUMBER_FORMATS: Mapping[str, NumberFormat] = MappingProxyType(
+    {
+        one.text: one
+        for one in (
+            NumberFormat("1234.5", "."),
+            NumberFormat("1234,5", ","),
+            NumberFormat("1,234.5", ".", ","),
+            NumberFormat("1.234,5", ",", "."),
+            NumberFormat("1 234.5", ".", _SPACES),
+            NumberFormat("1 234,5", ",", _SPACES),
+            NumberFormat("1'234.5", ".", "'\u2019"),
+        )
+    }
+)
+
+_DIRECTIVES: Mapping[str, str] = MappingProxyType(
+    {
+        "Y": "[0-9]{4}",
+        "y": "[0-9]{2}",
+        "m": "0?[1-9]|1[0-2]",
+        "d": "0?[1-9]|[12][0-9]|3[01]",
+        "b": "(?i:" + "|".join(month[:3] for month in MONTHS) + ")",
+        "B": "(?i:" + "|".join(MONTHS) + ")",
+        "H": "[01]?[0-9]|2[0-3]",
+        "I": "0?[1-9]|1[0-2]",
+        "M": "[0-5][0-9]",
+        "S": "[0-5][0-9]",
+        "f": "[0-9]{1,9}",
+        "p": "(?i:am|pm)",
+    }
+)
+_OF_DIGITS = re.compile("%[YymdHIMSf]")
+_ALTERNATIVES = ("Yy", "mbB", "HI")
+"""Directives of which a format has at most one."""
+
+
+def date_format(text: str) -> DateFormat:
+    """Raises UnknownFormat."""
+    if len(text) > MAX_FORMAT_CHARACTERS:
+        raise UnknownFormat(f"a format has at most {MAX_FORMAT_CHARACTERS} characters")
+    pattern, seen, place = "", list[str](), 0
+    while place < len(text):
+        if text[place] != "%":
+            pattern += re.escape(text[place])
+            place += 1
+            continue
+        directive = text[place + 1 : place + 2]
+        if directive not in _DIRECTIVES:
+            known = " ".join(f"%{one}" for one in _DIRECTIVES)
+            raise UnknownFormat(f'"%{directive}" is no directive; there are {known}')
+        beside = (text[max(place - 2, 0) : place], text[place + 2 : place + 4])
+        one = _DIRECTIVES[directive]
+        # `1112024` has no meaning without marks: both digits of a part are needed there.
+        one = one.replace("?[", "[") if any(map(_OF_DIGITS.fullmatch, beside)) else one
+        pattern += f"(?P<{directive}>{one})"
+        seen.append(directive)
+        place += 2
+    directives = set(seen)
+    if len(directives) < len(seen) or any(len(directives & set(some)) > 1 for some in _ALTERNATIVES):
+        raise UnknownFormat("a part of the date is there twice")
+    if not (directives & set("Yy") and directives & set("mbB") and "d" in directives):
+        raise UnknownFormat("a format needs a year, a month and a day")
+    if ("I" in directives) != ("p" in directives):
+        raise UnknownFormat("%I and %p go together")
+    needs = {"M": "HI", "S": "M", "f": "S"}
+    if any(one in directives and not directives & set(before) for one, before in needs.items()):
+        raise UnknownFormat("a time begins with its hours, then minutes, seconds and their fraction")
+    return DateFormat(text, pattern, frozenset(directives))
 
 
 @lru_cache(maxsize=256)
-def format_of(text: str) -> DateFormat | NumberFormat:
-    """The format that was checked before."""
-    return value_format(text)
+def value_format(text: str) -> DateFormat | NumberFormat:
+    """A format of either kind. Raises UnknownFormat."""
+    if text in NUMBER_FORMATS:
+        return NUMBER_FORMATS[text]
+    if "%" not in text:
+        shown = ", ".join(f'"{one}"' for one in NUMBER_FORMATS)
+        raise UnknownFormat(f"neither a format of dates such as %d/%m/%Y nor one of the numbers {shown}")
+    return date_format(text)
+
+
+_TEXT = pa.string()
+_FIRST_YEAR_OF_1900 = "69"
+"""Two digits from here on are of the 20th century, those below of the 21st, as POSIX has it."""
 
 
 def rewritten(cells: pa.StringArray, format_text: str) -> pa.StringArray:
@@ -43,7 +165,7 @@ def rewritten(cells: pa.StringArray, format_text: str) -> pa.StringArray:
 
     A date in the format may still be no day of the calendar: `31/02/2024` becomes `2024-02-31`.
     """
-    known = format_of(format_text)
+    known = value_format(format_text)
     return _numbers(cells, known) if isinstance(known, NumberFormat) else _dates(cells, known)
 
 
@@ -58,8 +180,22 @@ def _numbers(cells: pa.StringArray, known: NumberFormat) -> pa.StringArray:
 def _dates(cells: pa.StringArray, known: DateFormat) -> pa.StringArray:
     # A match of all parts has a struct of texts, anything else is a null struct.
     found = kernels.extract_regex(cells, f"^{known.pattern}$")
-    parts = {name: _null_like(found, kernels.struct_field(found, name)) for name in known.directives}
-    day = kernels.binary_join_element_wise(_year(parts), _month(parts), _two_digits(parts["d"]), "-")
+    parts = {
+        name: kernels.if_else(kernels.is_valid(found), kernels.struct_field(found, name), pa.scalar(None, _TEXT))
+        for name in known.directives
+    }
+    if "Y" in parts:
+        year = parts["Y"]
+    else:
+        century = kernels.if_else(kernels.greater_equal(parts["y"], _FIRST_YEAR_OF_1900), "19", "20")
+        year = kernels.binary_join_element_wise(century, parts["y"], "")
+    if "m" in parts:
+        month = parts["m"]
+    else:
+        start = kernels.utf8_lower(kernels.utf8_slice_codeunits(parts["b"] if "b" in parts else parts["B"], 0, 3))
+        starts = pa.array([name[:3] for name in MONTHS], _TEXT)
+        month = kernels.cast(kernels.add(kernels.index_in(start, value_set=starts), 1), _TEXT)
+    day = kernels.binary_join_element_wise(year, _two_digits(month), _two_digits(parts["d"]), "-")
     if not known.has_time:
         return day
     clock = [_hour(parts), parts.get("M", "00")]
@@ -71,28 +207,8 @@ def _dates(cells: pa.StringArray, known: DateFormat) -> pa.StringArray:
     return kernels.binary_join_element_wise(day, time, " ")
 
 
-def _null_like(found: pa.StructArray, part: pa.StringArray) -> pa.StringArray:
-    return kernels.if_else(kernels.is_valid(found), part, pa.scalar(None, _TEXT))
-
-
 def _two_digits(part: pa.StringArray) -> pa.StringArray:
     return kernels.utf8_lpad(part, 2, "0")
-
-
-def _year(parts: dict[str, pa.StringArray]) -> pa.StringArray:
-    if "Y" in parts:
-        return parts["Y"]
-    century = kernels.if_else(kernels.greater_equal(parts["y"], _FIRST_YEAR_OF_1900), "19", "20")
-    return kernels.binary_join_element_wise(century, parts["y"], "")
-
-
-def _month(parts: dict[str, pa.StringArray]) -> pa.StringArray:
-    if "m" in parts:
-        return _two_digits(parts["m"])
-    name = parts["b"] if "b" in parts else parts["B"]
-    start = kernels.utf8_lower(kernels.utf8_slice_codeunits(name, 0, 3))
-    number = kernels.add(kernels.index_in(start, value_set=_MONTH_STARTS), 1)
-    return _two_digits(kernels.cast(number, _TEXT))
 
 
 def _hour(parts: dict[str, pa.StringArray]) -> pa.StringArray:
@@ -135,7 +251,7 @@ _TIMES = ("", *(f"{gap}{time}" for gap in (" ", "T", ", ") for time in (
 
 @dataclass(frozen=True, slots=True)
 class GivenFormats:
-    """What a caller says of all columns; None: detected."""
+    """The formats that a caller gives for all columns; None: detected."""
 
     date: str | None = None
     number: str | None = None
@@ -158,7 +274,7 @@ class Measured:
 def measured(cells: "pa.StringArray | Sequence[str]", given: GivenFormats = NOT_GIVEN) -> Measured:
     """The facts of a column of a Block, or of a list of cells of any kind.
 
-    A given format that all cells fit counts first. Others are looked for only in columns of text, and never among the
+    A given format that all cells fit counts first. Others are detected in columns of text only, and never among the
     cells of workbooks, which have types of their own.
     """
     for form in given:
@@ -195,7 +311,11 @@ def _fitting(values: pa.StringArray, form: str) -> Measured | None:
 
 def _detected(cells: "pa.StringArray | Sequence[str]") -> Measured | None:
     values = _values(cells[:_FIRST])
-    if values is None or not _may_be_written(probes := values[:_PROBED].to_pylist()):
+    if values is None:
+        return None
+    # A formatted cell is short and has digits.
+    probes = values[:_PROBED].to_pylist()
+    if not all(len(probe) <= _LONGEST and _DIGIT.search(probe) for probe in probes):
         return None
     values = _values(cells)
     if values is None:
@@ -204,11 +324,6 @@ def _detected(cells: "pa.StringArray | Sequence[str]") -> Measured | None:
         probes = values[:_PROBED].to_pylist()
     is_number = all(map(_MARKED_NUMBER.fullmatch, probes))
     return (_number(values, probes) if is_number else None) or _date(values, probes)
-
-
-def _may_be_written(probes: Sequence[str]) -> bool:
-    """Whether the cells are short and have digits; no cells may be anything."""
-    return all(len(probe) <= _LONGEST and _DIGIT.search(probe) for probe in probes)
 
 
 def _number(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
@@ -238,25 +353,21 @@ def _any_has(values: pa.StringArray, mark: str) -> bool:
 
 def _date(values: pa.StringArray, probes: Sequence[str]) -> Measured | None:
     found: Measured | None = None
-    for forms in _candidates():
+    for days in _DATES.values():
+        forms = [day + time for day in days for time in _TIMES]
         # Formats of one order differ in marks only: a cell fits one of them, or two that read it alike.
-        fitting = next((one for form in _surviving(forms, probes) if (one := _date_in(values, form))), None)
+        fitting = next((one for form in _surviving(forms, probes) if (one := _fitting_date(values, form))), None)
         if fitting is not None and found is not None:
             return None
         found = fitting or found
     return found
 
 
-def _date_in(values: pa.StringArray, form: str) -> Measured | None:
+def _fitting_date(values: pa.StringArray, form: str) -> Measured | None:
     """As `_fitting`. `2024.1.3` is as often a version as a date, `2024.01.03` is a date."""
     if form.startswith("%Y.%m.%d") and not kernels.all(kernels.match_substring_regex(values, _PADDED)).as_py():
         return None
     return _fitting(values, form)
-
-
-@cache
-def _candidates() -> Sequence[Sequence[str]]:
-    return [[day + time for day in days for time in _TIMES] for days in _DATES.values()]
 
 
 def _surviving(forms: Iterable[str], probes: Sequence[str]) -> Iterator[str]:

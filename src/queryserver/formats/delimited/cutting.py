@@ -1,4 +1,4 @@
-"""One record of delimited text, field by field (Contract importer 8.2): for records that hold a quote."""
+"""Patterns of delimited text (Contract importer 8.2) and readers of records: field by field, regular ones, by Arrow."""
 
 import csv
 import re
@@ -11,10 +11,26 @@ from pyarrow import csv as pyarrow_csv
 
 from queryserver.errors.base import InvalidRequest
 from queryserver.errors.files import record_too_long, too_many_columns
-from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, MAX_RECORD_CHARACTERS, Delimiters, QuotedText
+from queryserver.imports.model import (
+    BLANKS,
+    MAX_COLUMNS,
+    MAX_FIELD_CHARACTERS,
+    MAX_RECORD_CHARACTERS,
+    Delimiters,
+    QuotedText,
+)
 
-BLANKS = " \t\n\r\f\v"
-"""What counts as blank around and in cells and lines; around quotes only U+0020 does (Contract importer 8.2)."""
+LOOK_AHEAD_CHARACTERS = 2 * MAX_FIELD_CHARACTERS
+"""A quote that does not close within this many characters never closes. So much a field of doubled quotes may need."""
+MAX_PIECE_BYTES = MAX_FIELD_CHARACTERS
+"""No field of a piece of this size is too long."""
+
+_NULL_WORDS = tuple(map("".join, product("nN", "uU", "lL", "lL")))
+_SUBSTITUTES = tuple(bytes([code]) for code in (*range(0x1F, 0x1B, -1), *range(1, 9), *range(0x0E, 0x1C)))
+"""Control characters that may stand for separators of several characters; few texts hold any."""
+
+_BLANKS = " \t\f\v"
+_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +64,9 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
     separator = re.escape(delimiters.field)
     record = r"\r?\n" if delimiters.record == "\n" else re.escape(delimiters.record)
     end = f"{record}|{separator}"
-    unquoted = _unquoted(delimiters, end)
+    ends_by_character = len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r"
+    # The text up to an end; where CR and LF are one end, a CR before LF is still in it.
+    unquoted = f"[^{re.escape(delimiters.field + delimiters.record)}]*+" if ends_by_character else f".*?(?={end})"
     blanks = "" if " " in {delimiters.field, delimiters.quote} else " *"
     if delimiters.quote is None:
         opening = content = "(?!)"
@@ -58,10 +76,14 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
         opening = blanks + quote
         inside = f"[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+"
         content = f"({inside}){quote}"
-        is_plain = blanks and _ends_by_character(delimiters)
+        is_plain = blanks and ends_by_character
         followed = f" *+[^ \r{re.escape(delimiters.field + delimiters.record)}]" if is_plain else "(?!)"
         broken = f"(?={opening}{inside}{quote}{followed})({unquoted})"
         field = f"(?:{opening}{content}{blanks}|(?!{opening})({unquoted})|{broken})({end})"
+    # A field separator may end with what a record end begins with, where both are longer than a character.
+    is_overlap = min(len(delimiters.field), len(delimiters.record)) > 1 and any(
+        delimiters.field.endswith(delimiters.record[:length]) for length in range(1, len(delimiters.record))
+    )
     return Grammar(
         field=re.compile(field, re.DOTALL),
         end=re.compile(end),
@@ -70,30 +92,8 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
         closing=re.compile(content),
         after=re.compile(f"{blanks}({end})"),
         longest_end=max(len(delimiters.field), len(delimiters.record), 2),
-        splits=not _overlap(delimiters.field, delimiters.record),
+        splits=not is_overlap,
     )
-
-
-def _unquoted(delimiters: Delimiters, end: str) -> str:
-    """The text up to an end; where CR and LF are one end, a CR before LF is still in it."""
-    if _ends_by_character(delimiters):
-        return f"[^{re.escape(delimiters.field + delimiters.record)}]*+"
-    return f".*?(?={end})"
-
-
-def _ends_by_character(delimiters: Delimiters) -> bool:
-    return len(delimiters.field) == 1 and len(delimiters.record) == 1 and delimiters.field != "\r"
-
-
-def _overlap(field: str, record: str) -> bool:
-    """Whether a field separator may end with what a record end begins with, both longer than a character."""
-    if len(field) == 1 or len(record) == 1:
-        return False
-    return any(field.endswith(record[:length]) for length in range(1, len(record)))
-
-
-LOOK_AHEAD_CHARACTERS = 2 * MAX_FIELD_CHARACTERS
-"""A quote that does not close within this many characters never closes. So much a field of doubled quotes may need."""
 
 
 def table_too_wide() -> InvalidRequest:
@@ -134,7 +134,7 @@ class RecordCutter:
         """Its fields with a quote that opens and does not close."""
 
     def cut(self, text: str, start: int, *, final: bool) -> int | None:
-        """Where the record at `start` ends; None: it takes more text to tell, which is never so with `final`.
+        """Where the record at `start` ends; None: more text is needed, which is never so with `final`.
 
         Raises record_too_long, too_many_columns.
         """
@@ -246,7 +246,7 @@ class RecordCutter:
 
 
 def are_simple(delimiters: Delimiters) -> bool:
-    """Whether the patterns of this file fit these delimiters."""
+    """Whether `regular_text` and `regular_bytes` match text of these delimiters."""
     quote = delimiters.quote
     return (
         len(delimiters.field) == 1
@@ -307,7 +307,9 @@ class RegularText:
         if self._quoted_nothing.search(text):
             return self._by_field(text)
         try:
-            return list(csv.reader(_lines(text), delimiter=self._delimiters.field, quotechar=self._delimiters.quote))
+            # Lines with their LF, and no other ends of lines.
+            lines = [f"{line}\n" for line in text.split("\n")[:-1]]
+            return list(csv.reader(lines, delimiter=self._delimiters.field, quotechar=self._delimiters.quote))
         except csv.Error:
             return self._by_field(text)
 
@@ -328,24 +330,6 @@ class RegularText:
         return records
 
 
-def _lines(text: str) -> list[str]:
-    """Lines with their LF, and no other ends of lines."""
-    lines = [f"{line}\n" for line in text.split("\n")]
-    lines.pop()
-    return lines
-
-
-MAX_PIECE_BYTES = MAX_FIELD_CHARACTERS
-"""No field of a piece of this size is too long."""
-
-_NULL_WORDS = tuple(map("".join, product("nN", "uU", "lL", "lL")))
-_SUBSTITUTES = tuple(bytes([code]) for code in (*range(0x1F, 0x1B, -1), *range(1, 9), *range(0x0E, 0x1C)))
-"""Control characters that may stand for separators of several characters; few texts hold any."""
-
-_BLANKS = " \t\f\v"
-_MARK = b"\xef\xbb\xbf"
-
-
 class PlainReader:
     """Reads pieces of UTF-8 text of one set of delimiters and one width. Records end at LF, or at CR."""
 
@@ -361,10 +345,8 @@ class PlainReader:
             and delimiters.record in {"\n", "\r"}
             and not {"\n", "\r"} & set(delimiters.field)
         )
-        blanks, separator = (
-            "".join(blank for blank in _BLANKS if blank != delimiters.field),
-            re.escape(delimiters.field),
-        )
+        blanks = "".join(blank for blank in _BLANKS if blank != delimiters.field)
+        separator = re.escape(delimiters.field)
         self._padded_null = re.compile(
             rf"(?:^|{separator})(?:[{blanks}]+null[{blanks}]*|null[{blanks}]+)(?:{separator}|\r?$)".encode(),
             re.MULTILINE,
@@ -427,7 +409,7 @@ class PlainReader:
         return batches[0] if len(batches) == 1 else None
 
     def _is_plain(self, text: bytes) -> bool:
-        """Whether Arrow sees the same lines, blank lines and nulls as we do."""
+        """Whether Arrow finds the same lines, blank lines and nulls as RecordReader."""
         if self._record == b"\r":
             if b"\n" in text:
                 return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat, encoding_failed
-from queryserver.formats.unpacking import Excerpt
+from queryserver.formats.unpacking import ByteExcerpt
 
 ENCODINGS = (
     "utf-8",
@@ -53,6 +53,13 @@ _MAX_CONTROLS = 0.01
 _CONTROL = re.compile("[\x00\x04-\x08\x0b\x0e-\x1b\x7f-\x9f]")
 """Control characters but TAB, LF, CR, FF, U+0001-0003 and U+001C-001F."""
 
+_UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_UTF16 = frozenset({"utf-16-le", "utf-16-be"})
+_PAIRED = frozenset({"shift_jis", "euc-jp", "euc-kr", "gbk", "gb18030", "big5"})
+_ALWAYS_WHOLE = 0x30
+"""No byte below it is part of a longer character, in any of these encodings."""
+_LONGEST_CHARACTER = 4
+
 _counted = threading.local()
 
 
@@ -76,7 +83,7 @@ def encoding_of(name: str) -> str:
 
 def detect_encoding(sample: bytes, *, is_whole: bool) -> str:
     """The encoding of a text by its first bytes. Raises UnsupportedFormat: it is no text."""
-    encoding = _guessed(sample, is_whole)
+    encoding = _guessed(sample, is_whole=is_whole)
     text = decoded(sample, encoding, is_whole=is_whole)
     if len(_CONTROL.findall(text)) > _MAX_CONTROLS * len(text):
         raise UnsupportedFormat
@@ -88,7 +95,7 @@ def decoded(sample: bytes, encoding: str, *, is_whole: bool) -> str:
     return Decoder(encoding).decode(sample, final=is_whole)
 
 
-def _guessed(sample: bytes, is_whole: bool) -> str:
+def _guessed(sample: bytes, *, is_whole: bool) -> str:
     if sample.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         raise UnsupportedFormat
     if sample.startswith(codecs.BOM_UTF8):
@@ -98,7 +105,15 @@ def _guessed(sample: bytes, is_whole: bool) -> str:
     if sample.startswith(codecs.BOM_UTF16_BE):
         return "utf-16-be"
     if b"\0" in sample:
-        return _by_nul_bytes(sample)
+        # UTF-16 without a mark has NUL in one half of the bytes of most texts.
+        even, odd = sample[::2], sample[1::2]
+        if len(sample) >= 8:
+            even_share, odd_share = even.count(0) / len(even), odd.count(0) / len(odd)
+            if odd_share >= 0.4 and even_share <= 0.05:
+                return "utf-16-le"
+            if even_share >= 0.4 and odd_share <= 0.05:
+                return "utf-16-be"
+        raise UnsupportedFormat
     try:
         codecs.getincrementaldecoder("utf-8")().decode(sample, final=is_whole)
     except UnicodeDecodeError:
@@ -108,20 +123,8 @@ def _guessed(sample: bytes, is_whole: bool) -> str:
     return "utf-8"
 
 
-def _by_nul_bytes(sample: bytes) -> str:
-    """UTF-16 without a mark has NUL in one half of the bytes of most texts. Raises UnsupportedFormat."""
-    if len(sample) >= 8:
-        even, odd = sample[::2], sample[1::2]
-        even_share, odd_share = even.count(0) / len(even), odd.count(0) / len(odd)
-        if odd_share >= 0.4 and even_share <= 0.05:
-            return "utf-16-le"
-        if even_share >= 0.4 and odd_share <= 0.05:
-            return "utf-16-be"
-    raise UnsupportedFormat
-
-
 class _Utf16Decoder:
-    """UTF-16 whose mark tells the order of bytes. Without one the low byte comes first, as most programs write it.
+    """UTF-16 whose mark decides the order of bytes. Without one the low byte comes first, as most programs write it.
 
     Python's own refuses text without a mark.
     """
@@ -154,7 +157,7 @@ class Decoder:
         self._is_begun = False
         self.characters = 0
         self.undecodable = 0
-        """Characters that stand for bytes that mean nothing in the encoding."""
+        """U+FFFD characters that replace bytes without a meaning in the encoding."""
 
     def decode(self, piece: bytes, *, final: bool = False) -> str:
         """The characters that are complete so far; with `final` also what is left of the last one."""
@@ -173,15 +176,6 @@ class Decoder:
             raise encoding_failed("The file is not in the given encoding.")
 
 
-_UTF8_MARK = b"\xef\xbb\xbf"
-_UTF16_MARKS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-_UTF16 = frozenset({"utf-16-le", "utf-16-be"})
-_PAIRED = frozenset({"shift_jis", "euc-jp", "euc-kr", "gbk", "gb18030", "big5"})
-# Below it no byte is part of a longer character, in none of the encodings above.
-_ALWAYS_WHOLE = 0x30
-_LONGEST_CHARACTER = 4
-
-
 @dataclass(frozen=True, slots=True)
 class TextWindow:
     """The text of a part of a file. `end` is where the next part begins, an offset in the shown stream."""
@@ -192,18 +186,29 @@ class TextWindow:
     """False: bytes that are no text of the encoding are shown as U+FFFD."""
 
 
-def text_window(excerpt: Excerpt, encoding: str) -> TextWindow:
-    """The characters that begin in the asked bytes; `encoding` is one of ENCODINGS.
+def text_window(excerpt: ByteExcerpt, encoding: str) -> TextWindow:
+    """The characters that begin in the requested bytes; `encoding` is one of ENCODINGS.
 
-    A character that goes on behind the asked bytes is left to the next window, unless no other character is in this
+    A character that goes on behind the requested bytes is left to the next window, unless no other character is in this
     one: reading on at `end` comes to the end. A byte order mark at the beginning is left out. U+0000 is no text.
     """
     if not excerpt.length:
         return TextWindow("", excerpt.offset, is_valid=True)
     codec = _UTF16_MARKS.get(excerpt.start[:2], "utf-16-le") if encoding == "utf-16" else encoding
-    skipped = (
-        _mark(excerpt, encoding) if excerpt.offset == 0 else min(_cut_at_start(excerpt, codec), len(excerpt.content))
-    )
+    skipped = 0
+    if excerpt.offset == 0:
+        # A byte order mark is left out.
+        if encoding == "utf-8" and excerpt.content.startswith(codecs.BOM_UTF8):
+            skipped = len(codecs.BOM_UTF8)
+        elif encoding == "utf-16" and excerpt.content[:2] in _UTF16_MARKS:
+            skipped = 2
+    elif codec == "utf-8":
+        skipped = _cut_utf8(excerpt)
+    elif codec in _UTF16:
+        skipped = _cut_utf16(excerpt, codec)
+    elif codec in _PAIRED:
+        skipped = _cut_pair(excerpt, codec)
+    skipped = min(skipped, len(excerpt.content))
     try:
         text, used = _decoded(excerpt, codec, skipped, "strict")
     except UnicodeDecodeError:
@@ -213,18 +218,11 @@ def text_window(excerpt: Excerpt, encoding: str) -> TextWindow:
     return TextWindow(text if is_valid else text.replace("\0", "\ufffd"), excerpt.offset + used, is_valid)
 
 
-def _mark(excerpt: Excerpt, encoding: str) -> int:
-    """Length of the byte order mark."""
-    if encoding == "utf-8" and excerpt.content.startswith(_UTF8_MARK):
-        return len(_UTF8_MARK)
-    return 2 if encoding == "utf-16" and excerpt.content[:2] in _UTF16_MARKS else 0
-
-
-def _decoded(excerpt: Excerpt, codec: str, skipped: int, errors: str) -> tuple[str, int]:
+def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tuple[str, int]:
     """The text, and how many bytes of the content it takes, the skipped ones included."""
-    asked = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
+    content = excerpt.content[min(skipped, excerpt.length) : excerpt.length]
     decoder = codecs.getincrementaldecoder(codec)(errors)
-    text = decoder.decode(asked, final=excerpt.is_last)
+    text = decoder.decode(content, final=excerpt.is_last)
     used = max(skipped, len(excerpt.asked))
     pending = len(decoder.getstate()[0])
     if text or not pending:
@@ -236,16 +234,8 @@ def _decoded(excerpt: Excerpt, codec: str, skipped: int, errors: str) -> tuple[s
     return text, len(excerpt.content)
 
 
-def _cut_at_start(excerpt: Excerpt, codec: str) -> int:
+def _cut_utf8(excerpt: ByteExcerpt) -> int:
     """How many bytes belong to a character that begins before the window."""
-    if codec == "utf-8":
-        return _cut_utf8(excerpt)
-    if codec in _UTF16:
-        return _cut_utf16(excerpt, codec)
-    return _cut_pair(excerpt, codec) if codec in _PAIRED else 0
-
-
-def _cut_utf8(excerpt: Excerpt) -> int:
     for back in range(1, min(_LONGEST_CHARACTER, len(excerpt.before) + 1)):
         lead = excerpt.before[-back]
         if lead & 0xC0 == 0x80:
@@ -256,7 +246,7 @@ def _cut_utf8(excerpt: Excerpt) -> int:
     return 0
 
 
-def _cut_utf16(excerpt: Excerpt, codec: str) -> int:
+def _cut_utf16(excerpt: ByteExcerpt, codec: str) -> int:
     """The second byte of a unit, and the second unit of a pair."""
     half = excerpt.offset & 1
     around = excerpt.before[-3:] + excerpt.content[: half + 2]
@@ -268,7 +258,7 @@ def _cut_utf16(excerpt: Excerpt, codec: str) -> int:
     return half + 2 if before & 0xFC == 0xD8 and after & 0xFC == 0xDC else half
 
 
-def _cut_pair(excerpt: Excerpt, codec: str) -> int:
+def _cut_pair(excerpt: ByteExcerpt, codec: str) -> int:
     """Reads on from the last byte that is surely a whole character; without one the offset is trusted."""
     before = excerpt.before
     known = next((place + 1 for place in range(len(before) - 1, -1, -1) if before[place] < _ALWAYS_WHOLE), None)

@@ -2,7 +2,7 @@
 
 Text without quotes is split in bulk; a record that holds a quote is cut field by field. Every text is read a bounded
 number of times: a quote that does not close is known not to close before the next quote that stands alone, so no two
-broken fields look over the same text.
+broken fields search the same text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from queryserver.formats.delimited.cutting import (
-    BLANKS,
     Grammar,
     PlainReader,
     RecordCutter,
@@ -23,16 +22,29 @@ from queryserver.formats.delimited.cutting import (
     whole_record_too_long,
 )
 from queryserver.formats.delimited.encodings import Decoder
-from queryserver.imports.model import MAX_COLUMNS, MAX_FIELD_CHARACTERS, MAX_RECORD_CHARACTERS, Delimiters, QuotedText
+from queryserver.imports.model import (
+    BLANKS,
+    MAX_COLUMNS,
+    MAX_FIELD_CHARACTERS,
+    MAX_RECORD_CHARACTERS,
+    Delimiters,
+    QuotedText,
+)
 
 _WAIT_CHARACTERS = 64 * 1024
-"""Unfinished text longer than this is looked at again only when a quarter of it has been added."""
+"""Unfinished text longer than this is read again only when a quarter of it has been added."""
 
 _SPLIT_CHARACTERS = 256 * 1024
-"""How much is split at once, but for the rest of the last record."""
+"""How much is split at once, except for the rest of the last record."""
 
 _PART_RECORDS = 16 * 1024
 """A part of so many records is complete."""
+
+_EXACT_BYTES = 64 * 1024
+"""How much is cut record by record before Arrow is tried again."""
+
+_MIN_PLAIN_BYTES = 4 * 1024
+"""Less is cut faster record by record: a call of Arrow takes 0.1 ms."""
 
 Record = list[str]
 
@@ -74,7 +86,7 @@ class RecordReader:
     def parts(self, text: str, *, final: bool = False) -> Iterator[list[Record]]:
         """What `feed` gives, in parts that take little memory, with their `unclosed`. The last call may be left early.
 
-        Once it is told that a quote does not close, megabytes of short records come at once.
+        Once a quote turns out not to close, megabytes of short records come at once.
         """
         self.unclosed = []
         if text:
@@ -98,7 +110,7 @@ class RecordReader:
         return bool(self._waiting)
 
     def take_rest(self) -> str:
-        """The text after the last record, which the reader forgets."""
+        """The text after the last record, which the reader drops."""
         rest = "".join(self._waiting)
         self._keep("")
         return rest
@@ -150,15 +162,16 @@ class RecordReader:
             lines.append(last)
             last = ""
         if lines:
-            self._add_lines(lines, found)
+            separator = self._delimiters.field
+            records = [line.split(separator) for line in lines]
+            if len(max(lines, key=len)) > MAX_FIELD_CHARACTERS:
+                for cells in records:
+                    if max(map(len, cells)) > MAX_FIELD_CHARACTERS:
+                        raise field_too_long()
+                    if sum(map(len, cells)) + len(cells) > MAX_RECORD_CHARACTERS:
+                        raise whole_record_too_long()
+            self._add(records, found)
         return limit - len(last), is_end
-
-    def _add_lines(self, lines: list[str], found: list[Record]) -> None:
-        separator = self._delimiters.field
-        records = [line.split(separator) for line in lines]
-        if len(max(lines, key=len)) > MAX_FIELD_CHARACTERS:
-            _check_lengths(records)
-        self._add(records, found)
 
     def _add(self, records: list[Record], found: list[Record]) -> None:
         """Adds records but blank lines."""
@@ -190,21 +203,6 @@ def _is_blank(cells: Record) -> bool:
     return not cells or (type(cells[0]) is not QuotedText and not cells[0].strip(BLANKS))
 
 
-def _check_lengths(records: list[Record]) -> None:
-    for cells in records:
-        if max(map(len, cells)) > MAX_FIELD_CHARACTERS:
-            raise field_too_long()
-        if sum(map(len, cells)) + len(cells) > MAX_RECORD_CHARACTERS:
-            raise whole_record_too_long()
-
-
-_EXACT_BYTES = 64 * 1024
-"""How much is cut record by record before Arrow is asked again."""
-
-_MIN_PLAIN_BYTES = 4 * 1024
-"""Less is cut faster record by record: a call of Arrow takes 0.1 ms."""
-
-
 @dataclass(frozen=True, slots=True)
 class Block:
     """Records one after the other, about 1 MiB of text.
@@ -227,13 +225,13 @@ class Block:
 class BlockReader:
     """Cuts a file that is fed in pieces into blocks of `width` columns.
 
-    Arrow reads the runs of regular records, RecordReader all else; what comes out is what RecordReader says.
+    Arrow reads the runs of regular records, RecordReader all else; the result is always that of RecordReader.
     Raises record_too_long, too_many_columns. It is used by one thread at a time; each iterator must be used up.
     """
 
     def __init__(self, delimiters: Delimiters, encoding: str, width: int) -> None:
         self.decoder = Decoder(encoding)
-        """Knows how many characters could not be decoded."""
+        """Counts the characters that could not be decoded."""
         self._width = width
         self._plain = PlainReader(delimiters, width)
         self._reader = RecordReader(delimiters)
@@ -266,7 +264,10 @@ class BlockReader:
             elif final or self._reader_waits or len(text) - position >= _EXACT_BYTES:
                 piece = _first_piece(text, position)
                 yield from self._exact(piece.decode())
-                position += len(piece) - self._taken_back()
+                position += len(piece)
+                if not self._reader_waits:
+                    # Arrow may go on behind the last record.
+                    position -= len(self._reader.take_rest().encode())
             elif end > position:
                 yield from self._exact(text[position:end].decode())
                 position = end
@@ -299,10 +300,6 @@ class BlockReader:
             yield block_of(records, self._records + 1, self._width, unclosed)
             self._records += len(records)
         self._reader_waits = self._records == before and self._reader.is_waiting
-
-    def _taken_back(self) -> int:
-        """How many bytes the reader gives back, so that Arrow may go on from there: none in the midst of a record."""
-        return 0 if self._reader_waits else len(self._reader.take_rest().encode())
 
 
 def _first_piece(text: bytes, start: int) -> bytes:

@@ -8,14 +8,16 @@ from concurrent.futures import Executor
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import Column, ResultType, is_binary, is_text
 from queryserver.formats.download.encoder import Drain, unique_names
-from queryserver.formats.download.texts import is_binary, is_text, texts
+from queryserver.formats.download.texts import texts
 
 _TEXT = pa.string()
 _MAX_DECIMAL_DIGITS = 76
 _DECIMAL128_DIGITS = 38
 _DIGITS_OF_INTEGERS = 20
+_ROW_GROUP_BYTES = 16 * 1024 * 1024
+_ROW_GROUP_ROWS = 1024 * 1024
 
 _DECLARED: dict[ResultType, pa.DataType] = {
     ResultType.BOOLEAN: pa.bool_(),
@@ -79,8 +81,11 @@ def _cast(array: pa.Array, column: Column, kind: pa.DataType) -> pa.Array:
 
 
 def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
-    if any(map(pa.types.is_union, seen)):
-        return _common_with_unions(seen, column)
+    if unions := [kind for kind in seen if pa.types.is_union(kind)]:
+        # A union is a column without one type, but a column of floats may also hold integers.
+        members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
+        common = _common(seen.difference(unions) | members, column)
+        return common if common == pa.float64() else _TEXT
     kinds: set[pa.DataType] = set()
     for kind in seen:
         storable = _storable(kind)
@@ -92,14 +97,6 @@ def _common(seen: set[pa.DataType], column: Column) -> pa.DataType:
         return _DECLARED.get(column.type, _TEXT)
     common = kinds.pop() if len(kinds) == 1 else _wider(kinds, column)
     return _TEXT if common is None else _filled(common)
-
-
-def _common_with_unions(seen: set[pa.DataType], column: Column) -> pa.DataType:
-    """A union is a column without one type, but integers among floats still are what a column of floats holds."""
-    unions = [kind for kind in seen if pa.types.is_union(kind)]
-    members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
-    common = _common(seen.difference(unions) | members, column)
-    return common if common == pa.float64() else _TEXT
 
 
 def _storable(kind: pa.DataType) -> pa.DataType | None:
@@ -158,43 +155,24 @@ def _filled(kind: pa.DataType) -> pa.DataType:
 
 def _wider(kinds: set[pa.DataType], column: Column) -> pa.DataType | None:
     if all(map(pa.types.is_integer, kinds)):
-        return _wider_integer(kinds)
+        by_width = {kind.bit_width: kind for kind in kinds}
+        widest = by_width[max(by_width)]
+        if len({pa.types.is_signed_integer(kind) for kind in kinds}) == 1:
+            return widest
+        return pa.decimal128(_DIGITS_OF_INTEGERS, 0) if pa.uint64() in kinds else pa.int64()
     if all(map(pa.types.is_floating, kinds)):
         return pa.float64()
     if all(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in kinds):
         return pa.float64() if column.type in (ResultType.FLOAT, ResultType.DOUBLE) else None
     if all(pa.types.is_integer(kind) or pa.types.is_decimal(kind) for kind in kinds):
-        return _wider_decimal(kinds)
-    if all(map(pa.types.is_nested, kinds)):
-        return _wider_nested(kinds)
-    return None
-
-
-def _wider_integer(kinds: set[pa.DataType]) -> pa.DataType:
-    widest = max(kinds, key=_bit_width)
-    if len({pa.types.is_signed_integer(kind) for kind in kinds}) == 1:
-        return widest
-    return pa.decimal128(_DIGITS_OF_INTEGERS, 0) if pa.uint64() in kinds else pa.int64()
-
-
-def _bit_width(kind: pa.DataType) -> int:
-    return kind.bit_width
-
-
-def _wider_decimal(kinds: set[pa.DataType]) -> pa.DataType | None:
-    sizes = [(kind.precision, kind.scale) if pa.types.is_decimal(kind) else (_DIGITS_OF_INTEGERS, 0) for kind in kinds]
-    scale = max(scale for _, scale in sizes)
-    return _decimal(scale + max(precision - scale for precision, scale in sizes), scale)
-
-
-def _decimal(precision: int, scale: int) -> pa.DataType | None:
-    if scale < 0 or precision > _MAX_DECIMAL_DIGITS:
+        sizes = [
+            (kind.precision, kind.scale) if pa.types.is_decimal(kind) else (_DIGITS_OF_INTEGERS, 0) for kind in kinds
+        ]
+        scale = max(scale for _, scale in sizes)
+        return _decimal(scale + max(precision - scale for precision, scale in sizes), scale)
+    if not all(map(pa.types.is_nested, kinds)):
         return None
-    return pa.decimal128(precision, scale) if precision <= _DECIMAL128_DIGITS else pa.decimal256(precision, scale)
-
-
-def _wider_nested(kinds: set[pa.DataType]) -> pa.DataType | None:
-    """Lists that were empty, members that were NULL: types with holes, filled by the others."""
+    # Lists that were empty, members that were NULL: types with holes, filled by the others.
     schemas = [pa.schema([("column", kind)]) for kind in kinds]
     try:
         unified = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
@@ -203,8 +181,10 @@ def _wider_nested(kinds: set[pa.DataType]) -> pa.DataType | None:
     return unified if _is_storable_nested(unified) else None
 
 
-_ROW_GROUP_BYTES = 16 * 1024 * 1024
-_ROW_GROUP_ROWS = 1024 * 1024
+def _decimal(precision: int, scale: int) -> pa.DataType | None:
+    if scale < 0 or precision > _MAX_DECIMAL_DIGITS:
+        return None
+    return pa.decimal128(precision, scale) if precision <= _DECIMAL128_DIGITS else pa.decimal256(precision, scale)
 
 
 class ArrowEncoder:
@@ -222,21 +202,17 @@ class ArrowEncoder:
         self._writer = begin(pa.PythonFile(self._sink, mode="w"), schema)
 
     def start(self) -> bytes:
-        """The schema."""
         return self._sink.take()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """One record batch."""
         self._writer.write_batch(fitted(batch, self._columns, self._schema))
         return self._sink.take()
 
     def end(self) -> bytes:
-        """The mark of the end, and the footer."""
         self._writer.close()
         return self._sink.take()
 
     def close(self) -> None:
-        """End the writer; what it still writes is dropped."""
         self._writer.close()
 
 
@@ -252,7 +228,6 @@ class ParquetEncoder:
         self._collected_bytes = self._collected_rows = 0
 
     def start(self) -> bytes:
-        """The magic number."""
         return self._sink.take()
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
@@ -266,14 +241,12 @@ class ParquetEncoder:
         return self._sink.take()
 
     def end(self) -> bytes:
-        """The last row group and the footer."""
         if self._collected_rows:
             self._write_row_group()
         self._writer.close()
         return self._sink.take()
 
     def close(self) -> None:
-        """End the writer; what it still writes is dropped."""
         self._writer.close()
 
     def _write_row_group(self) -> None:

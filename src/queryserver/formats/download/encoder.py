@@ -66,7 +66,6 @@ class Drain(io.RawIOBase):
         self._pieces: list[bytes] = []
 
     def writable(self) -> bool:
-        """True: this is all it can do."""
         return True
 
     def write(self, piece: bytes | memoryview, /) -> int:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""A download, from a result to pieces of a file."""
+"""A download, from a result to pieces of a file, compressed or not. The quoting of csv is in `csv_encoder.py`."""
 
 import asyncio
 import re
@@ -12,8 +12,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
-from queryserver.formats.download.delimited import DelimitedEncoder, JsonLinesEncoder
+from queryserver.formats.download.csv_encoder import CsvEncoder
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, Drain, Encoder, FileForm, ResultSource
+from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
 _GZIP_LEVEL = 4
@@ -25,18 +26,16 @@ _MEMBER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*[qQ]\s*=\s*([0-
 
 _BY_PREFERENCE = (ContentCoding.ZSTD, ContentCoding.GZIP, ContentCoding.IDENTITY)
 _OTHER_NAMES = {"x-gzip": "gzip"}
+_BATCH_BYTES = 1024 * 1024
+_PIECE_BYTES = 64 * 1024
+_SENT_BYTES = 1024 * 1024
 
 
 class Compressor(Protocol):
     """One compressed stream in the making; work for a thread."""
 
-    def compress(self, piece: bytes, /) -> bytes:
-        """The next bytes; possibly none."""
-        ...
-
-    def flush(self) -> bytes:
-        """The last bytes."""
-        ...
+    def compress(self, piece: bytes, /) -> bytes: ...
+    def flush(self) -> bytes: ...
 
 
 def preferred_coding(accept_encoding: str) -> ContentCoding:
@@ -44,7 +43,17 @@ def preferred_coding(accept_encoding: str) -> ContentCoding:
 
     Without the header, or where no coding of ours is acceptable, the bytes as they are.
     """
-    weights = _weights(accept_encoding)
+    weights: dict[str, float] = {}
+    for member in accept_encoding.split(","):
+        if match := _MEMBER.fullmatch(member):
+            name = match[1].lower()
+            weight = 1.0
+            if match[2]:
+                try:
+                    weight = min(float(match[2]), 1.0)
+                except ValueError:
+                    weight = 0.0
+            weights[_OTHER_NAMES.get(name, name)] = weight
     if not weights:
         return ContentCoding.IDENTITY
     rest = weights.get("*")
@@ -103,29 +112,6 @@ class _Zstandard:
         return self._sink.take()
 
 
-def _weights(accept_encoding: str) -> dict[str, float]:
-    weights: dict[str, float] = {}
-    for member in accept_encoding.split(","):
-        match = _MEMBER.fullmatch(member)
-        if match is None:
-            continue
-        name = match[1].lower()
-        weights[_OTHER_NAMES.get(name, name)] = _weight(match[2])
-    return weights
-
-
-def _weight(text: str | None) -> float:
-    try:
-        return min(float(text), 1.0) if text else 1.0
-    except ValueError:
-        return 0.0
-
-
-_BATCH_BYTES = 1024 * 1024
-_PIECE_BYTES = 64 * 1024
-_SENT_BYTES = 1024 * 1024
-
-
 async def download(result: ResultSource, form: FileForm, *, threads: Executor) -> AsyncGenerator[bytes]:
     """The file, in pieces. To be closed by its reader. The same result always gives the same bytes.
 
@@ -178,30 +164,26 @@ async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> E
     columns = result.columns
     match form.format:
         case DownloadFormat.CSV:
-            return DelimitedEncoder(columns, separator=",", guard=form.guard)
+            return CsvEncoder(columns, separator=",", guard=form.guard)
         case DownloadFormat.TSV:
-            return DelimitedEncoder(columns, separator="\t", guard=form.guard)
+            return CsvEncoder(columns, separator="\t", guard=form.guard)
         case DownloadFormat.NDJSON:
             return JsonLinesEncoder(columns)
         case DownloadFormat.XLSX:
-            return await _xlsx_encoder(result, threads)
+            # A cell that is too long must be known before the first byte, so the result is read once before.
+            limits = XlsxLimits(columns, result.rows)
+            loop = asyncio.get_running_loop()
+            async with aclosing(result.tables()) as tables:
+                async for table in tables:
+                    for batch in _batches(table):
+                        await loop.run_in_executor(threads, limits.check, batch)
+            return XlsxEncoder(columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
         case DownloadFormat.PARQUET | DownloadFormat.ARROW | DownloadFormat.FEATHER:
             async with aclosing(result.schemas()) as schemas:
                 schema = await common_schema(columns, schemas, threads=threads)
             if form.format is DownloadFormat.PARQUET:
                 return ParquetEncoder(columns, schema)
             return ArrowEncoder(columns, schema, is_file=form.format is DownloadFormat.FEATHER)
-
-
-async def _xlsx_encoder(result: ResultSource, threads: Executor) -> XlsxEncoder:
-    """Reads the result once before it is written: a cell that is too long must be known before the first byte."""
-    limits = XlsxLimits(result.columns, result.rows)
-    loop = asyncio.get_running_loop()
-    async with aclosing(result.tables()) as tables:
-        async for table in tables:
-            for batch in _batches(table):
-                await loop.run_in_executor(threads, limits.check, batch)
-    return XlsxEncoder(result.columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
 
 
 def _parts(piece: bytes) -> Iterator[bytes]:
@@ -213,12 +195,10 @@ def _parts(piece: bytes) -> Iterator[bytes]:
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """A table in batches of some 1 MiB: what is encoded at a time, and what a cancelled download still waits for."""
     rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
+    is_dictionary = pa.types.is_dictionary
     for batch in table.to_batches(max_chunksize=rows):
-        yield _without_dictionaries(batch)
-
-
-def _without_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if not any(map(pa.types.is_dictionary, batch.schema.types)):
-        return batch
-    arrays = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in batch.columns]
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+        if any(map(is_dictionary, batch.schema.types)):
+            arrays = [array.dictionary_decode() if is_dictionary(array.type) else array for array in batch.columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+        else:
+            yield batch

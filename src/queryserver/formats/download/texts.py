@@ -1,4 +1,4 @@
-"""Columns as columns of text: the raw text forms of Contract editor 6.3, a whole array at a time.
+"""Columns as columns of text: the raw text forms of Contract editor 6.3, a whole array at a time; and JSON Lines.
 
 Arrow's kernels make 1,000,000 x 10 texts in some 0.5 s; Python objects would take ten times as long. So only what
 Arrow has no kernel for goes through `cell_values`.
@@ -10,124 +10,42 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute
 
 from queryserver.formats.cells import cell_values
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
+from queryserver.formats.download.encoder import unique_names
 
-# pyarrow makes these functions when it is imported, where no type checker sees them.
-_kernels: Any = pyarrow.compute
+NUMERIC_TYPES = frozenset(
+    ResultType(f"{name}_TYPE") for name in ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
+)
+NESTED_TYPES = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
 
-
-def matching(texts: pa.Array, regex: str) -> pa.Array:
-    """Which texts hold a match of an RE2 expression."""
-    return _kernels.match_substring_regex(texts, regex)
-
-
-def count_matches(texts: pa.Array, regex: str) -> int:
-    """How many matches all texts hold together."""
-    return total(_kernels.count_substring_regex(texts, regex))
-
-
-def substituted(texts: pa.Array, old: str, new: str) -> pa.Array:
-    """Texts with every `old` replaced."""
-    return _kernels.replace_substring(texts, old, new)
-
-
-def byte_lengths(texts: pa.Array) -> pa.Array:
-    """Bytes of each text or binary value."""
-    return _kernels.binary_length(texts)
-
-
-def character_lengths(texts: pa.Array) -> pa.Array:
-    """Code points of each text."""
-    return _kernels.utf8_length(texts)
-
-
-def present(array: pa.Array) -> pa.Array:
-    """Which values are not NULL."""
-    return _kernels.is_valid(array)
-
-
-def only(where: pa.Array, array: pa.Array) -> pa.Array:
-    """The values where the mask is true, NULL at the others."""
-    return _kernels.if_else(where, array, None)
-
-
-def within(array: pa.Array, first: float, beyond: float) -> pa.Array:
-    """Which numbers are in [first, beyond)."""
-    return _kernels.and_(_kernels.greater_equal(array, first), _kernels.less(array, beyond))
-
-
-def scaled(array: pa.Array, divisor: float, offset: float) -> pa.Array:
-    """Numbers divided, then moved, as doubles."""
-    return _kernels.add(_kernels.divide(array.cast(pa.float64(), safe=False), divisor), offset)
+_PLAIN_DECIMAL_SCALE = 6
+"""Arrow writes decimals in exponent form once the first digit is more than six places behind the point."""
+_UTC = frozenset({"UTC", "Etc/UTC", "+00:00"})
+_PLAIN_UNITS = frozenset({"s", "us"})
+"""Whose fractions Arrow writes with as many digits as the raw form has."""
 
 
 def some(mask: pa.Array) -> bool:
     """Whether any value is true; NULL is not."""
-    return bool(_kernels.any(mask).as_py())
+    return bool(kernels.any(mask).as_py())
 
 
 def every(mask: pa.Array) -> bool:
     """Whether all values but NULLs are true."""
-    return _kernels.all(mask).as_py() is not False
-
-
-def both(first: pa.Array, second: pa.Array) -> pa.Array:
-    """Logical and."""
-    return _kernels.and_(first, second)
-
-
-def either(first: pa.Array, second: pa.Array) -> pa.Array:
-    """Logical or."""
-    return _kernels.or_(first, second)
-
-
-def negated(mask: pa.Array) -> pa.Array:
-    """Logical not."""
-    return _kernels.invert(mask)
-
-
-def chosen(mask: pa.Array, yes: pa.Array, no: pa.Array) -> pa.Array:
-    """For each row the value of `yes` or of `no`; NULL where the mask is."""
-    return _kernels.if_else(mask, yes, no)
-
-
-def equal_to(array: pa.Array, value: float) -> pa.Array:
-    """Which numbers are `value`."""
-    return _kernels.equal(array, value)
-
-
-def above(array: pa.Array, value: int) -> pa.Array:
-    """Which numbers are larger than `value`."""
-    return _kernels.greater(array, value)
-
-
-def finite(array: pa.Array) -> pa.Array:
-    """Which numbers are neither NaN nor infinite."""
-    return _kernels.is_finite(array)
+    return kernels.all(mask).as_py() is not False
 
 
 def largest(array: pa.Array) -> int:
     """The largest number; 0 when there is none."""
-    return _kernels.max(array).as_py() or 0
-
-
-def total(array: pa.Array) -> int:
-    """The sum; 0 when there is none."""
-    return _kernels.sum(array).as_py() or 0
-
-
-def fractions_of_second(times: pa.Array) -> pa.Array:
-    """What is left of times and timestamps without their whole seconds."""
-    return _kernels.subsecond(times)
+    return kernels.max(array).as_py() or 0
 
 
 def joined(*pieces: pa.Array | str, separator: str = "", null: str | None = None) -> pa.Array:
     """The pieces of each row as one text; a NULL counts as `null`, or without that makes the row NULL."""
     handling = "emit_null" if null is None else "replace"
-    return _kernels.binary_join_element_wise(*pieces, separator, null_handling=handling, null_replacement=null or "")
+    return kernels.binary_join_element_wise(*pieces, separator, null_handling=handling, null_replacement=null or "")
 
 
 def row_bytes(*pieces: pa.Array | str, separator: str = "", null: str = "") -> bytes:
@@ -148,27 +66,7 @@ def changed(texts: pa.Array, where: pa.Array, change: Callable[[Any], str], *, o
         return texts
     found = (texts if of is None else of).filter(where).dictionary_encode()
     spelled = pa.array([change(value) for value in found.dictionary.to_pylist()], pa.string())
-    return _kernels.replace_with_mask(texts, _kernels.fill_null(where, False), spelled.take(found.indices))
-
-
-NUMERIC_TYPES = frozenset(
-    {
-        ResultType.TINYINT,
-        ResultType.SMALLINT,
-        ResultType.INT,
-        ResultType.BIGINT,
-        ResultType.FLOAT,
-        ResultType.DOUBLE,
-        ResultType.DECIMAL,
-    }
-)
-NESTED_TYPES = frozenset({ResultType.ARRAY, ResultType.MAP, ResultType.STRUCT, ResultType.UNION})
-
-# Arrow writes decimals in exponent form once the first digit is more than six places behind the point.
-_PLAIN_DECIMAL_SCALE = 6
-_UTC = frozenset({"UTC", "Etc/UTC", "+00:00"})
-_PLAIN_UNITS = frozenset({"s", "us"})
-"""Whose fractions Arrow writes with as many digits as the raw form has."""
+    return kernels.replace_with_mask(texts, kernels.fill_null(where, False), spelled.take(found.indices))
 
 
 def is_free_text(kind: pa.DataType) -> bool:
@@ -192,14 +90,20 @@ def texts(array: pa.Array, column: Column) -> pa.Array:
 
 def value_texts(values: Sequence[object]) -> pa.Array:
     """The texts of raw cell values."""
-    return pa.array([_value_text(value) for value in values], pa.string())
+    return pa.array(
+        [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values],
+        pa.string(),
+    )
 
 
 def json_texts(array: pa.Array, column: Column) -> pa.Array:
     """The raw form of each value as JSON text; NULL stays NULL."""
     kind = array.type
     if is_text(kind) and column.type not in NESTED_TYPES:
-        return _json_strings(_valid_texts(array))
+        strings = _valid_texts(array)
+        to_escape = kernels.match_substring_regex(strings, r'["\\\x00-\x1f]')
+        quoted = joined('"', strings, '"')
+        return changed(quoted, to_escape, lambda text: orjson.dumps(text).decode(), of=strings)
     if is_text(kind) or needs_values(kind, column):
         values = cell_values(array, column)
         return pa.array([None if value is None else orjson.dumps(value) for value in values], pa.string())
@@ -207,29 +111,14 @@ def json_texts(array: pa.Array, column: Column) -> pa.Array:
     if pa.types.is_boolean(kind) or (pa.types.is_integer(kind) and column.type is not ResultType.DECIMAL):
         return plain
     if pa.types.is_floating(kind):
-        return chosen(finite(array), plain, joined('"', plain, '"'))
+        return kernels.if_else(kernels.is_finite(array), plain, joined('"', plain, '"'))
     return joined('"', plain, '"')
 
 
 def needs_values(kind: pa.DataType, column: Column) -> bool:
-    """Whether only `cell_values` knows the raw form; asked for what is not text."""
+    """Whether only `cell_values` makes the raw form, for values that are not text."""
     # sqlite has no booleans: a column declared so holds integers.
     return is_free_text(kind) or (column.type is ResultType.BOOLEAN and pa.types.is_integer(kind))
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Any Arrow type that holds text as it is."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def is_binary(kind: pa.DataType) -> bool:
-    """Any Arrow type that holds bytes as they are."""
-    return (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
-    )
 
 
 def _valid_texts(array: pa.Array) -> pa.Array:
@@ -245,26 +134,18 @@ def _valid_texts(array: pa.Array) -> pa.Array:
 
 def _plain_texts(array: pa.Array) -> pa.Array:
     if pa.types.is_floating(array.type):
-        return _float_texts(array)
-    return _decimal_texts(array) if pa.types.is_decimal(array.type) else array.cast(pa.string())
-
-
-def _float_texts(array: pa.Array) -> pa.Array:
-    if pa.types.is_float16(array.type):
-        array = array.cast(pa.float32())
-    shortest = array.cast(pa.string())
-    whole = negated(matching(shortest, "[.en]"))
-    if some(whole):
-        shortest = chosen(whole, joined(shortest, ".0"), shortest)
-    names = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
-    return changed(shortest, negated(finite(array)), names.__getitem__)
-
-
-def _decimal_texts(array: pa.Array) -> pa.Array:
+        if pa.types.is_float16(array.type):
+            array = array.cast(pa.float32())
+        shortest = array.cast(pa.string())
+        whole = kernels.invert(kernels.match_substring_regex(shortest, "[.en]"))
+        if some(whole):
+            shortest = kernels.if_else(whole, joined(shortest, ".0"), shortest)
+        names = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+        return changed(shortest, kernels.invert(kernels.is_finite(array)), names.__getitem__)
     plain = array.cast(pa.string())
-    if 0 <= array.type.scale <= _PLAIN_DECIMAL_SCALE:
+    if not pa.types.is_decimal(array.type) or 0 <= array.type.scale <= _PLAIN_DECIMAL_SCALE:
         return plain
-    return changed(plain, matching(plain, "E"), "{:f}".format, of=array)
+    return changed(plain, kernels.match_substring_regex(plain, "E"), "{:f}".format, of=array)
 
 
 def _temporal_texts(array: pa.Array, column: Column) -> pa.Array:
@@ -273,7 +154,7 @@ def _temporal_texts(array: pa.Array, column: Column) -> pa.Array:
     if (zone is None or zone in _UTC) and (pa.types.is_date(kind) or kind.unit in _PLAIN_UNITS):
         made = _clock_texts(array.view(pa.timestamp(kind.unit)) if zone else array)
         # Arrow writes `<value out of range: …>` for years that have more than 16 bits.
-        if not some(matching(made, "^<")):
+        if not some(kernels.match_substring_regex(made, "^<")):
             return joined(made, "+00:00") if zone else made
     return value_texts(cell_values(array, column))
 
@@ -283,21 +164,33 @@ def _clock_texts(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_date(kind) or kind.unit == "s":
         return array.cast(pa.string())
-    whole = equal_to(fractions_of_second(array), 0.0)
+    whole = kernels.equal(kernels.subsecond(array), 0.0)
     seconds = pa.time32("s") if pa.types.is_time(kind) else pa.timestamp("s")
     without_fraction = array.cast(seconds, safe=False).cast(pa.string())
     if every(whole):
         return without_fraction
-    return chosen(whole, without_fraction, array.cast(pa.string()))
+    return kernels.if_else(whole, without_fraction, array.cast(pa.string()))
 
 
-def _value_text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return orjson.dumps(value).decode()
+class JsonLinesEncoder:
+    """Values in the raw form of Contract editor 6.3; repeated names get `_2`, `_3`, …"""
 
+    def __init__(self, columns: tuple[Column, ...]) -> None:
+        self._columns = columns
+        names = unique_names([column.name for column in columns])
+        self._keys = ["{,"[number > 0] + orjson.dumps(name).decode() + ":" for number, name in enumerate(names)]
 
-def _json_strings(strings: pa.Array) -> pa.Array:
-    quoted = joined('"', strings, '"')
-    to_escape = matching(strings, r'["\\\x00-\x1f]')
-    return changed(quoted, to_escape, lambda text: orjson.dumps(text).decode(), of=strings)
+    def start(self) -> bytes:
+        return b""
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        pieces: list[pa.Array | str] = []
+        for key, array, column in zip(self._keys, batch.columns, self._columns, strict=True):
+            pieces += [key, json_texts(array, column)]
+        return row_bytes(*pieces, "}\n", null="null")
+
+    def end(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """Nothing is held."""

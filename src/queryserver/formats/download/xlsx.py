@@ -16,15 +16,18 @@ import pyarrow as pa
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.formats.cells import cell_values
-from queryserver.formats.columns import Column, ResultType
-from queryserver.formats.download import texts as kernels
+from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
 from queryserver.formats.download.encoder import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS, Drain
 from queryserver.formats.download.texts import (
     NUMERIC_TYPES,
-    is_binary,
+    changed,
+    every,
     is_free_text,
-    is_text,
+    joined,
+    largest,
     needs_values,
+    row_bytes,
+    some,
     texts,
     value_texts,
 )
@@ -76,6 +79,37 @@ _MOMENT_TEXT = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[ T]{_CLOCK_TEXT}$"
 _ZONED_TEXT = rf"{_MOMENT_TEXT[:-1]}(Z| UTC|[+-]([01][0-9]|2[0-3]):?[0-5][0-9])$"
 
 
+NUMBER_DIGITS = 15
+"""Excel keeps no more of an integer or a decimal; longer ones stand as text."""
+
+_NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
+_FEW_DIGITS = rf"^-?[0.]*([0-9]\.?){{0,{NUMBER_DIGITS}}}$"
+
+# XML cannot hold these, so Excel writes them as _xHHHH_; the first mark of a text of that form is written so, too.
+# A carriage return would be read as a line feed.
+_UNWRITABLE = "[\0-\x08\x0b-\x1f\ufffe\uffff]"
+_LOOKS_ESCAPED = "_x[0-9A-Fa-f]{4}_"
+_MARK_OF_ESCAPE = re.compile(f"_(?={_LOOKS_ESCAPED[1:]})")
+_UNWRITABLE_CHARACTER = re.compile(_UNWRITABLE)
+
+# Level 1 takes half the time of level 6 and makes sheets a fifth larger.
+_COMPRESSION_LEVEL = 1
+_BYTES_PER_CELL = 120
+_BYTES_PER_ESCAPE = 7
+_MADE_AT = (1980, 1, 1, 0, 0, 0)
+"""The earliest time in ZIP: the same result always gives the same bytes."""
+_TO_ESCAPE = "[&<>_\0-\x1f\ufffe\uffff]"
+
+
+_HEADER_ROW_STAYS = (
+    '<sheetViews><sheetView workbookViewId="0">'
+    '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>'
+)
+_MEASURED_ROWS = 200
+_WIDTHS = (8, 60)
+"""Least and largest width of a column, in characters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Moments:
     """The numbers of a column's values as texts, NULL for what has none; and the style of each."""
@@ -97,14 +131,18 @@ def moments_of(array: pa.Array, column: Column) -> Moments | None:
         array = read
     kind = array.type
     if pa.types.is_date(kind):
-        days = kernels.scaled(array.cast(pa.date32()).cast(pa.int32()), 1, _UNIX_EPOCH)
+        days = _scaled(array.cast(pa.date32()).cast(pa.int32()), 1, _UNIX_EPOCH)
         return _moments_of(days, pa.array([str(_DATE)] * len(array), pa.string()))
     if pa.types.is_time(kind):
         ticks = array.cast(pa.time64("ns")).cast(pa.time64("us"), safe=False).cast(pa.int64())
-        return _styled(array, kernels.scaled(ticks, _US_PER_DAY, 0), _TIME, _TIME_FRACTION, first=0)
+        return _styled(array, _scaled(ticks, _US_PER_DAY, 0), _TIME, _TIME_FRACTION, first=0)
     if pa.types.is_timestamp(kind):
         return _timestamps(array)
     return None
+
+
+def _scaled(array: pa.Array, divisor: float, offset: float) -> pa.Array:
+    return kernels.add(kernels.divide(array.cast(pa.float64(), safe=False), divisor), offset)
 
 
 def _timestamps(array: pa.Array) -> Moments | None:
@@ -113,17 +151,18 @@ def _timestamps(array: pa.Array) -> Moments | None:
         plain = array.cast(pa.timestamp("us", array.type.tz), safe=array.type.unit != "ns").view(pa.timestamp("us"))
     except pa.ArrowInvalid:  # seconds so far away that they have no microseconds
         return None
-    days = kernels.scaled(plain.cast(pa.int64()), _US_PER_DAY, _UNIX_EPOCH)
+    days = _scaled(plain.cast(pa.int64()), _US_PER_DAY, _UNIX_EPOCH)
     return _styled(plain, days, whole, fraction, first=_FIRST_DAY)
 
 
 def _styled(array: pa.Array, days: pa.Array, whole: int, fraction: int, *, first: int) -> Moments:
-    is_whole = kernels.equal_to(kernels.fractions_of_second(array), 0.0)
-    return _moments_of(days, kernels.chosen(is_whole, pa.scalar(str(whole)), pa.scalar(str(fraction))), first=first)
+    is_whole = kernels.equal(kernels.subsecond(array), 0.0)
+    return _moments_of(days, kernels.if_else(is_whole, pa.scalar(str(whole)), pa.scalar(str(fraction))), first=first)
 
 
 def _moments_of(days: pa.Array, styles: pa.Array, *, first: int = _FIRST_DAY) -> Moments:
-    return Moments(kernels.only(kernels.within(days, first, _DAY_BEYOND), days).cast(pa.string()), styles)
+    is_shown = kernels.and_(kernels.greater_equal(days, first), kernels.less(days, _DAY_BEYOND))
+    return Moments(kernels.if_else(is_shown, days, None).cast(pa.string()), styles)
 
 
 def _read(array: pa.Array, column: Column) -> pa.Array | None:
@@ -136,46 +175,29 @@ def _read(array: pa.Array, column: Column) -> pa.Array | None:
         case ResultType.TIMESTAMP_TZ:
             form, kind = _ZONED_TEXT, pa.timestamp("us", "UTC")
         case ResultType.STRING if _TIME_NAME.fullmatch(column.native_type):
-            return _times(texts(array, column))
+            cells = texts(array, column)
+            clocks = kernels.if_else(kernels.match_substring_regex(cells, f"^{_CLOCK_TEXT}$"), cells, None)
+            return joined("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
         case _:
             return None
     cells = texts(array, column)
-    cells = kernels.only(kernels.matching(cells, form), cells)
+    cells = kernels.if_else(kernels.match_substring_regex(cells, form), cells, None)
     if cells.null_count == len(cells):
         return None
-    cells = kernels.substituted(cells, " UTC", "Z")
+    cells = kernels.replace_substring(cells, " UTC", "Z")
     try:
         return cells.cast(kind)
     except pa.ArrowInvalid:  # 2024-02-30
-        are_moments = pa.array([text is not None and _is_moment(text) for text in cells.to_pylist()])
-        return kernels.only(are_moments, cells).cast(kind)
 
+        def is_moment(text: str) -> bool:
+            try:
+                datetime.fromisoformat(text)
+            except ValueError:
+                return False
+            return True
 
-def _times(cells: pa.Array) -> pa.Array:
-    clocks = kernels.only(kernels.matching(cells, f"^{_CLOCK_TEXT}$"), cells)
-    return kernels.joined("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
-
-
-def _is_moment(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
-NUMBER_DIGITS = 15
-"""Excel keeps no more of an integer or a decimal; longer ones stand as text."""
-
-_NUMBER = r"^-?[0-9]+(\.[0-9]+)?$"
-_FEW_DIGITS = rf"^-?[0.]*([0-9]\.?){{0,{NUMBER_DIGITS}}}$"
-
-# XML cannot hold these, so Excel writes them as _xHHHH_; and what looks like that has its first mark written so.
-# A carriage return would be read as a line feed.
-_UNWRITABLE = "[\0-\x08\x0b-\x1f\ufffe\uffff]"
-_LOOKS_ESCAPED = "_x[0-9A-Fa-f]{4}_"
-_MARK_OF_ESCAPE = re.compile(f"_(?={_LOOKS_ESCAPED[1:]})")
-_UNWRITABLE_CHARACTER = re.compile(_UNWRITABLE)
+        are_moments = pa.array([text is not None and is_moment(text) for text in cells.to_pylist()])
+        return kernels.if_else(are_moments, cells, None).cast(kind)
 
 
 def column_letters(number: int) -> str:
@@ -193,16 +215,32 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
     kind = array.type
     moments = moments_of(array, column)
     if moments is not None:
-        return _moments(array, column, moments, reference)
+        cells = joined('<c r="', reference, '" s="', moments.styles, '"><v>', moments.serials, "</v></c>")
+        if moments.serials.null_count == array.null_count:
+            return cells
+        # A value that a sheet has no number for is text.
+        written = text_cells_xml(texts(array, column), reference)
+        return kernels.if_else(kernels.is_valid(moments.serials), cells, written)
     if pa.types.is_boolean(kind):
         return _booleans(array.cast(pa.int8()).cast(pa.string()), reference)
     if is_text(kind) or is_binary(kind):
         cells = texts(array, column)
-        return _numbers_and_texts(cells, _spelled_numbers(cells, column), reference)
+        numbers = pa.repeat(False, len(cells))
+        if column.type in NUMERIC_TYPES:
+            # Numbers that come as text: decimals of any length, values of a column without one type.
+            numbers = kernels.and_(*(kernels.match_substring_regex(cells, form) for form in (_NUMBER, _FEW_DIGITS)))
+        return _numbers_and_texts(cells, numbers, reference)
     if needs_values(kind, column):
         return _mixed(cell_values(array, column), reference)
     cells = texts(array, column)
-    return _numbers_and_texts(cells, _number_cells(array, cells), reference)
+    if pa.types.is_floating(kind):
+        # A cell holds a double: nothing is lost.
+        numbers = kernels.is_finite(array)
+    elif pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        numbers = kernels.match_substring_regex(cells, _FEW_DIGITS)
+    else:
+        numbers = pa.repeat(False, len(array))
+    return _numbers_and_texts(cells, numbers, reference)
 
 
 def text_cells_xml(cells: pa.Array, reference: pa.Array) -> pa.Array:
@@ -216,47 +254,22 @@ def header_cells_xml(names: pa.Array, reference: pa.Array) -> pa.Array:
     return _cells(reference, opening, _escaped(names), "</t></is></c>")
 
 
-def _moments(array: pa.Array, column: Column, moments: Moments, reference: pa.Array) -> pa.Array:
-    """Dates and times as such; as text what a sheet has no number for."""
-    cells = kernels.joined('<c r="', reference, '" s="', moments.styles, '"><v>', moments.serials, "</v></c>")
-    if moments.serials.null_count == array.null_count:
-        return cells
-    return kernels.chosen(kernels.present(moments.serials), cells, text_cells_xml(texts(array, column), reference))
-
-
-def _spelled_numbers(cells: pa.Array, column: Column) -> pa.Array:
-    """Numbers that come as text: decimals of any length, values of a column without one type."""
-    if column.type not in NUMERIC_TYPES:
-        return pa.repeat(False, len(cells))
-    return kernels.both(kernels.matching(cells, _NUMBER), kernels.matching(cells, _FEW_DIGITS))
-
-
 def _mixed(values: Sequence[object], reference: pa.Array) -> pa.Array:
     """Cells of a column whose values are of several kinds."""
     are_numbers = [type(v) is float or (type(v) is int and abs(v) < 10**NUMBER_DIGITS) for v in values]
     cells = _numbers_and_texts(value_texts(values), pa.array(are_numbers, pa.bool_()), reference)
     are_booleans = pa.array([type(v) is bool for v in values], pa.bool_())
     digits = pa.array([str(int(v)) if type(v) is bool else None for v in values], pa.string())
-    return kernels.chosen(are_booleans, _booleans(digits, reference), cells)
-
-
-def _number_cells(array: pa.Array, cells: pa.Array) -> pa.Array:
-    kind = array.type
-    if pa.types.is_floating(kind):
-        # A cell holds a double: nothing is lost.
-        return kernels.finite(array)
-    if pa.types.is_integer(kind) or pa.types.is_decimal(kind):
-        return kernels.matching(cells, _FEW_DIGITS)
-    return pa.repeat(False, len(array))
+    return kernels.if_else(are_booleans, _booleans(digits, reference), cells)
 
 
 def _numbers_and_texts(cells: pa.Array, numbers: pa.Array, reference: pa.Array) -> pa.Array:
-    if not kernels.some(numbers):
+    if not some(numbers):
         return text_cells_xml(cells, reference)
     as_numbers = _cells(reference, "><v>", cells, "</v></c>")
-    if kernels.every(numbers):
+    if every(numbers):
         return as_numbers
-    return kernels.chosen(numbers, as_numbers, text_cells_xml(cells, reference))
+    return kernels.if_else(numbers, as_numbers, text_cells_xml(cells, reference))
 
 
 def _booleans(digits: pa.Array, reference: pa.Array) -> pa.Array:
@@ -264,21 +277,20 @@ def _booleans(digits: pa.Array, reference: pa.Array) -> pa.Array:
 
 
 def _cells(reference: pa.Array, opening: str, values: pa.Array, closing: str) -> pa.Array:
-    return kernels.joined('<c r="', reference, f'"{opening}', values, closing)
+    return joined('<c r="', reference, f'"{opening}', values, closing)
 
 
 def _escaped(cells: pa.Array) -> pa.Array:
-    strange = kernels.matching(cells, f"{_UNWRITABLE}|{_LOOKS_ESCAPED}")
-    cells = kernels.changed(cells, strange, _written)
-    if kernels.some(kernels.matching(cells, "[&<>]")):
+    def written(text: str) -> str:
+        marked = _MARK_OF_ESCAPE.sub("_x005F_", text)
+        return _UNWRITABLE_CHARACTER.sub(lambda found: f"_x{ord(found[0]):04X}_", marked)
+
+    strange = kernels.match_substring_regex(cells, f"{_UNWRITABLE}|{_LOOKS_ESCAPED}")
+    cells = changed(cells, strange, written)
+    if some(kernels.match_substring_regex(cells, "[&<>]")):
         for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-            cells = kernels.substituted(cells, character, entity)
+            cells = kernels.replace_substring(cells, character, entity)
     return cells
-
-
-def _written(text: str) -> str:
-    marked = _MARK_OF_ESCAPE.sub("_x005F_", text)
-    return _UNWRITABLE_CHARACTER.sub(lambda found: f"_x{ord(found[0]):04X}_", marked)
 
 
 _SHEET = "xl/worksheets/sheet1.xml"
@@ -324,23 +336,6 @@ _PARTS = {
     ),
 }
 
-# Level 1 takes half the time of level 6 and makes sheets a fifth larger.
-_COMPRESSION_LEVEL = 1
-_BYTES_PER_CELL = 120
-_BYTES_PER_ESCAPE = 7
-_MADE_AT = (1980, 1, 1, 0, 0, 0)
-"""The earliest time that ZIP knows: the same result always gives the same bytes."""
-_TO_ESCAPE = "[&<>_\0-\x1f\ufffe\uffff]"
-
-
-_HEADER_ROW_STAYS = (
-    '<sheetViews><sheetView workbookViewId="0">'
-    '<pane ySplit="1" topLeftCell="A2" activePane="bottomLeft" state="frozen"/></sheetView></sheetViews>'
-)
-_MEASURED_ROWS = 200
-_WIDTHS = (8, 60)
-"""Least and largest width of a column, in characters."""
-
 
 class XlsxLimits:
     """What must be known of a result before the first byte of its sheet: whether it fits, and how wide columns are.
@@ -369,38 +364,33 @@ class XlsxLimits:
 
     @property
     def is_huge(self) -> bool:
-        """Whether the sheet may need the 64-bit sizes of ZIP, which older readers do not know."""
+        """Whether the sheet may need the 64-bit sizes of ZIP, which older readers do not read."""
         return self._sheet_bytes > zipfile.ZIP64_LIMIT
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Check some rows; the first ones also are measured."""
         if not self._is_measured:
             self._is_measured = True
-            self._measure(batch.slice(0, _MEASURED_ROWS))
+            first = batch.slice(0, _MEASURED_ROWS)
+            for number, (array, column) in enumerate(zip(first.columns, self._columns, strict=True)):
+                longest = largest(kernels.utf8_length(texts(array, column)))
+                self._characters[number] = max(self._characters[number], longest)
         for array, column in zip(batch.columns, self._columns, strict=True):
             if is_binary(array.type):
-                self._check_base64(array, column)
+                longest = -(-largest(kernels.binary_length(array.cast(pa.binary()))) // 3) * 4
+                self._refuse(longest, column)
+                self._sheet_bytes += len(array) * longest
             elif is_free_text(array.type):
                 self._check_text(array if is_text(array.type) else texts(array, column), column)
 
-    def _measure(self, batch: pa.RecordBatch) -> None:
-        for number, (array, column) in enumerate(zip(batch.columns, self._columns, strict=True)):
-            longest = kernels.largest(kernels.character_lengths(texts(array, column)))
-            self._characters[number] = max(self._characters[number], longest)
-
-    def _check_base64(self, array: pa.Array, column: Column) -> None:
-        longest = -(-kernels.largest(kernels.byte_lengths(array.cast(pa.binary()))) // 3) * 4
-        self._refuse(longest, column)
-        self._sheet_bytes += len(array) * longest
-
     def _check_text(self, array: pa.Array, column: Column) -> None:
         cells = array.cast(pa.string())
-        lengths = kernels.byte_lengths(cells)
-        if kernels.largest(lengths) > XLSX_MAX_CHARACTERS:
-            for text in cells.filter(kernels.above(lengths, XLSX_MAX_CHARACTERS)).to_pylist():
+        lengths = kernels.binary_length(cells)
+        if largest(lengths) > XLSX_MAX_CHARACTERS:
+            for text in cells.filter(kernels.greater(lengths, XLSX_MAX_CHARACTERS)).to_pylist():
                 self._refuse(len(text.encode("utf-16-le")) // 2, column)
-        escapes = kernels.count_matches(cells, _TO_ESCAPE)
-        self._sheet_bytes += kernels.total(lengths) + escapes * _BYTES_PER_ESCAPE
+        escapes = kernels.sum(kernels.count_substring_regex(cells, _TO_ESCAPE)).as_py() or 0
+        self._sheet_bytes += (kernels.sum(lengths).as_py() or 0) + escapes * _BYTES_PER_ESCAPE
 
     def _refuse(self, characters: int, column: Column) -> None:
         if characters > XLSX_MAX_CHARACTERS:
@@ -440,7 +430,6 @@ class XlsxEncoder:
         return self._write_rows(1, [header_cells_xml(*cell) for cell in zip(names, self._references(1), strict=True)])
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
-        """More rows of the sheet."""
         references = self._references(batch.num_rows)
         cells = [cells_xml(*of_column) for of_column in zip(batch.columns, self._columns, references, strict=True)]
         return self._write_rows(batch.num_rows, cells)
@@ -452,7 +441,6 @@ class XlsxEncoder:
         return self._sink.take()
 
     def close(self) -> None:
-        """End the archive; what it still writes is dropped."""
         self._sheet.close()
         self._archive.close()
 
@@ -461,10 +449,10 @@ class XlsxEncoder:
 
     def _references(self, rows: int) -> list[pa.Array]:
         numbers = self._numbers(rows)
-        return [kernels.joined(letters, numbers) for letters in self._letters]
+        return [joined(letters, numbers) for letters in self._letters]
 
     def _write_rows(self, rows: int, cells: list[pa.Array]) -> bytes:
-        self._sheet.write(kernels.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
+        self._sheet.write(row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
         self._next_row += rows
         return self._sink.take()
 

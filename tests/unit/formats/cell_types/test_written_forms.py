@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 from queryserver.formats.cell_types.classes import column_type
-from queryserver.formats.cell_types.written_forms import GivenFormats, measured, rewritten
-from queryserver.formats.value_formats import UnknownFormat, value_format
+from queryserver.formats.cell_types.written_forms import GivenFormats, UnknownFormat, measured, rewritten, value_format
 from queryserver.imports.model import STRING, BaseType, CellKind, TypedText
 
 CERTAIN = {

@@ -1,11 +1,21 @@
-"""Telling encodings and decoding in pieces (Contract importer 8.1, 9.2)."""
+"""Encodings of files (Contract importer 8.1), and windows of text."""
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
-from queryserver.formats.delimited.encodings import Decoder, decoded, detect_encoding, encoding_of
+from queryserver.formats.delimited.encodings import (
+    ENCODINGS,
+    Decoder,
+    TextWindow,
+    decoded,
+    detect_encoding,
+    encoding_of,
+    text_window,
+)
+from queryserver.formats.unpacking import ByteExcerpt, Window
 
 
 @pytest.mark.importer(38)
@@ -103,3 +113,133 @@ def test_utf_16_has_the_order_of_its_mark_and_the_low_byte_first_without_one(mar
 def test_a_single_byte_is_no_utf_16():
     decoder = Decoder("utf-16")
     assert (decoder.decode(b"a"), decoder.decode(b"", final=True), decoder.undecodable) == ("", "\ufffd", 1)
+
+
+LATIN = "Zürich, Škoda\n"
+TEXTS = {
+    "utf-8": "aé日本😀\U0010fffd\n日本",
+    "utf-16": "aé日本😀\U0010fffd\n日本",
+    "utf-16-le": "aé日本😀😀\n日本",
+    "utf-16-be": "aé日本😀😀\n日本",
+    "ascii": "plain text, 12 lines\n",
+    "iso-8859-1": "Zürich\n",
+    "windows-1250": LATIN,
+    "windows-1251": "Привет, мир\n",
+    "windows-1252": "“Zürich”\n",
+    "windows-1253": "Καλημέρα\n",
+    "windows-1254": "İstanbul ğ\n",
+    "windows-1255": "שלום\n",
+    "windows-1256": "مرحبا\n",
+    "windows-1257": "Rīga š\n",
+    "windows-1258": "Viê\n",
+    "shift_jis": "日本語テキスト、ソ表 ﾃｽﾄ, ok\n表示",
+    "euc-jp": "日本語テキスト、表 ﾃｽﾄ, 丂ok\n表示",
+    "euc-kr": "한국어 텍스트, ok\n한국",
+    "gbk": "中文文本,镕 ok\n中文",
+    "gb18030": "中文文本,㐀😀 9ok\n中文0",
+    "big5": "中文功能,許 ok\n中文",
+    "koi8-r": "Привет, мир\n",
+}
+
+
+def window(content: bytes, offset: int, length: int, encoding: str) -> TextWindow:
+    return text_window(excerpt(content, offset, length), encoding)
+
+
+def excerpt(content: bytes, offset: int, length: int) -> ByteExcerpt:
+    taken = Window(offset, length, 2**40)
+    taken.take(content)
+    return taken.excerpt()
+
+
+def read_through(content: bytes, size: int, encoding: str) -> str:
+    """The text, as a client reads it that goes on at `end`."""
+    offset, text = 0, ""
+    while offset < len(content):
+        part = window(content, offset, size, encoding)
+        assert part.is_valid, (offset, part)
+        assert part.end > offset
+        text += part.text
+        offset = part.end
+    return text
+
+
+def test_every_encoding_of_the_list_is_tried():
+    assert set(TEXTS) == set(ENCODINGS)
+
+
+@pytest.mark.storage(42)
+@each("encoding", TEXTS)
+@each("size", [1, 2, 3, 4, 5, 7, 16, 1000])
+def test_reading_on_at_the_end_gives_the_whole_text_once(encoding: str, size: int):
+    assert read_through(TEXTS[encoding].encode(encoding), size, encoding) == TEXTS[encoding]
+
+
+@pytest.mark.storage(42)
+@each("encoding", TEXTS)
+@each("size", [7, 10])
+def test_a_window_from_anywhere_begins_with_a_whole_character(encoding: str, size: int):
+    text = TEXTS[encoding]
+    content = text.encode(encoding)
+    # Where characters begin, and the text from there on.
+    mark = 2 if encoding == "utf-16" else 0
+    plain = "utf-16-le" if mark else encoding
+    borders = {mark + len(text[:place].encode(plain)): text[place:] for place in range(len(text) + 1)}
+    for offset in range(1, len(content)):
+        part = window(content, offset, size, encoding)
+        begins = next(border for border in sorted(borders) if border >= offset)
+        assert part.is_valid, offset
+        assert borders[begins].startswith(part.text), offset
+        assert part.end in borders or part.end < begins, offset
+
+
+def test_utf16_goes_by_its_mark_in_every_window():
+    content = b"\xfe\xff" + "aé日😀b".encode("utf-16-be")
+    assert read_through(content, 3, "utf-16") == "aé日😀b"
+    assert window(content, 4, 4, "utf-16").text == "é日"
+
+
+def test_utf16_without_a_mark_has_the_small_end_first():
+    assert window("hé".encode("utf-16-le"), 0, 10, "utf-16") == TextWindow("hé", 4, is_valid=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 10])
+def test_the_mark_of_utf8_is_left_out_at_the_beginning_only(length: int):
+    content = b"\xef\xbb\xbfab"
+    first = window(content, 0, length, "utf-8")
+    assert first.text + window(content, first.end, 10, "utf-8").text == "ab"
+    assert window(b"x\xef\xbb\xbf", 0, 10, "utf-8").text == "x\ufeff"
+
+
+def test_a_character_that_is_cut_at_the_end_of_the_file_is_no_text():
+    assert not window("日".encode()[:2], 0, 10, "utf-8").is_valid
+    assert not window("日".encode()[:2], 0, 1, "utf-8").is_valid
+    assert not window(b"a\x82", 0, 10, "shift_jis").is_valid
+    assert not window(b"a\0b", 0, 10, "utf-16-le").is_valid
+
+
+def test_what_is_no_text_is_shown_with_replacements():
+    assert window(b"ab\xff\xfec", 0, 10, "utf-8") == TextWindow("ab\ufffd\ufffdc", 5, is_valid=False)
+    assert window(b"Hi\0!", 0, 10, "utf-8") == TextWindow("Hi\ufffd!", 4, is_valid=False)
+
+
+def test_a_stray_byte_at_the_start_is_not_taken_for_a_cut_character():
+    assert not window(b"ab\x80\x80cd", 2, 4, "utf-8").is_valid
+
+
+def test_the_same_place_is_right_however_far_the_nearest_plain_character_is():
+    content = ("日本" * 5000 + "\n表").encode("shift_jis")
+    far = len("日本" * 5000) * 2
+    assert window(content, far - 4, 10, "shift_jis").text == "日本\n表"
+    assert read_through(content, 4097, "shift_jis") == content.decode("shift_jis")
+
+
+@pytest.mark.parametrize("offset", [5, 6, 100])
+def test_behind_the_end_there_is_nothing(offset: int):
+    for encoding in ENCODINGS:
+        assert window(b"plain", offset, 10, encoding) == TextWindow("", offset, is_valid=True)
+
+
+def test_an_empty_window_stays_where_it_is():
+    assert window("日本".encode(), 1, 0, "utf-8") == TextWindow("", 1, is_valid=True)
+    assert window(b"\xef\xbb\xbfa", 0, 0, "utf-8") == TextWindow("", 0, is_valid=True)

@@ -27,7 +27,7 @@ from queryserver.api.schemas.fields import (
 from queryserver.api.schemas.requests.editor import IdempotencyHeader
 from queryserver.errors.base import InvalidJson, InvalidParameter, InvalidRequest
 from queryserver.errors.files import invalid_columns, invalid_dialect
-from queryserver.formats.value_formats import UnknownFormat, date_format
+from queryserver.formats.cell_types.written_forms import UnknownFormat, date_format
 from queryserver.imports.model import FileType, Origin
 from queryserver.platform.text import MAX_DEPTH, parse_json
 

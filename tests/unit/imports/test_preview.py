@@ -1,7 +1,7 @@
-"""Previews and headers of files that are read as far as they must be, and of answers that are kept."""
+"""Detection, previews and headers of files, and the answers that are kept."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pytest
@@ -12,10 +12,11 @@ from tests.refusals import raises_code
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import Analysis
+from queryserver.formats.detection import Detected
 from queryserver.imports import computed as samples
 from queryserver.imports.computed import CUT_FIELD_BYTES, ReadingOptions
-from queryserver.imports.model import SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
-from queryserver.imports.preview import Previews
+from queryserver.imports.model import SAMPLE_BYTES, SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
+from queryserver.imports.preview import Detection, KeptAnswers, Previews, Sheets
 from queryserver.platform.limits import FairPlaces
 from queryserver.platform.threads import FairThreads
 
@@ -263,3 +264,140 @@ class TestKeeping:
             await previews.analysis(ANA, file, excel, has_header=True)
         good = ReadingOptions.given(FileType.EXCEL, sheet_name="one")
         assert len((await previews.analysis(ANA, file, good, has_header=True)).rows) == 3
+
+
+@pytest.fixture
+def two_sheets() -> MemoryWorkbooks:
+    return MemoryWorkbooks({"one": [[TypedText("1", CellKind.INTEGER)]], "two": []})
+
+
+@pytest.fixture
+def detection(two_sheets: MemoryWorkbooks) -> Detection:
+    return Detection(two_sheets, InlineComputing(), FairPlaces(4))
+
+
+async def test_only_the_beginning_of_a_text_is_read(detection: Detection):
+    file = MemoryFile(b"a;b\n1;2\n" * 2**20, piece_bytes=64 * 1024)
+    found = await detection.metadata(ANA, file)
+    assert isinstance(found, Detected)
+    assert (found.delimiters.field, found.confidence) == (";", 1.0)
+    assert file.read_bytes == SAMPLE_BYTES
+    assert not file.copies
+
+
+async def test_pieces_of_any_size_give_the_same(detection: Detection):
+    content = b"a;b\r\n" + b"1;2\r\n" * 1000
+    whole = await detection.metadata(ANA, MemoryFile(content))
+    assert await detection.metadata(ANA, MemoryFile(content, piece_bytes=3)) == whole
+
+
+async def test_a_record_that_the_sample_cuts_does_not_count(detection: Detection):
+    record = b"1;2;" + b"x" * 95 + b"\n"
+    found = await detection.metadata(ANA, MemoryFile(record * (SAMPLE_BYTES // len(record) + 2)))
+    assert isinstance(found, Detected)
+    assert found.confidence == 1.0
+
+
+@pytest.mark.importer(13)
+async def test_sheets_come_from_the_reader_of_workbooks(detection: Detection):
+    file = MemoryFile(ZIP)
+    assert await detection.metadata(ANA, file) == Sheets(["one", "two"])
+    assert file.copies == 1
+
+
+async def test_what_is_neither_is_told(detection: Detection):
+    with pytest.raises(UnsupportedFormat):
+        await detection.metadata(ANA, MemoryFile(b"%PDF-1.4"))
+    with raises_code("file_empty"):
+        await detection.metadata(ANA, MemoryFile(b""))
+
+
+async def test_a_file_that_never_changes_is_looked_at_once(detection: Detection, two_sheets: MemoryWorkbooks):
+    text, book = MemoryFile(b"a,b\n1,2\n", fixed_identity="x"), MemoryFile(ZIP, fixed_identity="y")
+    for file in (text, book):
+        first = await detection.metadata(ANA, file)
+        assert all(one is first for one in await asyncio.gather(*(detection.metadata(ANA, file) for _ in range(5))))
+        assert file.readings == 1
+    assert two_sheets.looks == 1
+
+
+async def test_other_files_are_looked_at_anew(detection: Detection):
+    file = MemoryFile(b"a,b\n1,2\n")
+    await detection.metadata(ANA, file)
+    file.content = ZIP
+    assert isinstance(await detection.metadata(ANA, file), Sheets)
+
+
+def kept(max_bytes: int = 40) -> KeptAnswers[str]:
+    return KeptAnswers(len, max_bytes=max_bytes)
+
+
+class Maker:
+    """Makes an answer, and counts how often."""
+
+    def __init__(self, answer: str = "ten bytes.") -> None:
+        self.answer = answer
+        self.made = 0
+
+    async def __call__(self) -> str:
+        self.made += 1
+        await asyncio.sleep(0)
+        return self.answer
+
+
+async def test_the_answer_that_was_asked_for_longest_ago_makes_room():
+    answers, makers = kept(), {name: Maker() for name in "abcde"}
+    for name in "abcd":
+        await answers.get(name, makers[name])
+    await answers.get("a", makers["a"])
+    await answers.get("e", makers["e"])
+    for name in "acde":
+        await answers.get(name, makers[name])
+    assert [makers[name].made for name in "acde"] == [1, 1, 1, 1]
+    await answers.get("b", makers["b"])
+    assert makers["b"].made == 2
+
+
+async def test_large_answers_are_not_kept():
+    answers, maker = kept(), Maker("x" * 11)
+    assert await answers.get("a", maker) == await answers.get("a", maker)
+    assert maker.made == 2
+
+
+async def test_without_a_key_nothing_is_kept():
+    answers, maker = kept(), Maker()
+    await answers.get(None, maker)
+    await answers.get(None, maker)
+    assert maker.made == 2
+
+
+async def test_the_next_caller_tries_when_the_first_gives_up():
+    answers, maker = kept(), Maker()
+    begun = asyncio.Event()
+
+    async def never() -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    first = asyncio.create_task(answers.get("a", never))
+    await begun.wait()
+    second = asyncio.create_task(answers.get("a", maker))
+    await asyncio.sleep(0)
+    assert not maker.made
+    first.cancel()
+    assert await second == maker.answer
+
+
+async def test_an_error_is_the_callers_own():
+    answers, maker = kept(), Maker()
+
+    async def broken() -> str:
+        raise ValueError
+
+    work: list[Callable[[], Awaitable[str]]] = [broken, maker]
+    results = await asyncio.gather(*(answers.get("a", one) for one in work), return_exceptions=True)
+    assert isinstance(results[0], ValueError)
+    assert results[1] == maker.answer
+    with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
+        await answers.get("b", broken)

@@ -1,4 +1,4 @@
-"""What fits the type of a column, and as what value (Contract importer 12.1, 13.2)."""
+"""Rows, columns and single cells as values of a table (Contract importer 13.2)."""
 
 import math
 from datetime import date, datetime, time, timedelta
@@ -7,8 +7,9 @@ from decimal import Decimal
 import pytest
 from tests.cases import each
 
-from queryserver.formats.column_conversion import Misfit, converter, is_null
-from queryserver.imports.model import BaseType, CellKind, ColumnType, QuotedText, TypedText
+from queryserver.formats.conversion import CellMisfit, Portion, RowConverter, TargetColumn, converter, is_null
+from queryserver.formats.delimited.records import Block, BlockReader
+from queryserver.imports.model import STRING, BaseType, CellKind, ColumnType, Delimiters, QuotedText, TypedText
 
 B = BaseType
 moment = datetime.fromisoformat
@@ -59,7 +60,7 @@ def test_what_fits_has_its_value(base: BaseType, cell: str, value: object) -> No
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(base: BaseType, cells: tuple[str, ...]) -> None:
     for cell in cells:
-        with pytest.raises(Misfit):
+        with pytest.raises(CellMisfit):
             converter(ColumnType(base))(cell)
 
 
@@ -69,13 +70,13 @@ def test_decimals_take_what_they_hold_without_loss() -> None:
         Decimal("1.50"), Decimal("-999.99"), Decimal("1.50"), Decimal("12.00"), Decimal("10.00"),
     ]  # fmt: skip
     for cell in ("1.555", "1000", "nan", "x"):
-        with pytest.raises(Misfit):
+        with pytest.raises(CellMisfit):
             convert(cell)
 
 
 @pytest.mark.security("T29")
 def test_a_reason_shows_the_beginning_of_a_cell_on_one_line() -> None:
-    with pytest.raises(Misfit) as raised:
+    with pytest.raises(CellMisfit) as raised:
         converter(ColumnType(B.INT32))("line\none" + "x" * 5000)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 100
@@ -93,3 +94,66 @@ def test_a_reason_shows_the_beginning_of_a_cell_on_one_line() -> None:
 def test_null_cells_are_null_but_for_empty_quoted_text(cell: str, in_text: bool, elsewhere: bool) -> None:
     assert is_null(cell, is_text=True) is in_text
     assert is_null(cell, is_text=False) is elsewhere
+
+
+INTEGER = ColumnType(BaseType.INT32)
+ID, NAME = TargetColumn(0, "id", INTEGER), TargetColumn(1, "name", STRING)
+
+
+def blocks_of(text: str, width: int) -> list[Block]:
+    reader = BlockReader(Delimiters(), "utf-8", width)
+    return [*reader.feed(text.encode()), *reader.finish()]
+
+
+def converted(text: str, *columns: TargetColumn, has_header: bool = True, explain: int = 100) -> list[Portion]:
+    converter = RowConverter(columns, explain=explain)
+    return [converter.block(block, has_header=has_header) for block in blocks_of(text, 2)]
+
+
+def rows(portions: list[Portion]) -> list[list[object]]:
+    return [list(row.values()) for portion in portions for row in portion.batch.to_pylist()]
+
+
+def test_a_header_is_no_row_and_columns_are_those_asked_for() -> None:
+    assert rows(converted("id,name\n1,a\n2,b\n", NAME, ID)) == [["a", 1], ["b", 2]]
+    assert rows(converted("1,a\n", ID, has_header=False)) == [[1]]
+
+
+def test_short_rows_are_filled_and_nulls_are_null() -> None:
+    assert rows(converted('id,name\n1\n,""\n\\N,null\n', ID, NAME)) == [[1, None], [None, ""], [None, None]]
+
+
+@pytest.mark.importer(54)
+def test_bad_rows_are_left_out_and_explained() -> None:
+    strict = TargetColumn(1, "name", STRING, nullable=False)
+    (portion,) = converted("id,name\nx,a\n1,b\n2,c,d\n3,\n", ID, strict)
+    assert rows([portion]) == [[1, "b"]]
+    assert (portion.rows, portion.bad) == (4, 3)
+    assert [str(bad) for bad in portion.explained] == [
+        'record 2, column "id": "x" is not an integer',
+        "record 4: the row has more fields than the file has columns",
+        'record 5, column "name": the value is missing, and the column takes no NULL',
+    ]
+
+
+def test_only_so_many_bad_rows_are_explained() -> None:
+    (portion,) = converted("id\n" + "x\n" * 20, ID, explain=3)
+    assert (portion.bad, len(portion.explained)) == (20, 3)
+
+
+def test_rows_are_counted_even_if_no_column_can_make_them_bad() -> None:
+    assert NAME.takes_all
+    (portion,) = converted("id,name\n1,a\n1,2,3\n")
+    assert (portion.rows, portion.bad) == (2, 1)
+
+
+@pytest.mark.importer(44)
+def test_cells_of_workbooks_are_what_the_workbook_says_they_are() -> None:
+    cells = [
+        [TypedText("1", CellKind.INTEGER), TypedText("null", CellKind.TEXT)],
+        [TypedText("", CellKind.NULL), TypedText("", CellKind.NULL)],
+        [TypedText("true", CellKind.BOOLEAN), TypedText("12", CellKind.TEXT)],
+    ]
+    portion = RowConverter([ID, NAME], explain=10).cells(cells, 2)
+    assert rows([portion]) == [[1, "null"], [None, None]]
+    assert [(bad.record, bad.column) for bad in portion.explained] == [(4, "id")]

@@ -4,7 +4,7 @@ import pytest
 from tests.cases import each
 
 from queryserver.imports.model import CellKind
-from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, temporal_of_code, temporal_of_format
+from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, temporal_of_format
 
 
 @pytest.mark.importer(42)
@@ -50,7 +50,7 @@ from queryserver.workbooks.cells import Temporal, iso_cell, temporal_cell, tempo
     ],
 )
 def test_a_code_shows_what_its_letters_say(code, temporal):
-    assert temporal_of_code(code) is temporal
+    assert temporal_of_format(0, code) is temporal
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files of records as batches, also odd ones (Contract importer 8a)."""
+"""Files of records as batches and previews (Contract importer 8a)."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from tests.refusals import raises_code
 
 from queryserver.imports.model import SAMPLE_TEXT_BYTES, BaseType, FileType
 from queryserver.workbooks import frames
-from queryserver.workbooks.frames import HEAD, PREVIEW, batch_frame, batch_of, preview_of
+from queryserver.workbooks.frames import HEAD, PREVIEW, batch_frame, batch_of
 from queryserver.workbooks.record_files import arrow_file, avro_file, record_frames, record_of
 
 
@@ -45,7 +45,7 @@ def test_a_row_that_no_frame_takes_is_refused(monkeypatch: pytest.MonkeyPatch) -
 def preview_frame(file: io.BytesIO, kind: FileType) -> dict[str, object]:
     (found,) = record_frames(file, kind, None)
     assert found.startswith(PREVIEW)
-    return dict(preview_of(found[HEAD.size :]))
+    return dict(json.loads(found[HEAD.size :]))
 
 
 def test_a_preview_shows_no_more_text_than_a_sample_has() -> None:

@@ -1,4 +1,4 @@
-"""Columns as asked for, plans as stored, texts as shown (Contract importer 13)."""
+"""Plans of imports (Contract importer 13)."""
 
 import json
 
@@ -6,10 +6,10 @@ import pytest
 from tests.refusals import raises_code
 
 from queryserver.formats.cell_types.header import PreviewColumn, header_names
-from queryserver.formats.row_conversion import TargetColumn
+from queryserver.formats.conversion import TargetColumn
 from queryserver.imports.model import STRING, BaseType, ColumnType, Delimiters, Origin
 from queryserver.imports.plans import (
-    AskedColumn,
+    ColumnRequest,
     FileReading,
     ImportPlan,
     history_text,
@@ -42,7 +42,7 @@ class TestColumns:
         ]
 
     def test_a_source_is_a_name_or_else_a_position(self):
-        asked = [AskedColumn("2", name="a"), AskedColumn("3", name="b"), AskedColumn(1, name="c")]
+        asked = [ColumnRequest("2", name="a"), ColumnRequest("3", name="b"), ColumnRequest(1, name="c")]
         assert [one.source for one in target_columns(PREVIEW, asked, "duckdb")] == [1, 2, 0]
 
     def test_all_names_of_a_preview_may_stay(self):
@@ -51,10 +51,10 @@ class TestColumns:
 
     @pytest.mark.parametrize("dialect", ["hive", "sparksql", "trino", "sqlite"])
     def test_times_stay_text_where_there_is_no_such_type(self, dialect: str):
-        assert target_columns(PREVIEW, [AskedColumn(2)], dialect)[0].type == STRING
+        assert target_columns(PREVIEW, [ColumnRequest(2)], dialect)[0].type == STRING
 
     def test_a_chosen_type_counts_and_a_decimal_needs_its_digits(self):
-        asked = [AskedColumn(1, type="decimal", precision=10, scale=3), AskedColumn(2, type="VARCHAR")]
+        asked = [ColumnRequest(1, type="decimal", precision=10, scale=3), ColumnRequest(2, type="VARCHAR")]
         types = [one.type for one in target_columns(PREVIEW, asked, "duckdb")]
         assert types == [ColumnType(BaseType.DECIMAL, 10, 3), STRING]
 
@@ -63,24 +63,25 @@ class TestColumns:
             PreviewColumn("a", ColumnType(BaseType.DECIMAL, 20, 0)),
             PreviewColumn("b", ColumnType(BaseType.INT32)),
         ]
-        asked = [AskedColumn(1, type="numeric", precision=20, scale=5), AskedColumn(2, type="integer", scale=2)]
+        asked = [ColumnRequest(1, type="numeric", precision=20, scale=5), ColumnRequest(2, type="integer", scale=2)]
         types = [one.type for one in target_columns(found, asked, "postgresql")]
         assert types == [ColumnType(BaseType.DECIMAL, 20, 5), ColumnType(BaseType.INT32)]
         for precision in (20, None):
             with raises_code("invalid_columns"):
-                target_columns(found, [AskedColumn(1, type="NUMERIC", precision=precision, scale=21)], "postgresql")
+                target_columns(found, [ColumnRequest(1, type="NUMERIC", precision=precision, scale=21)], "postgresql")
 
     @pytest.mark.parametrize(
         "asked",
         [
-            [], [AskedColumn(0)], [AskedColumn(4)], [AskedColumn("x")], [AskedColumn(1, name="")],
-            [AskedColumn(1, name="a\0")], [AskedColumn(1, name="x" * 256)], [AskedColumn(1), AskedColumn(2, name="ID")],
-            [AskedColumn(1, type="BLOB")], [AskedColumn(1, type="DECIMAL")],
-            [AskedColumn(1, type="DECIMAL", precision=0)], [AskedColumn(1, type="DECIMAL", precision=5, scale=6)],
-            [AskedColumn(1, type="DECIMAL", precision=5, scale=-1)], [AskedColumn("9" * 5000)],
+            [], [ColumnRequest(0)], [ColumnRequest(4)], [ColumnRequest("x")], [ColumnRequest(1, name="")],
+            [ColumnRequest(1, name="a\0")], [ColumnRequest(1, name="x" * 256)],
+            [ColumnRequest(1), ColumnRequest(2, name="ID")],
+            [ColumnRequest(1, type="BLOB")], [ColumnRequest(1, type="DECIMAL")],
+            [ColumnRequest(1, type="DECIMAL", precision=0)], [ColumnRequest(1, type="DECIMAL", precision=5, scale=6)],
+            [ColumnRequest(1, type="DECIMAL", precision=5, scale=-1)], [ColumnRequest("9" * 5000)],
         ],
     )  # fmt: skip
-    def test_what_cannot_be_made_is_refused(self, asked: list[AskedColumn]):
+    def test_what_cannot_be_made_is_refused(self, asked: list[ColumnRequest]):
         with raises_code("invalid_columns"):
             target_columns(PREVIEW, asked, "duckdb")
 

@@ -1,4 +1,4 @@
-"""Which files are workbooks, and of which kind (Contract importer 9.1.2)."""
+"""Kinds of workbooks and the limits of their containers (Contract importer 14.4)."""
 
 import io
 import struct

@@ -1,18 +1,28 @@
-"""How texts are delimited (Contract importer 9.2 and 10): the cases of its table, and the rules between them."""
+"""What a file is and how it is delimited (Contract importer 9, 10), and separators as clients send them (7.2)."""
 
+import bz2
+import gzip
+import lzma
 import time
 
 import pytest
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.errors.base import QueryServerError
+from queryserver.errors.base import InvalidParameter, QueryServerError
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import has_header
-from queryserver.formats.delimited.detection import Detected, detect
 from queryserver.formats.delimited.records import RecordReader
-from queryserver.formats.file_kinds import FileKind, recognise
-from queryserver.imports.model import SAMPLE_BYTES, FileType
+from queryserver.formats.detection import (
+    Detected,
+    FileKind,
+    delimiters_of,
+    detect,
+    recognise,
+    recognise_given,
+    unescaped,
+)
+from queryserver.imports.model import SAMPLE_BYTES, Delimiters, FileType
 
 BEGINNING_BYTES = 64 * 1024
 """What guess_header looks at first."""
@@ -196,3 +206,168 @@ def test_no_sample_keeps_detection_busy(unit, is_whole):
     except QueryServerError:
         pass
     assert time.process_time() - started < 2
+
+
+@pytest.mark.importer(31)
+@pytest.mark.parametrize(
+    "sample",
+    [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n", " \n".encode("utf-16")],
+)
+def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
+    with raises_code("file_empty"):
+        recognise(sample, is_whole=True)
+
+
+@pytest.mark.parametrize("sample", [b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest"])
+def test_zip_and_compound_files_may_be_workbooks(sample):
+    assert recognise(sample, is_whole=False) is FileKind.WORKBOOK_CANDIDATE
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        gzip.compress(b"a,b\n1,2\n", mtime=0),
+        bz2.compress(b"a,b\n1,2\n"),
+        bz2.compress(b""),
+        lzma.compress(b"a,b\n1,2\n"),
+        b"%PDF-1.7\n",
+        b'<?xml version="1.0"?><a/>',
+        b"<!DOCTYPE html>",
+        b"\n <html>",
+        b"{\\rtf1 hello}",
+        "<?xml?>".encode("utf-16"),
+        '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
+    ],
+)
+def test_known_other_formats_are_unsupported(sample):
+    with pytest.raises(UnsupportedFormat):
+        recognise(sample, is_whole=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": 1',
+        ' { "a": 1}\n{',
+        '{"a": 1}\n[1]\n{',
+        '[{"a": 1}]',
+        "[ {",
+        '{}\n[1]\n\n{"a": 2}\n',
+        "[1, 2]\r\n[3, 4]\r\n",
+        '[1]\n[2]\n[3, "cut',
+    ],
+)
+def test_json_is_unsupported(text):
+    with pytest.raises(UnsupportedFormat):
+        recognise(text.encode(), is_whole=text.endswith("{"))
+
+
+@pytest.mark.parametrize(
+    ("sample", "kind"),
+    [
+        (b"PAR1....", FileKind.PARQUET),
+        (b"Obj\x01....", FileKind.AVRO),
+        (b"ARROW1\0\0....", FileKind.ARROW),
+        (b"\xff\xff\xff\xff\x10\0\0\0....", FileKind.ARROW),
+        (b'{"a": 1}', FileKind.NDJSON),
+        (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileKind.NDJSON),
+    ],
+)
+def test_files_of_records_are_recognised(sample, kind):
+    assert recognise(sample, is_whole=False) is kind
+    if kind is not FileKind.NDJSON:
+        with raises_code("format_mismatch"):
+            recognise_given(sample, is_whole=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{a},{b}\n",
+        "[1],[2]\n",
+        "[x]\n[y]\n",
+        "a,b\n{}\n",
+        "[" * 100_000,
+        "[1]\n[2]\n[3, cut",
+        "BZh,a\n",
+        "PK,a\n",
+        "<a,b\n",
+    ],
+)
+def test_what_only_looks_like_another_format_is_text(text):
+    assert recognise(text.encode(), is_whole=True) is FileKind.TEXT
+
+
+@pytest.mark.parametrize(
+    ("sent", "meant"),
+    [
+        (r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"),
+        (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
+        (r"\ud83d\ude00", "😀"),
+        (r"\|", "\\|"),
+        (r"\x1", "\\x1"),
+        (r"\u12", "\\u12"),
+        (r"\\t", "\\t"),
+        ("\\", "\\"),
+        ("a\\", "a\\"),
+        ("\t", "\t"),
+        ("é", "é"),
+    ],
+)
+def test_escapes_are_read_and_all_else_stays_as_sent(sent, meant):
+    assert unescaped(sent) == meant
+
+
+@pytest.mark.importer(18, 19)
+@pytest.mark.parametrize(("field", "record"), [("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a")])
+def test_raw_and_escaped_separators_mean_the_same(field, record):
+    assert delimiters_of(field, quote='"', record=record) == Delimiters("\t", '"', "\n")
+
+
+def test_what_is_absent_or_empty_is_as_usual():
+    assert delimiters_of(",", quote="", record="") == delimiters_of(",") == Delimiters()
+
+
+@pytest.mark.importer(34)
+def test_the_escape_of_nul_switches_quoting_off():
+    assert delimiters_of(",", quote=r"\0") == Delimiters(",", None, "\n")
+
+
+@pytest.mark.importer(35)
+def test_separators_have_up_to_8_characters():
+    assert delimiters_of("||", record="#" * 8) == Delimiters("||", '"', "########")
+    assert delimiters_of("é").field == "é"
+
+
+@pytest.mark.importer(36)
+@pytest.mark.parametrize(
+    ("field", "quote", "record"),
+    [
+        (",", ",", "\n"),
+        ("\n", '"', "\n"),
+        (",", '"', '"'),
+        ('a"b', '"', "\n"),
+        ("a\nb", '"', "\n"),
+        ("a\nb", '"', "\r\n"),
+        (",", '"', '#"#'),
+    ],
+)
+def test_equal_separators_and_one_within_another_are_refused(field, quote, record):
+    with pytest.raises(InvalidParameter):
+        delimiters_of(field, quote=quote, record=record)
+
+
+@pytest.mark.parametrize(
+    ("field", "quote", "record"),
+    [
+        ("x" * 9, '"', "\n"),
+        (",", "''", "\n"),
+        (",", '"', "#" * 9),
+        ("\0", '"', "\n"),
+        (",", "\0", "\n"),
+        (r"\ud83d", '"', "\n"),
+    ],
+)
+def test_too_long_ones_raw_nul_and_half_characters_are_refused(field, quote, record):
+    with pytest.raises(InvalidParameter):
+        delimiters_of(field, quote=quote, record=record)

@@ -1,4 +1,4 @@
-"""What cells of xlsx say, and which rows and columns are in use (Contract importer 12.2)."""
+"""Cells of xlsx files as their reader gives them (Contract importer 12.2)."""
 
 import pytest
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
@@ -8,9 +8,9 @@ from queryserver.errors.files import FileCorrupt
 from queryserver.imports.model import CellKind
 from queryserver.workbooks import cells as used_range
 from queryserver.workbooks import packages
-from queryserver.workbooks.cells import checked_rows, columns_in_use
+from queryserver.workbooks.cells import checked_rows, columns_in_use, read_head
 from queryserver.workbooks.packages import WorkbookKind
-from queryserver.workbooks.reader import OpenWorkbook
+from queryserver.workbooks.worker import OpenWorkbook
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def read(tmp_path):
         with write_package(tmp_path / "a.xlsx", parts).open("rb") as file:
             workbook = OpenWorkbook(file, WorkbookKind.XLSX)
             (name, *_) = workbook.sheet_names()
-            head = workbook.head(name)
+            head = read_head(workbook.rows(name))
             columns = columns_in_use(head.rows)
             rows = list(checked_rows(columns, workbook.rows(name)))
             first = list(checked_rows(columns, head.rows))
@@ -248,7 +248,7 @@ def test_sheets_come_in_order_with_hidden_ones_and_without_charts(tmp_path):
         opened = OpenWorkbook(file, WorkbookKind.XLSX)
         assert opened.sheet_names() == ["B & b", "A", "C"]
         with raises_code("sheet_not_found"):
-            opened.head("Chart")
+            read_head(opened.rows("Chart"))
 
 
 def test_columns_are_those_of_the_head_and_a_later_row_may_be_longer(read, monkeypatch):

@@ -1,0 +1,598 @@
+"""Rows of a file as batches of a table, with bad rows left out and explained (Contract importer 13.2).
+
+The file goes from rows over columns to single cells. What a column gives is always what `converter` gives for each
+cell. Arrow reads numbers and times more freely than the rules do (`007`, `0x1F`, `+5`), so it reads a whole column
+only if cheap checks of all its characters leave no doubt; else it reads the cells that match a pattern of the rules,
+and the others are converted one by one.
+"""
+
+import math
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import TypeAlias, cast
+
+import pyarrow as pa
+from pyarrow import types
+
+from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, facts_of_text, form_of
+from queryserver.formats.cell_types.written_forms import rewritten
+from queryserver.formats.columns import Column, ResultType, kernels
+from queryserver.formats.delimited.records import Block
+from queryserver.formats.download.texts import texts
+from queryserver.imports.model import BLANKS, BaseType, CellKind, ColumnType, QuotedText, TypedText, arrow_type
+
+_LONG = "the row has more fields than the file has columns"
+_NULL = "the value is missing, and the column takes no NULL"
+Value: TypeAlias = bool | int | float | Decimal | date | datetime | time | timedelta | str
+
+_SHOWN_CHARACTERS = 60
+
+_TIMESTAMP = re.compile(
+    r"([0-9]{4}).([0-9]{2}).([0-9]{2}).([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
+    r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?"
+)
+_TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?")
+"""The parts of what is known to be a timestamp, or a time."""
+_DURATION = re.compile(r"(-?)([0-9]{1,9}):([0-5][0-9])(?::([0-5][0-9])(?:\.([0-9]{1,9}))?)?")
+
+RANGES: Mapping[BaseType, tuple[int, int]] = {
+    **{getattr(BaseType, f"INT{bits}"): (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
+    **{getattr(BaseType, f"UINT{bits}"): (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
+}
+"""The least and the greatest value of the integer types."""
+
+_NUMBERS = frozenset({"integer", "fraction", "exponent"})
+_FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
+"""What is at least so large becomes infinite in 32 bits."""
+
+_BLANKS_BUT_SPACES = (b"\t", b"\r", b"\n", b"\f", b"\v")
+_HEXADECIMAL = (b"x", b"X")
+_UNUSUAL_FRACTIONS = (b"e", b"E", b"n", b"N", b"+")
+"""Parts of exponents, of nan, inf and infinity, and a sign that the rules do not have."""
+
+_MAX_PLAIN_NUMBER = 38
+"""No number of so few characters has too many digits, or is out of the range of 32 bit floats."""
+
+_NAIVE_LENGTHS = frozenset({10, 16, 19, *range(21, 27)})
+_ZULU_LENGTHS = frozenset({17, 20, *range(22, 28)})
+_CLOCK_LENGTHS = frozenset({5, 8, *range(10, 16)})
+
+_SHORT_NUMBER = r"-?(?:(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{0,15})?|\.[0-9]{1,15})"
+_DAY = "(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
+_FAMILIES: Mapping[BaseType, str] = {
+    **dict.fromkeys(RANGES, r"^-?(?:0|[1-9][0-9]{0,17})$"),
+    BaseType.FLOAT32: rf"^{_SHORT_NUMBER}(?:[eE][+-]?[0-9])?$",
+    BaseType.FLOAT64: rf"^{_SHORT_NUMBER}(?:[eE][+-]?[0-9]{{1,2}})?$",
+    BaseType.DECIMAL: r"^-?(?:(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{0,18})?|\.[0-9]{1,18})$",
+    BaseType.BOOLEAN: r"^(?i:true|false)$",
+    BaseType.DATE: rf"^{_DAY}$",
+    BaseType.DATETIME: rf"^{_DAY}(?:[T ][0-9]{{2}}:[0-9]{{2}}(?::[0-9]{{2}}(?:\.[0-9]{{1,6}})?)?)?$",
+    BaseType.TIME: r"^[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?$",
+}
+"""Cells that Arrow reads as the rules do, if it reads them at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of the table to be. `source` is the place of its cells in a row, from 0."""
+
+    source: int
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    format: str | None = None
+    """The format of dates or numbers that its cells are in; None: the plain forms. Columns of text have none."""
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no cell makes a row bad."""
+        return self.nullable and types.is_string(arrow_type(self.type)) and self.type.length is None
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """Why a row is left out: the first reason in the order of the columns. `record` counts from 1, a header too."""
+
+    record: int
+    reason: str
+    column: str | None = None
+
+    def __str__(self) -> str:
+        where = f'record {self.record}, column "{self.column}"' if self.column is not None else f"record {self.record}"
+        return f"{where}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some rows: how many, the good ones as a batch, how many were bad, and why the first of these are."""
+
+    rows: int
+    batch: pa.RecordBatch
+    bad: int
+    explained: Sequence[BadRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """The values of a column, null where nothing or nothing fitting was; and the rows with what does not fit."""
+
+    values: pa.Array
+    misfits: Sequence[int] = ()
+
+
+class RowConverter:
+    """Makes portions. `explain` bad rows at most are explained, in all."""
+
+    def __init__(self, columns: Sequence[TargetColumn], *, explain: int) -> None:
+        self._columns = columns
+        self._schema = pa.schema([(one.name, arrow_type(one.type)) for one in columns])
+        self._explain = explain
+
+    def block(self, block: Block, *, has_header: bool) -> Portion:
+        """Rows of delimited text. `has_header`: the first record of the file is none."""
+        skip = 1 if has_header and block.first_record == 1 else 0
+        texts = block.columns.slice(skip)
+        bad = {row - skip: _Bad(None, _LONG) for row in block.long_rows if row >= skip}
+        cells = [texts.column(one.source) for one in self._columns]
+        converted = [convert(own, one.type, one.format) for own, one in zip(cells, self._columns, strict=True)]
+        return self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
+
+    def cells(self, rows: Sequence[Sequence[TypedText]], first_record: int) -> Portion:
+        """Rows of a workbook, all of one width."""
+        columns: list[list[str | None]] = []
+        converted: list[Converted] = []
+        for column in self._columns:
+            own = (row[column.source] for row in rows)
+            is_text = types.is_string(arrow_type(column.type))
+            cells = [None if is_null(cell, is_text=is_text) else str(cell) for cell in own]
+            columns.append(cells)
+            if column.format is None:
+                converted.append(convert_cells(cells, column.type))
+            else:
+                converted.append(convert(pa.array(cells, pa.string()), column.type, column.format))
+        return self._portion(converted, columns, {}, len(rows), first_record)
+
+    def records(self, rows: pa.RecordBatch, strange: Sequence[tuple[int, str]], first_record: int) -> Portion:
+        """Rows of a file of records: values of the types of its columns, or texts of such values."""
+        cells = [rows.column(one.source) for one in self._columns]
+        converted = [_of_values(own, one) for own, one in zip(cells, self._columns, strict=True)]
+        bad = {row: _Bad(None, reason) for row, reason in strange}
+        return self._portion(converted, cells, bad, rows.num_rows, first_record)
+
+    def _portion(
+        self,
+        converted: Sequence[Converted],
+        cells: "_Cells",
+        bad: "dict[int, _Bad]",
+        rows: int,
+        first_record: int,
+    ) -> Portion:
+        for at, (one, column) in enumerate(zip(converted, self._columns, strict=True)):
+            for row in one.misfits:
+                bad.setdefault(row, _Bad(at))
+            if not column.nullable and one.values.null_count:
+                for row in kernels.indices_nonzero(kernels.is_null(one.values)).to_pylist():
+                    bad.setdefault(row, _Bad(at, _NULL))
+        batch = pa.RecordBatch.from_arrays([one.values for one in converted], schema=self._schema)
+        if bad and converted:
+            batch = batch.filter(pa.array([row not in bad for row in range(rows)], pa.bool_()))
+        return Portion(rows, batch, len(bad), list(self._explained(bad, cells, first_record)))
+
+    def _explained(self, bad: "dict[int, _Bad]", cells: "_Cells", first_record: int) -> Iterator[BadRow]:
+        for row in sorted(bad)[: self._explain]:
+            self._explain -= 1
+            at, reason = bad[row].column, bad[row].reason
+            if at is None:
+                yield BadRow(first_record + row, reason)
+                continue
+            column, own = self._columns[at], cells[at]
+            is_array = isinstance(own, pa.Array)
+            cell = str(plain_texts(cast("pa.Array", own).slice(row, 1))[0] if is_array else own[row])
+            yield BadRow(first_record + row, reason or _reason(column, cell), column.name)
+
+
+def _reason(column: TargetColumn, cell: str) -> str:
+    """Why a cell does not fit its column."""
+    try:
+        if column.format is not None:
+            plain: str | None = rewritten(pa.array([cell.strip(BLANKS)], pa.string()), column.format)[0].as_py()
+            if plain is None:
+                raise _misfit(cell, f"in the format {column.format}")
+            cell = plain
+        converter(column.type)(cell)
+    except CellMisfit as misfit:
+        return str(misfit)
+    raise AssertionError(cell)
+
+
+_Cells: TypeAlias = "Sequence[Sequence[str | None] | pa.StringArray]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """The column that makes a row bad, None: the row itself. Without a reason, `_reason` computes it."""
+
+    column: int | None
+    reason: str = ""
+
+
+def _of_values(values: pa.Array, column: TargetColumn) -> Converted:
+    """Texts stay what they are, also blank ones; values of another type than the column's go by way of their text."""
+    wanted = arrow_type(column.type)
+    if types.is_string(wanted):
+        return within_length(values if values.type == wanted else plain_texts(values), column.type)
+    if values.type == wanted:
+        return Converted(values)
+    if types.is_binary(wanted):
+        # Texts of bytes are base64.
+        return Converted(pa.array([None if text is None else b64decode(text) for text in values.to_pylist()], wanted))
+    return convert(plain_texts(values), column.type, column.format)
+
+
+def convert(cells: pa.StringArray, column: ColumnType, form: str | None = None) -> Converted:
+    """Null cells are missing, empty or an unquoted null; empty ones were quoted (see `Block`).
+
+    `form`: the format of dates or numbers that all cells must be in, of a column that is no text.
+    """
+    if types.is_string(arrow_type(column)):
+        data = _bytes_of(cells)
+        begins_blank = b" " in data and kernels.any(kernels.starts_with(cells, " ")).as_py()
+        if begins_blank or b"\\N" in data or _has_any(data, _BLANKS_BUT_SPACES):
+            cells = without_nulls(cells, is_text=True)
+        return within_length(cells, column)
+    if form is not None:
+        texts = without_nulls(cells, is_text=False)
+        plain = rewritten(texts, form)
+        strange = kernels.and_(kernels.is_valid(texts), kernels.is_null(plain))
+        converted = convert(plain, column)
+        return Converted(converted.values, sorted({*kernels.indices_nonzero(strange).to_pylist(), *converted.misfits}))
+    try:
+        found = _DIRECT[column.base](cells, column) if column.base in _DIRECT else None
+    except pa.ArrowInvalid:
+        found = None
+    return Converted(found) if found is not None else _by_patterns(cells, column)
+
+
+def within_length(texts: pa.StringArray, column: ColumnType) -> Converted:
+    """Texts; those that are too long for the column do not fit."""
+    if column.length is None:
+        return Converted(texts)
+    is_long = kernels.fill_null(kernels.greater(kernels.utf8_length(texts), column.length), fill_value=False)
+    rows = kernels.indices_nonzero(is_long).to_pylist()
+    return Converted(kernels.if_else(is_long, pa.scalar(None, pa.string()), texts) if rows else texts, rows)
+
+
+def convert_cells(cells: Sequence[str | None], column: ColumnType) -> Converted:
+    """The same, one by one. None is NULL already."""
+    convert_one = converter(column)
+    values: list[Value | None] = []
+    misfits: list[int] = []
+    for row, cell in enumerate(cells):
+        value = None
+        if cell is not None:
+            try:
+                value = convert_one(cell)
+            except CellMisfit:
+                misfits.append(row)
+        values.append(value)
+    return Converted(pa.array(values, arrow_type(column)), misfits)
+
+
+def without_nulls(cells: pa.StringArray, *, is_text: bool) -> pa.StringArray:
+    """Cells that mean NULL as nulls: blank ones and `\\N`; in columns of text an empty quoted one stays."""
+    trimmed = kernels.utf8_trim(cells, characters=BLANKS)
+    means_null = kernels.or_(kernels.equal(trimmed, ""), kernels.equal(trimmed, r"\N"))
+    if is_text:
+        means_null = kernels.and_(means_null, kernels.not_equal(cells, ""))
+        return kernels.if_else(means_null, pa.scalar(None, pa.string()), cells)
+    return kernels.if_else(means_null, pa.scalar(None, pa.string()), trimmed)
+
+
+def _by_patterns(cells: pa.StringArray, column: ColumnType) -> Converted:
+    texts = without_nulls(cells, is_text=False)
+    wanted = arrow_type(column)
+    if column.base not in _FAMILIES:
+        return convert_cells(texts.to_pylist(), column)
+    matches = kernels.fill_null(kernels.match_substring_regex(texts, _FAMILIES[column.base]), fill_value=False)
+    try:
+        known = _cast(kernels.if_else(matches, texts, pa.scalar(None, pa.string())), wanted)
+    except pa.ArrowInvalid:  # a day that is none, or a number out of range: Arrow does not name the cell
+        return convert_cells(texts.to_pylist(), column)
+    doubted = kernels.and_(kernels.is_valid(texts), kernels.invert(matches))
+    rest = convert_cells(texts.filter(doubted).to_pylist(), column)
+    values = kernels.replace_with_mask(known, doubted, rest.values)
+    rows = kernels.indices_nonzero(doubted).to_pylist()
+    return Converted(values, [rows[at] for at in rest.misfits])
+
+
+def _cast(texts: pa.StringArray, wanted: pa.DataType) -> pa.Array:
+    """Raises ArrowInvalid when a text is not of the type or out of its range."""
+    if types.is_floating(wanted):
+        return kernels.cast(kernels.cast(texts, pa.float64()), wanted)
+    if types.is_time(wanted):
+        return _clock(texts)
+    if types.is_decimal(wanted) and _longest(texts) + wanted.scale > _MAX_PLAIN_NUMBER:
+        # Arrow does not see when moving the point leaves 128 bits; 256 it does not leave.
+        return kernels.cast(kernels.cast(texts, pa.decimal256(76, wanted.scale)), wanted)
+    return kernels.cast(texts, wanted)
+
+
+def _clock(texts: pa.StringArray) -> pa.Array:
+    """Times by way of timestamps of the first day, for Arrow reads no others."""
+    moments = kernels.cast(kernels.binary_join_element_wise("1970-01-01", texts, " "), pa.timestamp("us"))
+    return kernels.cast(moments, pa.time64("us"))
+
+
+def _bytes_of(cells: pa.StringArray) -> bytes:
+    """The characters of all cells, one after another."""
+    _, offsets, data = cells.buffers()
+    if data is None or not len(cells):
+        return b""
+    places = memoryview(offsets).cast("i")
+    return data.slice(places[cells.offset], places[cells.offset + len(cells)] - places[cells.offset]).to_pybytes()
+
+
+def _has_any(data: bytes, wanted: Iterable[bytes]) -> bool:
+    return any(one in data for one in wanted)
+
+
+def _has_plain_zeros(cells: pa.StringArray, data: bytes, *, point: bool) -> bool:
+    """Whether no number has a zero before its other digits."""
+    if b"-0" in data:
+        return False
+    zeros = _count(kernels.starts_with(cells, "0"))
+    if not zeros:
+        return True
+    return zeros == _count(kernels.equal(cells, "0")) + (_count(kernels.starts_with(cells, "0.")) if point else 0)
+
+
+def _integers(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
+    data = _bytes_of(cells)
+    if _has_any(data, _HEXADECIMAL) or not _has_plain_zeros(cells, data, point=False):
+        return None
+    return kernels.cast(cells, arrow_type(column))
+
+
+def _fractions(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
+    data = _bytes_of(cells)
+    if _has_any(data, _UNUSUAL_FRACTIONS) or _longest(cells) > _MAX_PLAIN_NUMBER:
+        return None
+    return _cast(cells, arrow_type(column)) if _has_plain_zeros(cells, data, point=True) else None
+
+
+def _booleans(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
+    return None if _has_any(_bytes_of(cells), (b"0", b"1")) else kernels.cast(cells, arrow_type(column))
+
+
+def _dates(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
+    return None if _has_year_zero(cells) else kernels.cast(cells, arrow_type(column))
+
+
+def _timestamps(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
+    if _has_year_zero(cells):
+        return None
+    if b"Z" not in _bytes_of(cells):
+        return kernels.cast(cells, arrow_type(column)) if _lengths(cells) <= _NAIVE_LENGTHS else None
+    if not _lengths(cells) <= _ZULU_LENGTHS or not kernels.all(kernels.ends_with(cells, "Z")).as_py():
+        return None
+    return kernels.cast(kernels.cast(cells, pa.timestamp("us", "UTC")), arrow_type(column))
+
+
+def _times(cells: pa.StringArray, column: ColumnType) -> pa.Array | None:
+    del column
+    return _clock(cells) if _lengths(cells) <= _CLOCK_LENGTHS else None
+
+
+_DIRECT: Mapping[BaseType, Callable[[pa.StringArray, ColumnType], pa.Array | None]] = {
+    **dict.fromkeys(RANGES, _integers),
+    BaseType.FLOAT32: _fractions,
+    BaseType.FLOAT64: _fractions,
+    BaseType.DECIMAL: _fractions,
+    BaseType.BOOLEAN: _booleans,
+    BaseType.DATE: _dates,
+    BaseType.DATETIME: _timestamps,
+    BaseType.TIME: _times,
+}
+"""Whole columns by Arrow; None, or ArrowInvalid: there are cells that Arrow may read otherwise."""
+
+
+def _has_year_zero(cells: pa.StringArray) -> bool:
+    return bool(kernels.any(kernels.starts_with(cells, "0000")).as_py())
+
+
+def _lengths(cells: pa.StringArray) -> frozenset[int]:
+    """All lengths that there are; None of a null left out."""
+    lengths = kernels.binary_length(cells)
+    shortest, longest = kernels.min_max(lengths).as_py().values()
+    if shortest == longest:
+        return frozenset() if shortest is None else frozenset({shortest})
+    return frozenset(length for length in kernels.unique(lengths).to_pylist() if length is not None)
+
+
+def _longest(cells: pa.StringArray) -> int:
+    return kernels.max(kernels.binary_length(cells)).as_py() or 0
+
+
+def _count(mask: pa.BooleanArray) -> int:
+    return kernels.sum(mask).as_py() or 0
+
+
+def plain_texts(values: pa.Array) -> pa.StringArray:
+    """The text of each value, with all its digits; NULL stays NULL."""
+    if types.is_string(values.type):
+        return values
+    if types.is_duration(values.type):
+        ticks = values.cast(pa.int64()).to_pylist()
+        return pa.array([None if value is None else _clock_text(value) for value in ticks], pa.string())
+    kind = ResultType.BOOLEAN if types.is_boolean(values.type) else ResultType.STRING
+    kind = ResultType.DECIMAL if types.is_decimal(values.type) else kind
+    return texts(values, Column("", kind, "")).cast(pa.string())
+
+
+def _clock_text(microseconds: int) -> str:
+    """Hours, which may exceed 24, minutes, seconds and their fraction."""
+    seconds, fraction = divmod(abs(microseconds), 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    shown = f".{fraction:06}" if fraction else ""
+    return f"{'-' if microseconds < 0 else ''}{hours:02}:{minute:02}:{second:02}{shown}"
+
+
+class CellMisfit(ValueError):
+    """A value that its column does not take; the text is the reason, with at most some sixty characters of the cell."""
+
+
+def is_null(cell: str, *, is_text: bool) -> bool:
+    """Whether a cell means NULL; in columns of text an empty quoted one does not.
+
+    The class decides for cells of workbooks. Of others NULL are those that are blank, `\\N`, or an unquoted null.
+    """
+    if isinstance(cell, TypedText):
+        return cell.kind is CellKind.NULL
+    stripped = cell.strip(BLANKS)
+    if not stripped:
+        return not (is_text and not cell and isinstance(cell, QuotedText))
+    return stripped == r"\N" or (stripped.lower() == "null" and not isinstance(cell, QuotedText))
+
+
+def converter(column: ColumnType) -> Callable[[str], Value]:
+    """What makes values of a column of cells that are not NULL. It raises CellMisfit."""
+    base = column.base
+    if base in RANGES:
+        least, greatest = RANGES[base]
+        return lambda cell: _integer(cell.strip(BLANKS), least, greatest, base)
+    if base is BaseType.DECIMAL:
+        precision, scale = column.precision or MAX_INTEGER_DIGITS, column.scale or 0
+        return lambda cell: _decimal(cell.strip(BLANKS), precision, scale)
+    if base in _SIMPLE:
+        read = _SIMPLE[base]
+        return lambda cell: read(cell.strip(BLANKS))
+    if (length := column.length) is None:
+        return str
+
+    def short_text(text: str) -> str:
+        if len(text) > length:
+            raise CellMisfit(f"{_shown(text)} has more than {length} characters")
+        return text
+
+    return short_text
+
+
+def _integer(text: str, least: int, greatest: int, base: BaseType) -> int:
+    if form_of(text) != "integer":
+        raise _misfit(text, "an integer")
+    if len(text) > MAX_INTEGER_DIGITS or not least <= (value := int(text)) <= greatest:
+        raise CellMisfit(f"{_shown(text)} is out of the range of {base.value}")
+    return value
+
+
+def _number(text: str) -> str:
+    """The text of a finite number, whose digits are not too many."""
+    if form_of(text) not in _NUMBERS:
+        raise _misfit(text, "a number")
+    if facts_of_text(text).kind is CellKind.TEXT:
+        raise CellMisfit(f"{_shown(text)} has more than {MAX_INTEGER_DIGITS} digits")
+    return text
+
+
+def _double(text: str) -> float:
+    if form_of(text) == "non_finite":
+        return float(text)
+    value = float(_number(text))
+    if math.isinf(value):
+        raise CellMisfit(f"{_shown(text)} is out of range")
+    return value
+
+
+def _single(text: str) -> float:
+    value = _double(text)
+    if math.isfinite(value) and abs(value) >= _FLOAT32_LIMIT:
+        raise CellMisfit(f"{_shown(text)} is out of range")
+    return value
+
+
+def _decimal(text: str, precision: int, scale: int) -> Decimal:
+    value = Decimal(_number(text))
+    context = Context(prec=precision, traps=[Inexact, InvalidOperation])
+    try:
+        fixed = value.quantize(Decimal(1).scaleb(-scale), context=context)
+    except (Inexact, InvalidOperation):
+        digits = f"{precision} digits with {scale} of them behind the point"
+        raise CellMisfit(f"{_shown(text)} does not fit {digits}") from None
+    return fixed or Decimal(0)
+
+
+def _boolean(text: str) -> bool:
+    if form_of(text) != "boolean":
+        raise _misfit(text, "true or false")
+    return text.lower() == "true"
+
+
+def _date(text: str) -> date:
+    if form_of(text) != "date":
+        raise _misfit(text, "a date")
+    return date(int(text[:4]), int(text[5:7]), int(text[8:]))
+
+
+def _timestamp(text: str) -> datetime:
+    if form_of(text) == "date":
+        return datetime.combine(_date(text), time())
+    found = _TIMESTAMP.fullmatch(text) if form_of(text) == "timestamp" else None
+    if found is None:
+        raise _misfit(text, "a timestamp")
+    *parts, fraction, sign, hours, minutes = found.groups()
+    year, month, day, hour, minute, second = (int(part or 0) for part in parts)
+    moment = datetime(year, month, day, hour, minute, second, _microseconds(fraction), tzinfo=UTC)
+    if sign is not None:
+        offset = timedelta(hours=int(hours), minutes=int(minutes))
+        try:
+            moment = moment - offset if sign == "+" else moment + offset
+        except OverflowError:
+            raise CellMisfit(f"{_shown(text)} is out of range") from None
+    return moment.replace(tzinfo=None)
+
+
+def _time(text: str) -> time:
+    found = _TIME.fullmatch(text) if form_of(text) == "time" else None
+    if found is None:
+        raise _misfit(text, "a time")
+    return time(int(found[1]), int(found[2]), int(found[3] or 0), _microseconds(found[4]))
+
+
+def _duration(text: str) -> timedelta:
+    if (found := _DURATION.fullmatch(text)) is None:
+        raise _misfit(text, "a duration")
+    sign, hours, minutes, seconds, fraction = found.groups()
+    length = timedelta(
+        hours=int(hours), minutes=int(minutes), seconds=int(seconds or 0), microseconds=_microseconds(fraction)
+    )
+    return -length if sign else length
+
+
+_SIMPLE: Mapping[BaseType, Callable[[str], Value]] = {
+    BaseType.FLOAT32: _single,
+    BaseType.FLOAT64: _double,
+    BaseType.BOOLEAN: _boolean,
+    BaseType.DATE: _date,
+    BaseType.DATETIME: _timestamp,
+    BaseType.TIME: _time,
+    BaseType.DURATION: _duration,
+}
+
+
+def _microseconds(fraction: str | None) -> int:
+    return int((fraction or "")[:6].ljust(6, "0"))
+
+
+def _misfit(text: str, wanted: str) -> CellMisfit:
+    return CellMisfit(f"{_shown(text)} is not {wanted}")
+
+
+def _shown(text: str) -> str:
+    """The beginning of a cell, on one line."""
+    cut = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    return '"' + "".join(one if one.isprintable() else "�" for one in cut) + '"'

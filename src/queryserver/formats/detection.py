@@ -1,0 +1,348 @@
+"""What a file is, by its first bytes, and how a text is delimited (Contract importer 9.1, 10). Names do not count."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from queryserver.errors.base import InvalidParameter
+from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch
+from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type
+from queryserver.formats.delimited.encodings import decoded, detect_encoding
+from queryserver.formats.delimited.records import Record, RecordReader
+from queryserver.imports.model import BLANKS, BaseType, CellKind, Delimiters, FileType
+
+_EMPTY = "File is empty, cannot detect file format."
+_MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
+_WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1")
+_OTHERS = (
+    b"\x1f\x8b",  # gzip
+    b"\xfd7zXZ\x00",
+    b"%PDF",
+)
+_RECORD_MARKS = {
+    b"PAR1": FileType.PARQUET,
+    b"Obj\x01": FileType.AVRO,
+    b"ARROW1\0\0": FileType.ARROW,
+}
+# A stream of Arrow begins with this, and with the length of a message in four bytes.
+_ARROW_STREAM, _LONGEST_SCHEMA = b"\xff\xff\xff\xff", 16 * 1024 * 1024
+_BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
+_MARKUP = ("<?xml", "<!doctype", "<html", "{\\rtf")
+_JSON_BEGINNING = re.compile(rf'[{BLANKS}]*(?:\{{[{BLANKS}]*"|\[[{BLANKS}]*\{{)')
+
+USUAL_SEPARATORS = {FileType.CSV: ",", FileType.TSV: "\t"}
+"""The field separators of the types that name one."""
+
+NO_QUOTE = "\0"
+"""What `quote_char` becomes by `\\0`: nothing is quoted."""
+
+_MAX_CHARACTERS = 8
+_ESCAPE = re.compile(r"\\(?:([tnr\\\"'abfv0])|x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4}))")
+_ESCAPED = dict(zip("tnr\\\"'abfv0", "\t\n\r\\\"'\a\b\f\v\0", strict=True))
+
+_RECORDS = 200
+"""How many records a separator is judged by."""
+
+_PIECE_CHARACTERS = 16 * 1024
+_ALWAYS = ("|~|", "~|~")
+_USUAL = ("\t", "|", ";", ",", "^", "~", "\x01", "\x1f")
+_SELDOM = (":", " ")
+_DOUBLED = frozenset("|;:^~")
+_OF_ONE_COLUMN = (",", "\t", "|", ";", "\x01", "\x1f")
+_MIN_SHARE_OF_WIDTH = 0.8
+_GOOD_SHARE_OF_WIDTH = 0.95
+_MIN_SHARE_OF_VALUES = 0.9
+_CONFIDENCE_OF_ONE_COLUMN = 0.5
+_COMMA_NUMBER = re.compile(rf"[{BLANKS}]*-?[0-9]+,[0-9]+[{BLANKS}]*")
+_UNTYPED = frozenset({CellKind.NULL, CellKind.TEXT})
+_VALUES = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON_FINITE, CellKind.DURATION}
+
+
+class FileKind(Enum):
+    """What may be done with a file."""
+
+    TEXT = auto()
+    WORKBOOK_CANDIDATE = auto()
+    """It begins as workbooks do; `recognise_workbook` decides whether it is one."""
+    PARQUET = auto()
+    NDJSON = auto()
+    AVRO = auto()
+    ARROW = auto()
+
+
+def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
+    """The kind of a file by its first SAMPLE_BYTES; `is_whole`: there are no more.
+
+    Raises file_empty, UnsupportedFormat.
+    """
+    records = _records(sample)
+    if records is not None:
+        return FileKind[records.name]
+    text = _text_of(sample, is_whole, None)
+    if text is None:
+        return FileKind.WORKBOOK_CANDIDATE
+    # JSON is UTF-8: a NUL among the bytes is one of UTF-16.
+    if b"\0" not in sample and _is_json_lines(text, is_whole, of="{"):
+        return FileKind.NDJSON
+    if text[:16].lower().startswith(_MARKUP) or _JSON_BEGINNING.match(text) or _is_json_lines(text, is_whole, of="{["):
+        raise UnsupportedFormat
+    return FileKind.TEXT
+
+
+def _records(sample: bytes) -> FileType | None:
+    """The kind of a file of records that is no text."""
+    known = next((kind for mark, kind in _RECORD_MARKS.items() if sample.startswith(mark)), None)
+    if (
+        known is None
+        and sample.startswith(_ARROW_STREAM)
+        and 0 < int.from_bytes(sample[4:8], "little") < _LONGEST_SCHEMA
+    ):
+        return FileType.ARROW
+    return known
+
+
+def recognise_given(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> FileKind:
+    """As `recognise`, for a file whose type the caller gives: text is text, even if it may be markup.
+
+    `encoding`: the given one; None: it is detected. Raises format_mismatch for a file of records that is no text.
+    """
+    records = _records(sample)
+    if records is not None:
+        raise format_mismatch(f"The file is of the type {records}.")
+    text = _text_of(sample, is_whole, encoding)
+    return FileKind.WORKBOOK_CANDIDATE if text is None else FileKind.TEXT
+
+
+def _text_of(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
+    """The text, without blanks at both ends; None: a workbook, perhaps. Raises file_empty, UnsupportedFormat."""
+    if not sample or sample in _MARKS or not sample.strip(BLANKS.encode()):
+        raise file_empty(_EMPTY)
+    if sample.startswith(_WORKBOOKS):
+        return None
+    if sample.startswith(_OTHERS) or _BZIP2.match(sample):
+        raise UnsupportedFormat
+    encoding = encoding or detect_encoding(sample, is_whole=is_whole)
+    text = decoded(sample, encoding, is_whole=is_whole).strip(BLANKS)
+    if not text:
+        raise file_empty(_EMPTY)
+    return text
+
+
+def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:
+    """Whether every line that is not blank is JSON that begins so; the last line of a partial sample is cut."""
+    lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip(BLANKS)]
+    if not is_whole and len(lines) > 1:
+        lines.pop()
+    return all(line.strip(BLANKS)[0] in of and _is_json(line.strip(BLANKS)) for line in lines)
+
+
+def _is_json(line: str) -> bool:
+    if not (line.startswith("{") and line.endswith("}")) and not (line.startswith("[") and line.endswith("]")):
+        return False
+    try:
+        # Numbers stay text: Python refuses to read integers of very many digits.
+        json.loads(line, parse_int=str, parse_float=str)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """How a file is delimited. `record_separator` is what clients see: `\\r\\n` where `delimiters` have `\\n`."""
+
+    type: FileType
+    delimiters: Delimiters
+    record_separator: str
+    encoding: str
+    confidence: float
+    """0 to 1, two decimals."""
+
+
+def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Detected:
+    """How the text is delimited that begins with these bytes; `is_whole`: there are no more.
+
+    `encoding` None: detected. Raises UnsupportedFormat: it is no text.
+    """
+    encoding = encoding or detect_encoding(sample, is_whole=is_whole)
+    text = decoded(sample, encoding, is_whole=is_whole)
+    shown = _record_separator(text)
+    sample_text = _Sample(text, is_whole, "\n" if shown == "\r\n" else shown)
+    scan = None if sample_text.is_one_column() else sample_text.best()
+    if scan is None:
+        # A text of one column has a separator that does not occur in it; where the usual ones do, one for private use.
+        present, signs = set(text), (*_OF_ONE_COLUMN, *map(chr, range(0xE000, 0xF900)))
+        field = next((sign for sign in signs if sign not in present), "\x1f")
+        quote, confidence = '"', _CONFIDENCE_OF_ONE_COLUMN
+    else:
+        field, quote, confidence = sample_text.doubled(scan.field), scan.quote, scan.share_of_width
+    kind = {",": FileType.CSV, "\t": FileType.TSV}.get(field, FileType.DELIMITED)
+    return Detected(kind, Delimiters(field, quote, sample_text.record), shown, encoding, round(confidence, 2))
+
+
+def _outside_quotes(text: str) -> Sequence[str]:
+    """The parts of a text that are not within `"`; all of it if they do not pair."""
+    parts = text.split('"')
+    return parts[::2] if len(parts) % 2 else (text,)
+
+
+def _record_separator(text: str) -> str:
+    parts = _outside_quotes(text)
+    both = sum(part.count("\r\n") for part in parts)
+    feeds = sum(part.count("\n") for part in parts) - both
+    returns = sum(part.count("\r") for part in parts) - both
+    counts = {"\r\n": both, "\n": feeds, "\r": returns}
+    return max(counts, key=lambda end: counts[end]) if any(counts.values()) else "\n"
+
+
+class _Scan:
+    """A sample cut by one separator (Contract importer 10.2, 10.3)."""
+
+    def __init__(self, field: str, quote: str, records: list[Record]) -> None:
+        self.field = field
+        self.quote = quote
+        self.records = records
+        widths = Counter(map(len, records))
+        self.width = max(widths, key=lambda width: (widths[width], width), default=0)
+        self.share_of_width = widths[self.width] / len(records) if records else 0.0
+
+    def rank(self) -> tuple[bool, float]:
+        """What is best among separators that fit; the larger the better."""
+        return self.share_of_width >= _GOOD_SHARE_OF_WIDTH, self._share_of_typed()
+
+    def has_typed_column(self) -> bool:
+        """Whether a column below the first record is of another type than text."""
+        for position in range(self.width):
+            facts = ColumnFacts()
+            facts.add_all(record[position] for record in self.records[1:])
+            if column_type(facts, is_whole=True).base not in {BaseType.STRING, BaseType.NULL}:
+                return True
+        return False
+
+    def _share_of_typed(self) -> float:
+        typed = total = 0
+        for record in self.records[1:] or self.records:
+            for cell in record:
+                kind = classify(cell)
+                if kind is CellKind.NULL:
+                    continue
+                total += 1
+                if kind not in _UNTYPED or (self.field != "," and _COMMA_NUMBER.fullmatch(cell)):
+                    typed += 1
+        return typed / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The text in which separators are detected."""
+
+    text: str
+    is_whole: bool
+    record: str
+
+    def is_one_column(self) -> bool:
+        """Whether the lines are values as they are (Contract importer 10.4)."""
+        lines = self.text.split(self.record, _RECORDS)
+        if len(lines) > _RECORDS or (not self.is_whole and len(lines) > 1):
+            lines.pop()
+        lines = [line for line in lines if line.strip(BLANKS)]
+        values = lines[1:] or lines
+        typed = sum(classify(line) in _VALUES for line in values)
+        return bool(values) and typed >= _MIN_SHARE_OF_VALUES * len(values)
+
+    def best(self) -> _Scan | None:
+        """The separator that fits best (Contract importer 10.5); None if none fits."""
+        for field in _ALWAYS:
+            scan = self._scan(field)
+            if scan is not None and scan.share_of_width == 1:
+                return scan
+        fitting = [scan for scan in self._scans(_USUAL) if scan.share_of_width >= _MIN_SHARE_OF_WIDTH]
+        if not fitting:
+            fitting = [
+                scan
+                for scan in self._scans(_SELDOM)
+                if scan.share_of_width == 1 and len(scan.records) > 1 and scan.has_typed_column()
+            ]
+        # Of equals, max takes the first. Cells are classified only where there is a choice.
+        return max(fitting, key=_Scan.rank) if len(fitting) > 1 else next(iter(fitting), None)
+
+    def _scans(self, fields: Sequence[str]) -> Iterator[_Scan]:
+        return (scan for field in fields if (scan := self._scan(field)) is not None)
+
+    def _scan(self, field: str) -> _Scan | None:
+        """The text cut by a separator; None if it makes no columns."""
+        if field not in self.text:
+            return None
+        records, quoted, broken = self._cut(Delimiters(field, '"', self.record))
+        scan = _Scan(field, '"', records)
+        if not quoted and "'" in self.text:
+            records, quoted, broken = self._cut(Delimiters(field, "'", self.record))
+            if quoted >= 2 and not broken:
+                scan = _Scan(field, "'", records)
+        return scan if scan.width > 1 else None
+
+    def _cut(self, delimiters: Delimiters) -> tuple[list[Record], int, int]:
+        """The first records; how many of their fields are quoted, and how many have a quote that does not close."""
+        # A file of more columns than a table may have is still delimited so; its reader raises too_many_columns.
+        reader = RecordReader(delimiters, counts_quotes=True, max_columns=len(self.text) + 1)
+        records: list[Record] = []
+        for start in range(0, len(self.text), _PIECE_CHARACTERS):
+            records += reader.feed(self.text[start : start + _PIECE_CHARACTERS])
+            if len(records) >= _RECORDS:
+                break
+        else:
+            records += reader.feed("", final=True)
+            if not self.is_whole and len(records) > 1:
+                records.pop()
+        del records[_RECORDS:]
+        quotes = [found for number, found in reader.quotes.items() if number <= len(records)]
+        return records, sum(quoted for quoted, _ in quotes), sum(broken for _, broken in quotes)
+
+    def doubled(self, field: str) -> str:
+        """The separator, or its run if it stands only in runs of one length (Contract importer 10.6)."""
+        if field not in _DOUBLED:
+            return field
+        text = self.text
+        if not self.is_whole:
+            text = text[: text.rfind(self.record) + 1] or text.rstrip(field)
+        runs = {len(run) for part in _outside_quotes(text) for run in re.findall(f"{re.escape(field)}+", part)}
+        return field * runs.pop() if runs in ({2}, {3}) else field
+
+
+def unescaped(value: str) -> str:
+    """The characters that a value stands for; unknown escapes stay as sent, pairs of `\\u` surrogates are joined."""
+    text = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "") or chr(int(found[2] or found[3], 16)), value)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def delimiters_of(field: str, *, quote: str | None = None, record: str | None = None) -> Delimiters:
+    """How to cut a file, by the parameters of a call: `field` is never empty, the others count as absent if empty.
+
+    Raises InvalidParameter: too long, equal, one within the other, or no characters at all.
+    """
+    field_text = _checked("field_separator", field)
+    quote_text = _checked("quote_char", quote or '"')
+    record_text = _checked("record_separator", record or "\n")
+    if record_text == "\r\n":
+        record_text = "\n"
+    if len(quote_text) != 1:
+        raise InvalidParameter("quote_char must be one character.")
+    if quote_text == NO_QUOTE:
+        quote_text = ""
+    if record_text in field_text or (quote_text and quote_text in field_text + record_text):
+        raise InvalidParameter("field_separator, quote_char and record_separator must differ and not hold each other.")
+    return Delimiters(field=field_text, quote=quote_text or None, record=record_text)
+
+
+def _checked(name: str, value: str) -> str:
+    if "\0" in value:
+        raise InvalidParameter(f"{name} must not hold U+0000.")
+    text = unescaped(value)
+    if not 1 <= len(text) <= _MAX_CHARACTERS:
+        raise InvalidParameter(f"{name} must have 1 to {_MAX_CHARACTERS} characters.")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidParameter(f"{name} must hold whole characters.")
+    return text
