@@ -325,7 +325,7 @@ def _table(asked: CreateTableRequest, key: str | None) -> TableRequest:
         columns=None
         if asked.columns is None
         else [
-            AskedColumn(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format)
+            ColumnRequest(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format)
             for one in asked.columns
         ],
         append=asked.if_exists == "append",
