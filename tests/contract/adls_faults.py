@@ -176,9 +176,9 @@ class AzureFaults:
         await put(storage, self.path("kept"))
         staging = await storage.begin_parts(plan)
         await storage.write_part(plan, staging, 1, body(b"def"))
-        assert await storage.sweep_leftovers(folder, older_than_s=3600) == 0
-        assert await storage.sweep_leftovers(folder, older_than_s=-60) == 1
-        assert await storage.sweep_leftovers(folder, older_than_s=-60) == 0
+        assert await storage.sweep_orphans(folder, older_than_s=3600) == 0
+        assert await storage.sweep_orphans(folder, older_than_s=-60) == 1
+        assert await storage.sweep_orphans(folder, older_than_s=-60) == 0
         with pytest.raises(PathNotFound):
             await storage.write_part(plan, staging, 0, body(b"abc"))
         await storage.delete(self.path("kept"), recursive=False)

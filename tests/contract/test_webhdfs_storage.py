@@ -198,9 +198,9 @@ async def test_leftovers_of_a_crash_are_swept_and_old_files_brought_back(storage
     await tree.upload(f"{base}/._qs_old_{'3' * 32}/replaced", body(b"old"), _new_file())
     await put(storage, f"{base}/replaced", b"new")
     assert await names(storage, base) == ["replaced"]
-    assert await storage.sweep_leftovers(base, older_than_s=3600) == 0
+    assert await storage.sweep_orphans(base, older_than_s=3600) == 0
     await asyncio.sleep(0.05)
-    assert await storage.sweep_leftovers(base, older_than_s=0) == 4
+    assert await storage.sweep_orphans(base, older_than_s=0) == 4
     assert await names(storage, base) == ["lost", "replaced"]
     assert await content(storage, f"{base}/lost") == b"only copy"
     assert await content(storage, f"{base}/replaced") == b"new"

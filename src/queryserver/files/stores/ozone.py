@@ -212,13 +212,13 @@ class OzoneStorage:
         place = self._place_of_file(plan.path)
         await place.view.storage.discard_parts(replace(plan, path=place.path), staging)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """See the Protocol. There are none outside of buckets."""
         if len(names_of(path)) < BUCKET_LEVELS:
             await self.stat(path)
             return 0
         place = self._place(path)
-        return await place.view.storage.sweep_leftovers(place.path, older_than_s)
+        return await place.view.storage.sweep_orphans(place.path, older_than_s)
 
     def _place(self, path: str) -> _Place:
         """Raises InvalidPath, PathNotFound: there is no such service; NotSupported: the root."""

@@ -193,7 +193,7 @@ class FlatUploads:
         await self._tree.delete_blob(staged)
 
     async def sweep(self, folder: AzurePlace, before: datetime) -> int:
-        """See `Storage.sweep_leftovers`."""
+        """See `Storage.sweep_orphans`."""
         prefix = f"{folder.key}/{RESERVED_PREFIX}" if folder.key else RESERVED_PREFIX
         await self._tree.find(folder)
         marker, swept = "", 0

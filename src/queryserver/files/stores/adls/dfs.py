@@ -371,7 +371,7 @@ class HierarchicalUploads:
                 raise
 
     async def sweep(self, folder: AzurePlace, before: datetime) -> int:
-        """See `Storage.sweep_leftovers`."""
+        """See `Storage.sweep_orphans`."""
         continuation, swept = "", 0
         while True:
             page = await self._calls.paths(folder, continuation, MOST_PATHS)

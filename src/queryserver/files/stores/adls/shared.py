@@ -359,7 +359,7 @@ class AccountUploads(Protocol):
         ...
 
     async def sweep(self, folder: AzurePlace, before: datetime) -> int:
-        """See `Storage.sweep_leftovers`."""
+        """See `Storage.sweep_orphans`."""
         ...
 
 
@@ -420,7 +420,7 @@ class Writing(Looking):
         with azure_errors(plan.path):
             await self._uploads.discard(staged)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         place = place_of(path)
         if place is None:
             return 0

@@ -198,7 +198,7 @@ class LocalStorage:
         await self._enter_to_change(plan.path)
         await self._threads.run(parts.discard, self._tree, plan, staging)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """See the Protocol. `older_than_s` must exceed the longest pause of a living write, of other processes too."""
         await self._enter(path)
         return await self._threads.run(sweeping.sweep, self._tree, path, older_than_s)
@@ -497,7 +497,7 @@ class PrivateStorage(LocalStorage):
         await self._threads.close()
 
     async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:
-        """As `sweep_leftovers`, in all directories; or count only."""
+        """As `sweep_orphans`, in all directories; or count only."""
         waiting, removed = [""], 0
         while waiting:
             # One short call per directory: a store of 100,000 directories holds up no other caller.

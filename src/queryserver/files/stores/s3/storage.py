@@ -230,7 +230,7 @@ class S3Storage:
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         await self._upload(plan, staging).discard()
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """See the Protocol. Nothing of ours has a name here before it is complete."""
         del older_than_s
         place_of(path)

@@ -220,7 +220,7 @@ class WebHdfsStorage:
         names_of(plan.path)
         await part_files.discard(self._tree, plan, staging)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """See the Protocol. What stepped aside for a new file is brought back if that never came."""
         names_of(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
