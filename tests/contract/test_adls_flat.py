@@ -36,7 +36,7 @@ def flat_account(port: int) -> AzureAccount:
         credential=SharedKey(ACCOUNT, ACCOUNT_KEY),
         is_hierarchical=False,
         allow_container_creation=True,
-        patience=SHORT,
+        timeouts=SHORT,
     )
 
 

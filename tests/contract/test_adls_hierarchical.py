@@ -38,7 +38,7 @@ def account(service) -> AzureAccount:
         blob_url="http://127.0.0.1:9",
         credential=SharedKey(service.access.account, service.access.key),
         allow_container_creation=True,
-        patience=SHORT,
+        timeouts=SHORT,
     )
 
 

@@ -1,4 +1,4 @@
-"""The calls of the Blob service that we make (Blob service REST API). Failures are AzureFailure."""
+"""The calls of the Blob service (Blob service REST API), and the entries of a flat account."""
 
 import asyncio
 import base64
@@ -25,6 +25,7 @@ PAGE = 1000
 """5000 is the service's limit; XML of 1000 blobs is parsed in a few milliseconds."""
 
 _BIG_XML = 256 * 1024
+_DELETES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Page:
 
 
 class BlobCalls:
-    """Of one account."""
+    """The calls of one account. Failures are AzureFailure."""
 
     def __init__(self, client: AzureClient) -> None:
         self._client = client
@@ -79,7 +80,7 @@ class BlobCalls:
         return await _page(await self._client.read(Call("GET", (container,), query)), "Blob")
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
-        """Of a blob; a folder's hold its mark."""
+        """The properties of a blob; those of a folder hold its mark."""
         return (await self._client.read(Call("HEAD", place.names))).headers
 
     async def put(self, place: AzurePlace, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
@@ -92,12 +93,12 @@ class BlobCalls:
         await self.put(place, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
 
     async def touch(self, place: AzurePlace) -> None:
-        """A later time of change."""
+        """Set a later time of change."""
         headers = {"x-ms-meta-queryserver": "upload"}
         await self._client.change(Call("PUT", place.names, {"comp": "metadata"}, headers))
 
     async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
-        """Sent twice it is the same block."""
+        """It may be sent twice."""
         await self._client.repeat(Call("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
 
     async def stream_block(self, place: AzurePlace, block: str, content: AsyncIterator[bytes], length: int) -> None:
@@ -114,16 +115,12 @@ class BlobCalls:
         """The blob of these blocks, in this order."""
         latest = "".join(f"<Latest>{block}</Latest>" for block in blocks)
         content = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
-        all_headers = {
-            "content-type": "application/xml",
-            "x-ms-blob-content-type": "application/octet-stream",
-            **headers,
-        }
-        call = Call("PUT", place.names, {"comp": "blocklist"}, all_headers, content)
+        kinds = {"content-type": "application/xml", "x-ms-blob-content-type": "application/octet-stream"}
+        call = Call("PUT", place.names, {"comp": "blocklist"}, {**kinds, **headers}, content)
         return (await self._client.change(call)).headers
 
     async def delete(self, place: AzurePlace) -> None:
-        """With its snapshots."""
+        """Delete a blob with its snapshots."""
         await self._client.change(Call("DELETE", place.names, {}, {"x-ms-delete-snapshots": "include"}))
 
 
@@ -178,17 +175,13 @@ async def _parsed(body: bytes) -> ET.Element:
         raise AzureFailure(200, "UnexpectedAnswer") from None
 
 
-_DELETES_AT_ONCE = 16
-
-
 class FlatTree:
-    """What lies where. Raises AzureFailure besides domain errors."""
+    """The entries of an account. Raises AzureFailure besides domain errors."""
 
     def __init__(self, calls: BlobCalls) -> None:
         self._calls = calls
 
     async def find(self, place: AzurePlace) -> FileStatus:
-        """Raises PathNotFound."""
         if place.is_container:
             facts = await self._calls.container_facts(place.container)
             return entries.directory(place.path, entries.time(facts.headers.get("last-modified", "")))
@@ -238,13 +231,16 @@ class FlatTree:
         marker, is_last = "", False
         while not is_last:
             page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker)
-            for start in range(0, len(page.items), _DELETES_AT_ONCE):
-                await self._delete_all(place.container, page.items[start : start + _DELETES_AT_ONCE])
+            below = [AzurePlace((place.container, *item.name.split("/"))) for item in page.items]
+            for start in range(0, len(below), _DELETES_AT_ONCE):
+                some = below[start : start + _DELETES_AT_ONCE]
+                for outcome in await asyncio.gather(*map(self.delete_blob, some), return_exceptions=True):
+                    if isinstance(outcome, BaseException):
+                        raise outcome
             marker, is_last = page.marker, not page.marker
         await self.delete_blob(place)
 
     async def delete_blob(self, place: AzurePlace) -> None:
-        """Nothing happens when it is gone."""
         try:
             await self._calls.delete(place)
         except AzureFailure as failure:
@@ -256,15 +252,7 @@ class FlatTree:
         return bool(await self._keys_below(place, 1))
 
     async def is_empty(self, container: str) -> bool:
-        """Whether a container has no blob."""
         return not (await self._calls.blobs(container, "", size=1)).items
-
-    async def _delete_all(self, container: str, items: Sequence[Listed]) -> None:
-        places = [AzurePlace((container, *item.name.split("/"))) for item in items]
-        outcomes = await asyncio.gather(*map(self.delete_blob, places), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
 
     async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
         """Pages may be empty although others follow."""
@@ -276,7 +264,6 @@ class FlatTree:
             marker = page.marker
 
     async def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        """The root."""
         while True:
             page = await self._calls.containers(cursor or "", min(size, PAGE))
             found = [entries.directory(item.name, entries.time(item.last_modified)) for item in page.items]
@@ -289,7 +276,7 @@ class FlatTree:
         """Raises NotADirectory, PathNotFound."""
         prefix = f"{place.key}/" if place.key else ""
         is_known = cursor is not None
-        marker, above = _resumed(cursor)
+        marker, above = ("", list[str]()) if cursor is None else json.loads(cursor)
         while True:
             page = await self._calls.blobs(place.container, prefix, marker=marker, size=min(size, PAGE), delimiter=True)
             is_known = is_known or bool(page.items)
@@ -303,17 +290,10 @@ class FlatTree:
             marker = page.marker
 
 
-def _resumed(cursor: str | None) -> tuple[str, list[str]]:
-    if cursor is None:
-        return "", []
-    marker, above = json.loads(cursor)
-    return str(marker), [str(name) for name in above]
-
-
 def _entries(
     place: AzurePlace, prefix_length: int, items: Sequence[Listed], above: list[str]
 ) -> tuple[list[FileStatus], list[str]]:
-    """The entries of a page, and the blobs of it whose names with a slash may come as a prefix yet.
+    """The entries of a page, and those of its blobs whose names may still come as a prefix.
 
     A marked folder `d` comes as a blob and, when it has entries, as the prefix `d/` too, perhaps pages later: `d-x`
     lies between. Only names that begin with `d` can, so the few blobs to remember begin one another.

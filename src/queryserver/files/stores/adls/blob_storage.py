@@ -1,7 +1,6 @@
-"""Files on their way into a flat account: one put, or blocks that are seen once they are committed.
+"""Flat accounts: uploads by one put, or by blocks that appear with their commit, and the Storage over them.
 
-A commit drops all blocks of that name that it does not list. So the parts of a file, which take their time, gather
-under a name of their own.
+A commit drops all blocks of that name that it does not list. So the parts of a file have a name of their own.
 """
 
 import base64
@@ -30,10 +29,10 @@ from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
 from queryserver.files.stores.adls.http import AzureClient
 from queryserver.files.stores.adls.shared import (
     AzurePlace,
+    AzureStorage,
     Reader,
-    Writing,
     blocks_of,
-    drained,
+    drain,
     exactly,
     file_place,
     joined_size,
@@ -44,7 +43,7 @@ from queryserver.files.stores.adls.shared import (
 )
 
 _MOST_BLOCKS = 50_000
-# Whoever announces more than 4.7 TiB is not believed: this process holds a block in memory.
+# Announced sizes above 4.7 TiB do not count: this process holds a block in memory.
 _LARGEST_BLOCK = 100 * 1024 * 1024
 _COMMIT_TRIES = 5
 
@@ -53,7 +52,7 @@ Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
 
 
 class FlatUploads:
-    """Raises AzureFailure besides domain errors."""
+    """Uploads to an account. Raises AzureFailure besides domain errors."""
 
     def __init__(self, calls: BlobCalls, tree: FlatTree, reader: Reader, block_bytes: int) -> None:
         self._calls = calls
@@ -111,7 +110,7 @@ class FlatUploads:
         return await self._store(place, len(content), put, overwrite=overwrite)
 
     async def _store(self, place: AzurePlace, total: int, store: Store, *, overwrite: bool) -> FileStatus:
-        """Raises PathExists, ChangedMeanwhile: others replace the file all the time, or took our blocks away."""
+        """Raises PathExists; ChangedMeanwhile: other clients keep replacing the file, or removed our blocks."""
         for _ in range(_COMMIT_TRIES):
             condition = await self._condition(place, overwrite=overwrite)
             try:
@@ -127,7 +126,7 @@ class FlatUploads:
         raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
     async def _condition(self, place: AzurePlace, *, overwrite: bool) -> dict[str, str]:
-        """What must hold for the name to be given. Raises PathExists."""
+        """The condition under which the file gets its name. Raises PathExists."""
         current = await self._tree.blob_at(place)
         if current is None:
             if await self._tree.has_entries(place):
@@ -165,7 +164,7 @@ class FlatUploads:
             async with aclosing(exactly(body, length)) as content:
                 await self._calls.stream_block(staged, _part_name(index), content, length)
         else:
-            await drained(body)
+            await drain(body)
         return StoredPart(index, length, receipt="")
 
     async def join_parts(
@@ -183,17 +182,14 @@ class FlatUploads:
         return status
 
     async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
-        """See `AccountUploads`. May be repeated."""
         names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
         _verify(await self._sizes(staged), names, joined_size(plan, parts))
         await self._calls.commit(staged, names, {})
 
     async def discard(self, staged: AzurePlace) -> None:
-        """Its blocks end with the blob."""
         await self._tree.delete_blob(staged)
 
     async def sweep(self, folder: AzurePlace, before: datetime) -> int:
-        """See `Storage.sweep_orphans`."""
         prefix = f"{folder.key}/{RESERVED_PREFIX}" if folder.key else RESERVED_PREFIX
         await self._tree.find(folder)
         marker, swept = "", 0
@@ -210,7 +206,7 @@ class FlatUploads:
 
 
 def block_size(usual: int, announced_bytes: int | None) -> int:
-    """So large that the file has not too many blocks."""
+    """Large enough for the file to have at most 50,000 blocks."""
     return max(usual, min(-(-(announced_bytes or 0) // _MOST_BLOCKS), _LARGEST_BLOCK))
 
 
@@ -227,7 +223,7 @@ def _exists(place: AzurePlace) -> PathExists:
     return PathExists(f"abfs://{place.path} exists.")
 
 
-class FlatStorage(Writing):
+class FlatStorage(AzureStorage):
     """See the Protocol. The same for every user."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:

@@ -11,9 +11,18 @@ from typing import Any
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import StorageUnavailable, VerificationFailed
 from queryserver.files.model import FileStatus
-from queryserver.files.stores.s3.connection import Place, S3Connection, UploadGone
+from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
 from queryserver.files.stores.s3.listing import IF_ABSENT, Objects, tag_of
 
+MIB = 1024 * 1024
+MIN_PART_BYTES = 5 * MIB
+"""Smallest part that S3 takes, except for the last."""
+MAX_PARTS = 10_000
+"""Most parts that S3 takes."""
+# No object is larger: a larger announced size would only make this process hold larger parts.
+_MAX_OBJECT_BYTES = 5 * MIB * MIB
+# Of a body of unknown size each part may be a thousandth of what came before: 10,000 parts are 40 TiB then.
+_GROWTH = 1000
 # S3 may take minutes to join many parts.
 _JOIN_TIMES = 10
 _ABORTS = 3
@@ -31,38 +40,38 @@ class SentPart:
 
 
 class MultipartUpload:
-    """One upload under way. It ends by `complete` or `abort`; until then nothing is seen of it."""
+    """One upload under way. It ends by `complete` or `abort`; until then it shows nowhere."""
 
-    def __init__(self, connection: S3Connection, objects: Objects, place: Place, upload_id: str) -> None:
-        self._connection = connection
+    def __init__(self, objects: Objects, place: ObjectPlace, upload_id: str) -> None:
+        self._connection = objects.connection
         self._objects = objects
         self._place = place
         self.upload_id = upload_id
 
     @classmethod
     async def begin(
-        cls, connection: S3Connection, objects: Objects, place: Place, attributes: Mapping[str, object] | None = None
+        cls, objects: Objects, place: ObjectPlace, attributes: Mapping[str, object] | None = None
     ) -> "MultipartUpload":
         """A new upload. `attributes` are those of the object to be, such as ContentType."""
         arguments = {"Bucket": place.bucket, "Key": place.key, **(attributes or {})}
-        begun = await connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
-        return cls(connection, objects, place, str(begun["UploadId"]))
+        call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
+        return cls(objects, place, str((await call)["UploadId"]))
 
     async def send(self, number: int, block: bytearray) -> SentPart:
         """Store a part. Another one of the same number is replaced. Raises UploadGone."""
         return await _landed(self._send(number, block))
 
-    async def copy(self, number: int, source: Place, tag: str, start: int, end: int) -> SentPart:
+    async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
         """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
         return await _landed(self._copy(number, source, tag, start, end))
 
     async def stored(self) -> Sequence[SentPart]:
         """The parts that the store has, by number. Raises UploadGone."""
-        return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._told_parts()]
+        return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._listed_parts()]
 
     async def last_sent_at(self, begun_at: datetime) -> datetime:
         """When the last part arrived; `begun_at` without any. Raises UploadGone."""
-        return max([begun_at, *[part["LastModified"] async for part in self._told_parts() if "LastModified" in part]])
+        return max([begun_at, *[part["LastModified"] async for part in self._listed_parts() if "LastModified" in part]])
 
     async def complete(self, parts: Sequence[SentPart], *, overwrite: bool) -> FileStatus:
         """The object, of these parts in this order.
@@ -74,7 +83,7 @@ class MultipartUpload:
         try:
             await self._join(parts, overwrite=overwrite)
         except StorageUnavailable:
-            # The answer may be lost and the object there.
+            # The answer may be lost and the object complete.
             if not await self.is_complete(parts):
                 raise
         status = await self._objects.status(self._place)
@@ -88,9 +97,9 @@ class MultipartUpload:
         return found is not None and found.tag == joined_tag(parts) != ""
 
     async def abort(self) -> None:
-        """Remove all parts. Nothing happens when the upload is gone, and what cannot be removed now is left.
+        """Remove all parts. Nothing happens when the upload is gone, and what cannot be removed now stays.
 
-        Parts on their way when an upload is aborted may still be kept, so it is done until the store knows it no more.
+        A part that is being sent may be kept all the same, so it is repeated until the store does not know the upload.
         """
         with suppress(QueryServerError):
             for _ in range(_ABORTS):
@@ -102,7 +111,7 @@ class MultipartUpload:
         with suppress(UploadGone):
             await self._connection.ask("abort_multipart_upload", self._names, about=self._place.label)
 
-    async def _told_parts(self) -> AsyncGenerator[Mapping[str, Any]]:
+    async def _listed_parts(self) -> AsyncGenerator[Mapping[str, Any]]:
         arguments: dict[str, object] = dict(self._names)
         while True:
             told = await self._connection.ask("list_parts", arguments, about=self._place.label)
@@ -121,12 +130,12 @@ class MultipartUpload:
                 timeout_s=self._connection.time_for(len(block)),
             )
         except StorageUnavailable:
-            # A store that refuses a part without reading it may break the line before its answer is here.
+            # A store that refuses a part without reading it may close the connection before its answer arrives.
             await self.stored()
             raise
         return SentPart(number, len(block), tag_of(sent))
 
-    async def _copy(self, number: int, source: Place, tag: str, start: int, end: int) -> SentPart:
+    async def _copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
         copied = await self._connection.ask(
             "upload_part_copy",
             {
@@ -191,19 +200,6 @@ async def _landed(sending: Coroutine[Any, Any, SentPart]) -> SentPart:
         raise
 
 
-MIB = 1024 * 1024
-
-MIN_PART_BYTES = 5 * MIB
-"""Smallest part that S3 takes, except for the last."""
-MAX_PARTS = 10_000
-"""Most parts that S3 takes."""
-_ROUND_BYTES = MIB
-# No object is larger: who announces more would only make this process hold larger parts.
-_MAX_OBJECT_BYTES = 5 * MIB * MIB
-# Of a body of unknown size each part may be a thousandth of what came before: 10,000 parts are 40 TiB then.
-_GROWTH = 1000
-
-
 class Blocks:
     """Takes blocks from a body. Holds what is left of one piece."""
 
@@ -232,4 +228,4 @@ def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
         wanted = -(-min(announced_bytes, _MAX_OBJECT_BYTES) // MAX_PARTS)
     else:
         wanted = sent_bytes // _GROWTH
-    return max(MIN_PART_BYTES, -(-wanted // _ROUND_BYTES) * _ROUND_BYTES)
+    return max(MIN_PART_BYTES, -(-wanted // MIB) * MIB)
