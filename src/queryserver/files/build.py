@@ -156,7 +156,6 @@ async def open_storage(
 
 
 def orphan_sweep(database: Database, stores: Stores) -> OrphanSweep:
-    """What records unfinished uploads and removes orphaned ones."""
     return OrphanSweep(stores, UnfinishedWrites(database), PartUploads(database))
 
 

@@ -223,12 +223,10 @@ class PageWanted:
 
     @property
     def start(self) -> int:
-        """How many entries come before the page."""
         return (self.number - 1) * self.size
 
     @property
     def end(self) -> int:
-        """How many entries come before the next page."""
         return self.number * self.size
 
     @property

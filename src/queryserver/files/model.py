@@ -69,7 +69,6 @@ class StoragePath:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, outermost first."""
         return tuple(self.path.split("/")) if self.path else ()
 
     @property
@@ -138,7 +137,6 @@ class FileStatus:
 
     @property
     def mode(self) -> int:
-        """Permissions with type bits."""
         return _TYPE_BITS[self.kind] | self.permissions
 
     def is_same_content(self, other: "FileStatus") -> bool:
@@ -237,7 +235,6 @@ class Transfer:
 
     @property
     def digest(self) -> bytes:
-        """The same for the same call of the same user."""
         return transfer_digest(self.user_id, self.kind, self.source, self.target)
 
 

@@ -61,7 +61,6 @@ class GivenPart:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the upload is completed at once."""
         return self.parts == 0
 
 
@@ -94,7 +93,6 @@ def size_of_part(plan: PartPlan, index: int) -> int:
 
 
 def missing_parts(upload: PartUpload) -> Sequence[int]:
-    """Indexes of the parts that have not arrived."""
     return [index for index in range(upload.terms.plan.parts) if index not in upload.arrived]
 
 
@@ -457,7 +455,6 @@ class PartUploading:
             return await self._joining.own(caller, given.client_uuid)
 
     async def state(self, caller: Caller, client_uuid: UUID) -> PartUpload:
-        """How much has arrived."""
         return await self._joining.own(caller, client_uuid)
 
     async def complete(

@@ -66,7 +66,6 @@ class Caller:
 
     @classmethod
     def of(cls, user: User) -> "Caller":
-        """A caller who acts as themselves."""
         return cls(user, StorageUser(user.username, is_admin=user.is_admin))
 
 
@@ -79,7 +78,6 @@ class Place:
     storage: Storage
 
     def at(self, path: StoragePath) -> "Place":
-        """Another path of the same store."""
         return Place(path, self.file_system, self.storage)
 
     async def found(self) -> FileStatus | None:
@@ -176,7 +174,6 @@ class Stores:
         return type(error)(f"{error.message}{configured([one.scheme.value for one in self.permitted(caller)])}")
 
     def permitted(self, caller: Caller) -> Sequence[FileSystem]:
-        """The stores that the caller may use."""
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]
 
     def home(self, caller: Caller, scheme: Scheme) -> StoragePath:
@@ -218,12 +215,10 @@ class Cluster:
 
     @property
     def is_trash_enabled(self) -> bool:
-        """Whether the server empties trashes."""
         return self.facts is not None and self.facts.is_trash_enabled
 
     @property
     def is_superuser(self) -> bool:
-        """Whether HDFS lets the caller do everything."""
         return self.facts is not None and self.facts.is_superuser
 
 
@@ -339,7 +334,6 @@ class StorageAudit:
         *,
         size_bytes: int | None = None,
     ) -> None:
-        """Write one event."""
         self._audit.record(
             AuditEvent(
                 user=caller.user.username,

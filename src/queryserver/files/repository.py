@@ -64,7 +64,6 @@ class OperationRecords:
         await self._database.execute(_BEGIN_OPERATION, operation_id, user_id, kind, path, lease)
 
     async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
-        """Record the progress and renew the lease."""
         await self._database.execute(_REPORT, operation_id, done, total, lease)
 
     async def end(self, operation_id: UUID, *, state: OperationState, result: Mapping[str, Any] | str) -> None:
@@ -259,7 +258,6 @@ class TransferRecords:
         return [_key(row) for row in rows]
 
     async def count(self, transfer_id: UUID, states: Sequence[KeyState]) -> int:
-        """How many entries are in one of these states."""
         return await self._database.value(
             "select count(*) from storage_transfer_keys where transfer_id = $1 and state = any($2::text[])",
             transfer_id,

@@ -60,7 +60,6 @@ async def walk(storage: Storage, entry: FileStatus) -> AsyncGenerator[tuple[str,
 
 
 def joined(directory: str, path: str) -> str:
-    """A path below a directory; either may be empty."""
     return f"{directory}/{path}" if directory and path else directory or path
 
 
@@ -135,7 +134,6 @@ class TransferSteps:
         places: tuple[Place, Place],
         progress: Progress,
     ) -> None:
-        """`places` are source and target."""
         source, target = places
         self._records = records
         self._unfinished = unfinished
@@ -215,7 +213,6 @@ class TransferSteps:
     async def _in_windows(
         self, kind: EntryKind, make: Callable[[TransferKey], Awaitable[None]], *, at_once: int
     ) -> None:
-        """Make the entries of a kind, some hundred between two records."""
         async for keys in self._windows(kind, (KeyState.LISTED,)):
             await self._mark(keys, KeyState.STARTED)
             attempts = await attempt_each(keys, make, at_once=at_once)

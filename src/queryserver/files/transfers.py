@@ -120,7 +120,6 @@ class Transfers:
         return claimed
 
     async def resume(self, claimed: ClaimedTransfer, progress: Progress) -> Moved:
-        """Finish a transfer whose target is complete."""
         return await self._held(claimed.lease, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:

@@ -39,7 +39,6 @@ class Bin:
 
     @property
     def current(self) -> StoragePath:
-        """Where deleted entries go."""
         return self.root.child("Current")
 
 

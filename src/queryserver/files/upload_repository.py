@@ -217,7 +217,6 @@ class PartUploads:
         return await self._database.execute(_CLAIM, upload_id, claimant, lease) == 1
 
     async def release(self, upload_id: UUID, claimant: UUID) -> None:
-        """Release a claim."""
         await self._database.execute(
             "update part_uploads set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2",
             upload_id,
@@ -241,7 +240,6 @@ class PartUploads:
         return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
 
     async def release_part(self, upload_id: UUID, index: int, claimant: UUID) -> None:
-        """Release the claim on a part that did not arrive."""
         await self._database.execute(_RELEASE_PART, upload_id, index, claimant)
 
     async def arrived(self, upload_id: UUID, claimant: UUID, part: ArrivedPart, *, keep: timedelta) -> bool:

@@ -160,7 +160,6 @@ class CheckedContent:
 
     @property
     def sha256(self) -> bytes:
-        """The digest of what passed."""
         return self._hash.digest()
 
     async def pieces(self) -> AsyncGenerator[bytes]:

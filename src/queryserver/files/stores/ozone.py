@@ -22,7 +22,7 @@ from queryserver.errors.files import (
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser, names_of
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
-from queryserver.files.stores.webhdfs.statuses import RemoteFailure, told
+from queryserver.files.stores.webhdfs.statuses import RemoteFailure, shown
 from queryserver.files.stores.webhdfs.storage import WebHdfsCluster, WebHdfsStorage, address
 from queryserver.files.stores.webhdfs.tree import ListingOperation, NewFile, Tree, finished
 from queryserver.files.stores.webhdfs.writing import remove_broken, write_verified
@@ -73,12 +73,11 @@ class _Place:
     levels: int
 
     def shown(self, status: FileStatus) -> FileStatus:
-        """As an entry of the store."""
         return replace(status, path=f"{self.service}/{status.path}" if status.path else self.service)
 
 
 class OzoneStorage:
-    """See the Protocols. There is no trash; what the gateway does not support is NotSupported."""
+    """There is no trash; what the gateway does not support is NotSupported."""
 
     def __init__(self, services: Mapping[str, ServiceView]) -> None:
         self._services = services
@@ -123,7 +122,7 @@ class OzoneStorage:
         return place.shown(status)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. On its levels it makes volumes and buckets."""
+        """On its levels it makes volumes and buckets."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
             raise PathExists("Services are made by the settings.")
@@ -134,7 +133,7 @@ class OzoneStorage:
         await place.view.tree.make_directory(place.path, permissions or _DIRECTORY_PERMISSIONS)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """See the Protocol. The bytes go through this server."""
+        """The bytes go through this server."""
         status = await self.stat(source)
         if not status.is_file:
             raise NotAFile(f"{source} is no file.")
@@ -142,7 +141,7 @@ class OzoneStorage:
             return await self.write(target, body, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """See the Protocol. Volumes and buckets only when they are empty."""
+        """Volumes and buckets only when they are empty."""
         if len(names_of(path)) <= 1:
             raise root_not_allowed("Services are not deleted.")
         place = self._place(path)
@@ -154,12 +153,11 @@ class OzoneStorage:
         await place.view.storage.delete(place.path, recursive=recursive)
 
     def can_rename(self, source: str, target: str) -> bool:
-        """See the Protocol: only within a bucket."""
         ours, theirs = source.split("/"), target.split("/")
         return min(len(ours), len(theirs)) > BUCKET_LEVELS and ours[:BUCKET_LEVELS] == theirs[:BUCKET_LEVELS]
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """See the Protocol. Raises NotSupported: they lie in different buckets."""
+        """Raises NotSupported: they lie in different buckets."""
         if not names_of(source):
             raise root_not_allowed("The root has no other name.")
         origin, place = self._place(source), self._place_of_file(target)
@@ -196,7 +194,7 @@ class OzoneStorage:
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """See the Protocol. Ozone joins nothing: the bytes go through this server."""
+        """Ozone joins nothing: the bytes go through this server."""
         place = self._place_of_file(plan.path)
         inner = replace(plan, path=place.path)
         return place.shown(await place.view.storage.join_parts(inner, staging, parts, overwrite=overwrite))
@@ -213,7 +211,7 @@ class OzoneStorage:
         await place.view.storage.discard_parts(replace(plan, path=place.path), staging)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """See the Protocol. There are none outside of buckets."""
+        """There are none outside of buckets."""
         if len(names_of(path)) < BUCKET_LEVELS:
             await self.stat(path)
             return 0
@@ -251,7 +249,6 @@ def _check_target(path: str) -> None:
 
 
 def _directory(path: str) -> FileStatus:
-    """A level that no gateway shows."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=_DIRECTORY_PERMISSIONS)
 
 
@@ -272,13 +269,11 @@ def error_of(remote: RemoteFailure, path: str) -> QueryServerError:
         text = remote.message.lower()
         for words, kind in _BY_TEXT:
             if any(word in text for word in words):
-                return kind(told(remote.message))
+                return kind(shown(remote.message))
     return remote.error(path)
 
 
 class OzoneFileSystem:
-    """See the Protocol FileSystem."""
-
     def __init__(
         self, services: Mapping[str, WebHdfsAddress], *, max_copy_bytes: int, login: httpx.Auth | None = None
     ) -> None:
@@ -310,7 +305,7 @@ class OzoneFileSystem:
         )
 
     def as_user(self, user: StorageUser) -> OzoneStorage:
-        """See the Protocol. Raises PermissionDenied."""
+        """Raises PermissionDenied."""
         return OzoneStorage(
             {name: ServiceView(service.storage(user), service.tree(user)) for name, service in self._services.items()}
         )

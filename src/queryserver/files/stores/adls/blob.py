@@ -120,7 +120,6 @@ class BlobCalls:
         return (await self._client.change(call)).headers
 
     async def delete(self, place: AzurePlace) -> None:
-        """Delete a blob with its snapshots."""
         await self._client.change(Call("DELETE", place.names, {}, {"x-ms-delete-snapshots": "include"}))
 
 
@@ -130,7 +129,6 @@ def block_name(text: str) -> str:
 
 
 def is_folder(headers: Mapping[str, str]) -> bool:
-    """Whether a blob stands for a folder."""
     return headers.get(f"x-ms-meta-{FOLDER}", "").lower() == "true"
 
 

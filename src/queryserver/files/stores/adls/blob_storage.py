@@ -224,7 +224,7 @@ def _exists(place: AzurePlace) -> PathExists:
 
 
 class FlatStorage(AzureStorage):
-    """See the Protocol. The same for every user."""
+    """The same for every user."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
         self._account = account
@@ -235,7 +235,7 @@ class FlatStorage(AzureStorage):
         super().__init__(self._tree, reader, uploads)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
-        """See the Protocol. Directly below the root it makes a container, where the settings allow it."""
+        """Directly below the root it makes a container, where the settings allow it."""
         with azure_errors(path):
             if "/" not in path:
                 allowed = self._account.allow_container_creation
@@ -253,7 +253,7 @@ class FlatStorage(AzureStorage):
                 raise
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """See the Protocol. The directory that held the last entry stays."""
+        """The directory that held the last entry stays."""
         place = place_of(path)
         if place is None:
             raise root_not_allowed("The root stays.")

@@ -98,9 +98,7 @@ class Authorizer(Protocol):
         """Complete the headers, whose names are in lower case; the address to call. Raises AzureFailure."""
         ...
 
-    def refused(self) -> None:
-        """The account refused the authorization."""
-        ...
+    def refused(self) -> None: ...
 
 
 def authorizer(

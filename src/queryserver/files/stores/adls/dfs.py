@@ -85,7 +85,6 @@ class DfsCalls:
         return _page(await self._client.read(call), "paths")
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
-        """System properties of an entry."""
         return (await self._client.read(Call("HEAD", place.names, {"action": "getStatus"}))).headers
 
     async def create(self, place: AzurePlace, resource: str, permissions: int, umask: int) -> None:
@@ -114,7 +113,6 @@ class DfsCalls:
         await self._client.change(Call("PATCH", place.names, {"action": "setProperties"}, headers))
 
     async def access_list(self, place: AzurePlace) -> str:
-        """The access control list, with the permissions."""
         return (await self._client.read(Call("HEAD", place.names, {"action": "getAccessControl"}))).headers["x-ms-acl"]
 
     async def set_access(self, place: AzurePlace, headers: Mapping[str, str]) -> None:
@@ -365,7 +363,7 @@ class HierarchicalUploads:
 
 
 class HierarchicalStorage(AzureStorage):
-    """See the Protocol; also RenamingStorage, ModeStorage, OwnedStorage. The same for every user."""
+    """The store as all users see it; also RenamingStorage, ModeStorage, OwnedStorage."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
         self._account = account
@@ -375,7 +373,7 @@ class HierarchicalStorage(AzureStorage):
         super().__init__(self._tree, reader, HierarchicalUploads(self._calls, self._tree, account))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. Directly below the root it makes a container, where the settings allow it."""
+        """Directly below the root it makes a container, where the settings allow it."""
         with azure_errors(path):
             if "/" not in path:
                 allowed = self._account.allow_container_creation
@@ -444,7 +442,7 @@ class HierarchicalStorage(AzureStorage):
         await self._set_access(path, {"x-ms-permissions": f"{permissions:04o}"})
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        """See `OwnedStorage`. Owners are object ids of the directory service, or `$superuser`."""
+        """Owners are object ids of the directory service, or `$superuser`."""
         headers = {"x-ms-owner": owner, "x-ms-group": group}
         await self._set_access(path, {name: value for name, value in headers.items() if value is not None})
 

@@ -57,7 +57,6 @@ def build(settings: Settings) -> FileSystem | None:
 
 
 def _addresses(name: str, cluster: AbfsClusterSettings) -> tuple[str, str]:
-    """The addresses of the DFS and the Blob service."""
     account = _account_name(cluster)
     if not account:
         raise ConfigurationError([f"azure.abfs_clusters.{name}.fs_defaultfs: names no account."])

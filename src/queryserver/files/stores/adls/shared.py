@@ -47,7 +47,6 @@ class AzurePlace:
 
     @property
     def key(self) -> str:
-        """Within the container; empty for the container itself."""
         return "/".join(self.names[1:])
 
     @property
@@ -104,12 +103,10 @@ _BITS = (0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 
 
 def directory(path: str, modified_at: datetime | None = None) -> FileStatus:
-    """A container, or a folder of a flat account."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, modified_at, permissions=ALL_MAY_ENTER)
 
 
 def blob(path: str, size_bytes: int, modified_at: datetime | None, etag: str) -> FileStatus:
-    """A file of a flat account."""
     return FileStatus(path, EntryKind.FILE, size_bytes, modified_at, permissions=ALL_MAY_WRITE, tag=tag(etag))
 
 
@@ -146,7 +143,6 @@ def time(text: str) -> datetime | None:
 
 
 def tag(etag: str) -> str:
-    """Without quotes."""
     return etag.removeprefix("W/").strip('"')
 
 
@@ -296,7 +292,7 @@ class AzureStorage:
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """See the Protocol. In flat accounts folders come in the order of their marks, not of their names."""
+        """In flat accounts folders come in the order of their marks, not of their names."""
         place = place_of(path)
         with azure_errors(path):
             if place is not None:
@@ -332,7 +328,7 @@ class AzureStorage:
             return await self._uploads.write(place, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """See the Protocol. Streamed through this service."""
+        """Streamed through this service."""
         from_place, to_place = file_place(source), file_place(target)
         with azure_errors(source):
             found = await self._entries.find(from_place)
@@ -363,7 +359,7 @@ class AzureStorage:
             return await self._uploads.join_parts(plan, place, staging, parts, overwrite=overwrite)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        """See `ReadableParts`. The parts are committed under the reserved name first: then they can be read."""
+        """The parts are committed under the reserved name first: then they can be read."""
         staged = unfinished(file_place(plan.path), staging)
         with azure_errors(plan.path):
             await self._uploads.complete_parts(plan, staged, parts)

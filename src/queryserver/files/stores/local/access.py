@@ -44,11 +44,9 @@ class AccessMap:
 
     @property
     def trash(self) -> str:
-        """The root of the user's trash; empty without a home."""
         return f"{self.home}/{_TRASH}" if self.home else ""
 
     def is_in_trash(self, path: str) -> bool:
-        """Whether a path is the user's trash, or lies in it."""
         return bool(self.trash) and (path == self.trash or path.startswith(f"{self.trash}/"))
 
     def shows(self, path: str) -> bool:
@@ -68,7 +66,6 @@ class AccessMap:
             raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
 
     def _may_enter(self, names: tuple[str, ...]) -> bool:
-        """Whether a path does not lie in the home of another user."""
         if self.user.is_admin or len(names) < 2 or not _is_like_homes(names[0]):
             return True
         return names[0] == HOMES and names[1] == self.user.name

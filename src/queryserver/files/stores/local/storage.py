@@ -89,7 +89,6 @@ class FileThreads:
         return self._threads.submit(call)
 
     async def close(self) -> None:
-        """Let calls under way end, and the threads with them. Idempotent. Raises StorageUnavailable if one hangs."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.to_thread(self._threads.shutdown)
@@ -140,7 +139,7 @@ class LocalStorage:
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """See the Protocol. The order is the file system's own."""
+        """The order is the file system's own."""
         await self._enter(path)
         listing = Listing(self._tree, path, cursor, self._access.shows)
         try:
@@ -178,14 +177,14 @@ class LocalStorage:
         overwrite: bool,
         size_bytes: int | None = None,
     ) -> FileStatus:
-        """See the Protocol. Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
+        """Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
         await self._enter_to_change(path)
         upload = Upload(self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account)
         async with aclosing(Flushing(self._threads, upload.flush).while_written(body)) as pieces:
             return await self._take(upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. Of several that make one directory at a time, one succeeds."""
+        """Of several that make one directory at a time, one succeeds."""
         await self._enter_to_change(path)
         if not self._access.is_in_trash(path):
             # Deleting goes on below the floor, and the trash has directories.
@@ -200,7 +199,7 @@ class LocalStorage:
             return await self.write(target, body, overwrite=overwrite, size_bytes=found.size_bytes)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """See the Protocol. A deletion that breaks off leaves a part of the tree."""
+        """A deletion that breaks off leaves a part of the tree."""
         await self._enter_to_change(path)
         await self._threads.until_done(Deletion(self._tree, path, recursive=recursive).step)
 
@@ -208,25 +207,25 @@ class LocalStorage:
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """See the Protocol. A link is renamed itself."""
+        """A link is renamed itself."""
         await self._enter_to_change(source)
         await self._enter_to_change(target)
         await self._threads.run(partial(self._tree.rename, source, target, overwrite=overwrite))
 
     async def content_summary(self, path: str) -> ContentSummary:
-        """See the Protocol. Counts what the caller may see."""
+        """Counts what the caller may see."""
         await self._enter(path)
         summation = Summation(self._tree, path, self._access.shows)
         await self._threads.until_done(summation.step)
         return summation.summary
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """See the Protocol. Devices, pipes and sockets keep theirs: NotAFile."""
+        """Devices, pipes and sockets keep theirs: NotAFile."""
         await self._enter_to_change(path)
         await self._threads.run(self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """See the Protocol. The room for the whole file is taken at once. Raises InsufficientStorage."""
+        """The room for the whole file is taken at once. Raises InsufficientStorage."""
         await self._enter_to_change(plan.path)
         return await self._threads.run(transfers.begin, self._tree, plan, self._account)
 
@@ -256,7 +255,7 @@ class LocalStorage:
         await self._threads.run(transfers.discard, self._tree, plan, staging)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """See the Protocol. `older_than_s` must exceed the longest pause of a living write, of other processes too."""
+        """`older_than_s` must exceed the longest pause of a living write, of other processes too."""
         await self._enter(path)
         return await self._threads.run(sweep, self._tree, path, older_than_s)
 
@@ -317,7 +316,6 @@ class LocalFileSystem:
         return UserStorage(self._tree, self._threads, AccessMap(user), self._quotas)
 
     async def close(self) -> None:
-        """Let calls under way end, and the threads with them. Idempotent."""
         await self._threads.close()
 
 
@@ -335,20 +333,20 @@ class UserStorage(LocalStorage):
         return await self._threads.run(self._quotas.left, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. With a quota, directories stay readable to the service."""
+        """With a quota, directories stay readable to the service."""
         if permissions is not None:
             permissions = self._quotas.readable(permissions, is_directory=True)
         await super().mkdir(path, permissions=permissions)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """See the Protocol. With a quota, files and directories stay readable to the service."""
+        """With a quota, files and directories stay readable to the service."""
         if not self._quotas.is_off:
             is_directory = (await self.stat(path)).kind is EntryKind.DIRECTORY
             permissions = self._quotas.readable(permissions, is_directory=is_directory)
         await super().set_permissions(path, permissions)
 
     async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
-        """See the Protocol. Raises trash_not_supported for a user who cannot have a home here."""
+        """Raises trash_not_supported for a user who cannot have a home here."""
         if not self._access.trash:
             raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
@@ -392,7 +390,6 @@ class PrivateStorage(LocalStorage):
         await self.close()
 
     async def close(self) -> None:
-        """Let calls under way end, and the threads with them. Idempotent. Raises StorageUnavailable if one hangs."""
         await self._threads.close()
 
     async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:

@@ -219,7 +219,6 @@ class Tree:
             _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
 
     def ensure_directory(self, path: str) -> None:
-        """Make a directory and its parents unless they exist."""
         with file_errors(path), self.directory(path, make=True):
             pass
 
@@ -262,7 +261,6 @@ class Tree:
 
     @contextmanager
     def directory(self, path: str, *, make: bool = False) -> Generator[int]:
-        """The open directory at `path`."""
         with self._walk(names_of(path), make=make) as directory:
             yield directory
 

@@ -426,7 +426,6 @@ class ObjectPlace:
 
 
 def label(path: str) -> str:
-    """A path as users write it."""
     return str(StoragePath(Scheme.S3A, path))
 
 

@@ -131,13 +131,13 @@ class S3Storage:
         self._objects = Objects(connection)
 
     async def stat(self, path: str) -> FileStatus:
-        """See the Protocol. A prefix of keys is a directory, with its marker or without."""
+        """A prefix of keys is a directory, with its marker or without."""
         return await self._objects.status(place_of(path))
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = MAX_KEYS
     ) -> AsyncGenerator[Batch]:
-        """See the Protocol. Keys that no path can name are left out."""
+        """Keys that no path can name are left out."""
         async for batch in self._objects.batches(place_of(path), cursor, batch_size):
             yield batch
 
@@ -167,7 +167,7 @@ class S3Storage:
         )
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
-        """See the Protocol. Raises PermissionDenied for a bucket, unless the settings allow new ones."""
+        """Raises PermissionDenied for a bucket, unless the settings allow new ones."""
         place = place_of(path)
         if not place.key:
             await self._make_bucket(place)
@@ -176,7 +176,7 @@ class S3Storage:
             await self._objects.make_marker(place)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """See the Protocol. The store copies, the bytes do not pass through here."""
+        """The store copies, the bytes do not pass through here."""
         if source == target:
             raise same_path("Source and target are one.")
         place = object_place(target)
@@ -185,7 +185,7 @@ class S3Storage:
         return await copy(self._objects, origin, place, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """See the Protocol. A directory that becomes empty stays, by a marker."""
+        """A directory that becomes empty stays, by a marker."""
         place = place_of(path)
         if not place.bucket:
             raise root_not_allowed("The root of the store cannot be deleted.")
@@ -195,7 +195,7 @@ class S3Storage:
             await delete(self._objects, place, recursive=recursive)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """See the Protocol. The staging place is the id of a multipart upload."""
+        """The staging place is the id of a multipart upload."""
         target = object_place(plan.path)
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
@@ -208,7 +208,7 @@ class S3Storage:
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """See the Protocol. A repeated call gives the same answer."""
+        """A repeated call gives the same answer."""
         upload, target = self._upload(plan, staging), object_place(plan.path)
         if not parts:
             # S3 cannot join an empty list of parts.
@@ -221,13 +221,13 @@ class S3Storage:
         await self._upload(plan, staging).discard()
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """See the Protocol. Nothing of ours has a name here before it is complete."""
+        """Nothing of ours has a name here before it is complete."""
         del older_than_s
         place_of(path)
         return 0
 
     async def discard_unseen(self, path: str, older_than_s: float) -> int:
-        """See `UnseenUploads`. What counts is the last part."""
+        """What counts is the last part."""
         return await sweep(self._objects, object_place(path), older_than_s)
 
     def _upload(self, plan: PartPlan, staging: str) -> MultipartUpload:

@@ -92,7 +92,6 @@ class Upload:
         return status
 
     async def _send(self, upload: MultipartUpload, blocks: Blocks) -> Sequence[SentPart]:
-        """All parts, while the next one is read."""
         parts = list[SentPart]()
         try:
             async with asyncio.TaskGroup() as group:
