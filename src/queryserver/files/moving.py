@@ -117,6 +117,7 @@ class Targets:
             await _check_parent(target)
         elif not (destination.overwrite and existing.is_file and entry.is_file):
             raise PathExists(f"{target.path} exists.")
+        if entry.is_file:
             self._extensions.check(target.path.name, former=source.path.name)
         if entry.kind is EntryKind.LINK and destination.kind is TransferKind.COPY:
             raise SymlinkNotFollowed("A symbolic link is not copied.")

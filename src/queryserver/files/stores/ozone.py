@@ -24,8 +24,14 @@ from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTrait
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
 from queryserver.files.stores.webhdfs.statuses import RemoteFailure, shown
 from queryserver.files.stores.webhdfs.storage import WebHdfsCluster, WebHdfsStorage, address
-from queryserver.files.stores.webhdfs.tree import ListingOperation, NewFile, Tree, finished
-from queryserver.files.stores.webhdfs.writing import remove_broken, write_verified
+from queryserver.files.stores.webhdfs.tree import (
+    ListingOperation,
+    NewFile,
+    Tree,
+    finished,
+    remove_broken,
+    write_verified,
+)
 from queryserver.platform.settings.tree import Settings
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.files.stores.adls.blob_storage import block_size
+from queryserver.files.stores.adls.flat import block_size
 
 MIB = 1024 * 1024
 TIB = MIB * MIB

@@ -29,8 +29,17 @@ from queryserver.files.stores.s3.connection import (
     place_of,
 )
 from queryserver.files.stores.s3.listing import MAX_KEYS, Objects
-from queryserver.files.stores.s3.multipart import MAX_PARTS, MIN_PART_BYTES, Blocks, MultipartUpload, SentPart
-from queryserver.files.stores.s3.writing import UPLOAD_BYTES, Upload, copy, delete
+from queryserver.files.stores.s3.writing import (
+    MAX_PARTS,
+    MIN_PART_BYTES,
+    UPLOAD_BYTES,
+    Blocks,
+    MultipartUpload,
+    SentPart,
+    Upload,
+    copy,
+    delete,
+)
 from queryserver.platform.settings.stores import AwsAccountSettings
 from queryserver.platform.settings.tree import Settings
 

@@ -58,11 +58,14 @@ from queryserver.files.stores.webhdfs.gateway import (
     has_kerberos,
 )
 from queryserver.files.stores.webhdfs.statuses import RemoteFailure, content_summary
-from queryserver.files.stores.webhdfs.tree import ListingOperation, NewFile, Tree, finished
-from queryserver.files.stores.webhdfs.writing import (
+from queryserver.files.stores.webhdfs.tree import (
     OLD_PREFIX,
+    ListingOperation,
+    NewFile,
     Renaming,
+    Tree,
     beside,
+    finished,
     keep_owner,
     restore,
     write_verified,
