@@ -64,7 +64,7 @@ def is_unchanged(conditions: Conditions, version: Version) -> bool:
         if conditions.if_none_match.strip() == "*":
             return True
         return version.tag in _ENTITY_TAG.findall(conditions.if_none_match)
-    return _same_second(conditions.if_modified_since, version, or_later=True)
+    return _fits_date(conditions.if_modified_since, version, or_later=True)
 
 
 def wants_part(conditions: Conditions, version: Version) -> bool:
@@ -75,7 +75,7 @@ def wants_part(conditions: Conditions, version: Version) -> bool:
     if not if_range:
         return True
     # Only a strong tag or the very date will do.
-    return if_range == version.tag if if_range.endswith('"') else _same_second(if_range, version)
+    return if_range == version.tag if if_range.endswith('"') else _fits_date(if_range, version)
 
 
 def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
@@ -126,7 +126,7 @@ def _number(digits: str) -> int:
     return int(digits or "0") if len(digits) < 19 else _HUGE
 
 
-def _same_second(http_date: str, version: Version, *, or_later: bool = False) -> bool:
+def _fits_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
     """Whether the content was changed in that second, or also before it; False when the text is no date."""
     if not http_date or version.modified_at is None:
         return False

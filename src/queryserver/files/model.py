@@ -162,7 +162,7 @@ class ContentSummary:
 
 @dataclass(frozen=True, slots=True)
 class StorageUser:
-    """The user that a store is used as: the stores' own user `name`, or for the local root the user that it maps."""
+    """The user that a store is used as. Stores with users of their own act as `name`; the local root applies its map."""
 
     name: str
     is_admin: bool = False
@@ -364,7 +364,7 @@ def new_name(given: str, *, is_directory: bool = False) -> str:
     name = given.strip()
     if not is_name(name) or hides_dots(name):
         raise InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
-        # Checked in what was given: a line end at either end is a control character, no blank (Contract storage S6).
+    # Checked in what was given: a line end at either end is a control character, no blank (Contract storage S6).
     if "\\" in name or any(character < " " or character == "\x7f" for character in given):
         raise InvalidName("A new name holds no backslash and no control character.")
     if is_directory and "#" in name:
