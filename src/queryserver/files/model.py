@@ -162,7 +162,7 @@ class ContentSummary:
 
 @dataclass(frozen=True, slots=True)
 class StorageUser:
-    """The user that a store is used as. Stores with users of their own act as `name`; the local root applies its map."""
+    """The user that a store is used as. Stores with users of their own act as `name`; the local root maps it."""
 
     name: str
     is_admin: bool = False

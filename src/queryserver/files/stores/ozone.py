@@ -286,11 +286,7 @@ class OzoneFileSystem:
         """Gateways by the name of their service. Connects to nothing. Raises ConfigurationError."""
         self._services = {
             name: WebHdfsCluster(
-                address,
-                login=login,
-                error_of=error_of,
-                has_attributes=False,
-                listing=ListingOperation(is_signed=False),
+                address, login=login, error_of=error_of, has_attributes=False, listing=ListingOperation(is_signed=False)
             )
             for name, address in services.items()
         }

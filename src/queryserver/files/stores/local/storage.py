@@ -170,12 +170,7 @@ class LocalStorage:
             self._threads.start(download.close)
 
     async def write(
-        self,
-        path: str,
-        body: AsyncIterator[bytes],
-        *,
-        overwrite: bool,
-        size_bytes: int | None = None,
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
         """Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
         await self._enter_to_change(path)

@@ -71,9 +71,7 @@ class Objects:
         if len(place.prefix.encode()) > MAX_KEY_BYTES:
             return ()
         found = await self.connection.ask(
-            "list_objects_v2",
-            {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": most},
-            about=place.label,
+            "list_objects_v2", {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": most}, about=place.label
         )
         return [entry["Key"] for entry in found.get("Contents", ())]
 
@@ -91,10 +89,7 @@ class Objects:
     async def make_marker(self, place: ObjectPlace) -> None:
         """Make the empty object that stands for an empty directory. Raises PathExists."""
         await self.connection.ask_if_absent(
-            "put_object",
-            {"Bucket": place.bucket, "Key": place.prefix, "Body": b""},
-            about=place.label,
-            means=IF_ABSENT,
+            "put_object", {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}, about=place.label, means=IF_ABSENT
         )
 
     async def make_bucket(self, place: ObjectPlace) -> None:

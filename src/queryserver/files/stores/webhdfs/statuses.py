@@ -26,11 +26,7 @@ from queryserver.errors.files import (
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_KINDS: Mapping[str, EntryKind] = {
-    "DIRECTORY": EntryKind.DIRECTORY,
-    "FILE": EntryKind.FILE,
-    "SYMLINK": EntryKind.LINK,
-}
+_KINDS: Mapping[str, EntryKind] = {"DIRECTORY": EntryKind.DIRECTORY, "FILE": EntryKind.FILE, "SYMLINK": EntryKind.LINK}
 _SUMMARY_FIELDS = frozenset(
     {"directoryCount", "fileCount", "length", "spaceConsumed", "quota", "spaceQuota", "replication"}
 )
