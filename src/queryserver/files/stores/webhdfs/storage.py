@@ -83,13 +83,13 @@ _NO_REFUSALS = (StorageUnavailable, PermissionDenied, StoreQuotaExceeded)
 
 class WebHdfsStorage:
     def __init__(self, tree: Tree, renaming: Renaming, *, umask: int) -> None:
-        self._tree = tree
+        self.tree = tree
         self._renaming = renaming
         self._umask = umask
 
     async def stat(self, path: str) -> FileStatus:
         names_of(path)
-        return await self._tree.stat(path)
+        return await self.tree.stat(path)
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
@@ -102,7 +102,7 @@ class WebHdfsStorage:
         names_of(path)
         most, is_first = max(batch_size, _MOST_IN_BATCH), cursor is None
         while True:
-            async with aclosing(self._tree.entries(path, cursor, most)) as entries:
+            async with aclosing(self.tree.entries(path, cursor, most)) as entries:
                 async for found in entries:
                     cursor = None if found.remaining == 0 else found.last
                     shown = found.statuses(path, is_name, by_name=is_first and cursor is None)
@@ -116,7 +116,7 @@ class WebHdfsStorage:
     ) -> AsyncGenerator[bytes]:
         """The last piece is given only if the file is still that version."""
         names_of(path)
-        status = version or await self._tree.stat(path)
+        status = version or await self.tree.stat(path)
         if not status.is_file:
             raise NotAFile(f"/{path} is no file.")
         wanted = status.size_bytes - offset if length is None else min(length, status.size_bytes - offset)
@@ -125,7 +125,7 @@ class WebHdfsStorage:
             return
         held = b""
         try:
-            async with aclosing(self._tree.content(path, offset, wanted)) as pieces:
+            async with aclosing(self.tree.content(path, offset, wanted)) as pieces:
                 async for piece in pieces:
                     if held:
                         yield held
@@ -149,25 +149,25 @@ class WebHdfsStorage:
         if not names_of(path):
             raise PathExists("The root exists.")
         wanted = 0o777 & ~self._umask if permissions is None else permissions
-        await self._renaming.make_directory(self._tree, path, wanted)
+        await self._renaming.make_directory(self.tree, path, wanted)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """The bytes go through this server."""
         names_of(source)
         names_of(target)
-        status = await self._tree.stat(source)
+        status = await self.tree.stat(source)
         if not status.is_file:
             raise NotAFile(f"/{source} is no file.")
         former = await self._replaceable(target, overwrite=overwrite)
         async with aclosing(self.read(source, version=status)) as body:
             new = NewFile(status.permissions, status.replication, status.block_size)
-            return await self._write(target, body, former, new if self._tree.has_attributes else self._new_file(None))
+            return await self._write(target, body, former, new if self.tree.has_attributes else self._new_file(None))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         if not names_of(path):
             raise root_not_allowed("The root is not deleted.")
-        if not await self._tree.remove(path, recursive=recursive):
-            await self._tree.stat(path)
+        if not await self.tree.remove(path, recursive=recursive):
+            await self.tree.stat(path)
             raise StorageError("The store does not delete this.")
 
     def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
@@ -178,24 +178,24 @@ class WebHdfsStorage:
             raise root_not_allowed("The root has no other name.")
         if not names_of(target):
             raise PathExists("The root exists.")
-        await self._renaming.rename(self._tree, source, target, overwrite=overwrite)
+        await self._renaming.rename(self.tree, source, target, overwrite=overwrite)
 
     async def trash_root(self, path: str) -> str:
         """Encryption zones have a trash of their own."""
         names_of(path)
         try:
-            root = await self._tree.ask("GETTRASHROOT", path, "Path")
+            root = await self.tree.ask("GETTRASHROOT", path, "Path")
         except NotSupported:
-            return f"user/{self._tree.user}/.Trash"
+            return f"user/{self.tree.user}/.Trash"
         return str(root).strip("/")
 
     async def set_replication(self, path: str, factor: int) -> None:
         names_of(path)
-        status = await self._tree.stat(path)
+        status = await self.tree.stat(path)
         if not status.is_file:
             raise NotAFile(f"/{path} is no file.")
         try:
-            is_done = await self._tree.set_replication(path, factor)
+            is_done = await self.tree.set_replication(path, factor)
         except StorageUnavailable:
             raise
         except StorageError as error:
@@ -208,37 +208,37 @@ class WebHdfsStorage:
 
     async def content_summary(self, path: str) -> ContentSummary:
         names_of(path)
-        return content_summary(await self._tree.ask("GETCONTENTSUMMARY", path, "ContentSummary"))
+        return content_summary(await self.tree.ask("GETCONTENTSUMMARY", path, "ContentSummary"))
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         names_of(path)
-        await self._tree.set_permissions(path, permissions)
+        await self.tree.set_permissions(path, permissions)
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
         names_of(path)
-        await self._tree.set_owner(path, owner, group)
+        await self.tree.set_owner(path, owner, group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """The staging place is the hex of the directory's name."""
         names_of(plan.path)
         parent = plan.path.rpartition("/")[0]
-        if not (await self._tree.stat(parent)).is_directory:
+        if not (await self.tree.stat(parent)).is_directory:
             raise NotADirectory(f"/{parent} is no directory.")
         staging = uuid4().hex
-        await self._tree.make_directory(_parts_directory(plan, staging), 0o700)
+        await self.tree.make_directory(_parts_directory(plan, staging), 0o700)
         return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         """Each try has a name of its own, which is the receipt."""
         names_of(plan.path)
         directory = _parts_directory(plan, staging)
-        if await self._tree.find(directory) is None:
+        if await self.tree.find(directory) is None:
             raise PathNotFound("The parts of this upload are gone.")
         name = f"{index}_{uuid4().hex}"
-        size = (await write_verified(self._tree, f"{directory}/{name}", body, NewFile(0o600))).size_bytes
+        size = (await write_verified(self.tree, f"{directory}/{name}", body, NewFile(0o600))).size_bytes
         expected = min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
         if size != expected:
-            await self._tree.remove(f"{directory}/{name}", recursive=False)
+            await self.tree.remove(f"{directory}/{name}", recursive=False)
             raise VerificationFailed(f"Part {index} has {size} instead of {expected} bytes.")
         return StoredPart(index, size, name)
 
@@ -248,9 +248,9 @@ class WebHdfsStorage:
         former = await self._replaceable(plan.path, overwrite=overwrite)
         joined = await self._join(plan, staging, parts, self._new_file(former))
         if former is not None:
-            await keep_owner(self._tree, joined, await self._tree.stat(joined), former)
-        status = await self._renaming.give_name(self._tree, joined, plan.path, former)
-        await finished(self._tree.remove(_parts_directory(plan, staging), recursive=True))
+            await keep_owner(self.tree, joined, await self.tree.stat(joined), former)
+        status = await self._renaming.give_name(self.tree, joined, plan.path, former)
+        await finished(self.tree.remove(_parts_directory(plan, staging), recursive=True))
         return status
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
@@ -263,43 +263,43 @@ class WebHdfsStorage:
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         names_of(plan.path)
-        await self._tree.remove(_parts_directory(plan, staging), recursive=True)
+        await self.tree.remove(_parts_directory(plan, staging), recursive=True)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """A file that was moved aside for a new one is brought back if that never came."""
         names_of(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         count = 0
-        async with aclosing(self._tree.all_entries(path)) as entries:
+        async with aclosing(self.tree.all_entries(path)) as entries:
             async for entry in entries:
                 if entry.name.startswith(RESERVED_PREFIX) and entry.modified_at and entry.modified_at < before:
                     if entry.name.startswith(OLD_PREFIX) and entry.is_directory:
-                        await restore(self._tree, path, entry.path)
+                        await restore(self.tree, path, entry.path)
                     else:
-                        await self._tree.remove(entry.path, recursive=True)
+                        await self.tree.remove(entry.path, recursive=True)
                     count += 1
         return count
 
     async def _write(
         self, path: str, body: AsyncIterator[bytes], former: FileStatus | None, new: NewFile
     ) -> FileStatus:
-        async with written(self._tree, path, body, new) as status:
+        async with written(self.tree, path, body, new) as status:
             if former is not None:
-                await keep_owner(self._tree, status.path, status, former)
-            return await self._renaming.give_name(self._tree, status.path, path, former)
+                await keep_owner(self.tree, status.path, status, former)
+            return await self._renaming.give_name(self.tree, status.path, path, former)
 
     async def _replaceable(self, path: str, *, overwrite: bool) -> FileStatus | None:
         """The file that a new one is to replace; None: there is none. Raises PathExists."""
         if not names_of(path):
             raise PathExists("The root exists.")
-        former = await self._tree.find(path)
+        former = await self.tree.find(path)
         if former is not None and (not overwrite or not former.is_file):
             raise PathExists(f"/{path} exists.")
         return former
 
     def _new_file(self, former: FileStatus | None) -> NewFile:
         """The attributes of a new file that replaces `former`."""
-        if former is None or not self._tree.has_attributes:
+        if former is None or not self.tree.has_attributes:
             return NewFile(0o666 & ~self._umask)
         return NewFile(former.permissions, former.replication)
 
@@ -308,7 +308,7 @@ class WebHdfsStorage:
         if version is None:
             return
         with suppress(PathNotFound, NotADirectory):
-            if (await self._tree.stat(path)).is_same_content(version):
+            if (await self.tree.stat(path)).is_same_content(version):
                 return
         raise ChangedMeanwhile(f"/{path} was changed meanwhile.")
 
@@ -321,9 +321,9 @@ class WebHdfsStorage:
         if sum(part.size_bytes for part in parts) != plan.size_bytes:
             raise VerificationFailed("The parts are not as long as the file.")
         if _JOINED not in stored:
-            await write_verified(self._tree, joined, _no_bytes(), new)
+            await write_verified(self.tree, joined, _no_bytes(), new)
         await self._append(directory, [f"{directory}/{part.receipt}" for part in missing if part.size_bytes], new)
-        status = await self._tree.stat(joined)
+        status = await self.tree.stat(joined)
         if status.size_bytes != plan.size_bytes:
             raise VerificationFailed(f"The store joined {status.size_bytes} of {plan.size_bytes} bytes.")
         return joined
@@ -331,25 +331,25 @@ class WebHdfsStorage:
     async def _append(self, directory: str, sources: Sequence[str], new: NewFile) -> None:
         joined = f"{directory}/{_JOINED}"
         try:
-            await self._tree.concat(joined, sources)
+            await self.tree.concat(joined, sources)
         except _NO_REFUSALS:
             raise
         except QueryServerError:
             # Encryption zones, erasure coding and Ozone refuse it, each with texts of its own.
-            left = {entry.path: entry async for entry in self._tree.all_entries(directory)}
+            left = {entry.path: entry async for entry in self.tree.all_entries(directory)}
             files = [left[source] for source in (joined, *sources) if source == joined or source in left]
             copy = f"{directory}/{_JOINED}_{uuid4().hex}"
-            await write_verified(self._tree, copy, self._streamed(files), new)
-            await self._tree.remove(joined, recursive=False)
-            await self._tree.rename(copy, joined, overwrite=False)
+            await write_verified(self.tree, copy, self._streamed(files), new)
+            await self.tree.remove(joined, recursive=False)
+            await self.tree.rename(copy, joined, overwrite=False)
 
     async def _stored(self, directory: str) -> Mapping[str, FileStatus]:
-        return {entry.name: entry async for entry in self._tree.all_entries(directory)}
+        return {entry.name: entry async for entry in self.tree.all_entries(directory)}
 
     async def _streamed(self, files: Sequence[FileStatus]) -> AsyncGenerator[bytes]:
         for file in files:
             if file.size_bytes:
-                async with aclosing(self._tree.content(file.path, 0, file.size_bytes)) as pieces:
+                async with aclosing(self.tree.content(file.path, 0, file.size_bytes)) as pieces:
                     async for piece in pieces:
                         yield piece
 

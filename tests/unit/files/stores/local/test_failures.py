@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.storage_basis import body, content, names, put
-from tests.unit.storages.local.descriptors import open_below
+from tests.unit.files.stores.local.descriptors import open_below
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import (
