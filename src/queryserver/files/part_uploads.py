@@ -24,7 +24,7 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import FileStatus, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
-from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart
+from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, no_bytes
 from queryserver.files.upload_repository import (
     LEASE,
     ArrivedPart,
@@ -88,10 +88,6 @@ def plan_of(given: GivenPart, path: str) -> PartPlan:
     return PartPlan(path, given.total_bytes, part_bytes, parts)
 
 
-def size_of_part(plan: PartPlan, index: int) -> int:
-    return min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
-
-
 def missing_parts(upload: PartUpload) -> Sequence[int]:
     return [index for index in range(upload.terms.plan.parts) if index not in upload.arrived]
 
@@ -102,7 +98,7 @@ def received(upload: PartUpload) -> list[list[int]]:
     ranges: list[list[int]] = []
     for index in sorted(upload.arrived):
         start = index * plan.part_bytes
-        end = start + size_of_part(plan, index)
+        end = start + plan.size_of(index)
         if ranges and ranges[-1][1] == start:
             ranges[-1][1] = end
         elif end > start:
@@ -197,7 +193,7 @@ class Joining:
     async def _joined(self, storage: Storage, upload: PartUpload, sha256: bytes | None) -> FileStatus:
         terms, plan = upload.terms, upload.terms.plan
         if upload.staging is None:
-            return await storage.write(plan.path, _no_bytes(), overwrite=terms.overwrite, size_bytes=0)
+            return await storage.write(plan.path, no_bytes(), overwrite=terms.overwrite, size_bytes=0)
         parts = [upload.arrived[index].stored for index in range(plan.parts)]
         is_known = sha256 is None or plan.parts == 1
         if not is_known and isinstance(storage, ReadableParts):
@@ -249,11 +245,6 @@ async def _exists(storage: Storage, path: str) -> bool:
     return True
 
 
-async def _no_bytes() -> AsyncGenerator[bytes]:
-    for piece in ():
-        yield piece
-
-
 # The same part twice at a time comes from a client that gave up waiting: its first call ends soon.
 _PART_CLAIM_WAIT_S = 10.0
 
@@ -288,7 +279,7 @@ class PartWriting:
         UploadNotFound (discarded meanwhile), as the store, and what `content` raises.
         """
         checked = CheckedContent(content, self._threads, sha256=given.sha256)
-        size = size_of_part(upload.terms.plan, given.index)
+        size = upload.terms.plan.size_of(given.index)
         writing = _Writing(place, upload, given, uuid4())
         async with aclosing(_exactly(size, checked)) as pieces:
             if not await self._claimed(caller, writing):
@@ -438,7 +429,7 @@ class PartUploading:
         terms = UploadTerms(target, plan_of(given, target.path), given.overwrite)
         operation = "storage.upload" if given.is_whole else "storage.upload.part"
         with self._audit.event(caller, operation, target) as noted:
-            noted.size_bytes = size_of_part(terms.plan, given.index)
+            noted.size_bytes = terms.plan.size_of(given.index)
             place = self._stores.place(caller, target)
             upload = await self._records.read(caller.user.id, given.client_uuid)
             if upload is None:

@@ -66,6 +66,10 @@ class PartPlan:
     """Size of every part but the last."""
     parts: int
 
+    def size_of(self, index: int) -> int:
+        """Bytes of one part; the last one has the rest."""
+        return max(0, min(self.part_bytes, self.size_bytes - index * self.part_bytes))
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
@@ -74,6 +78,12 @@ class StoredPart:
     index: int
     size_bytes: int
     receipt: str
+
+
+async def no_bytes() -> AsyncGenerator[bytes]:
+    """The body of an empty file."""
+    for piece in ():
+        yield piece
 
 
 class Storage(Protocol):

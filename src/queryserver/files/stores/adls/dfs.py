@@ -38,7 +38,6 @@ from queryserver.files.stores.adls.shared import (
     file_place,
     joined_size,
     make_container,
-    part_length,
     place_of,
     unfinished,
 )
@@ -318,7 +317,7 @@ class HierarchicalUploads:
         self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
     ) -> StoredPart:
         """Append it at its position in one call, so that half of it never counts."""
-        length = part_length(plan, index)
+        length = plan.size_of(index)
         if length:
             async with aclosing(exactly(body, length)) as content:
                 await self._calls.stream_append(staged, index * plan.part_bytes, content, length)

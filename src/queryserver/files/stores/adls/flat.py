@@ -43,7 +43,6 @@ from queryserver.files.stores.adls.shared import (
     file_place,
     joined_size,
     make_container,
-    part_length,
     place_of,
     unfinished,
 )
@@ -458,7 +457,7 @@ class FlatUploads:
         self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
     ) -> StoredPart:
         """A block that replaces the former one of that index when it is complete."""
-        length = part_length(plan, index)
+        length = plan.size_of(index)
         # Blocks without a commit leave the time of the blob as it was, and old ones are swept.
         await self._calls.touch(staged)
         if length:

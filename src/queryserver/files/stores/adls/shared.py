@@ -223,10 +223,6 @@ async def exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator
         raise VerificationFailed(f"The part does not have the announced {size_bytes} bytes.")
 
 
-def part_length(plan: PartPlan, index: int) -> int:
-    return max(0, min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes))
-
-
 def joined_size(plan: PartPlan, parts: Sequence[StoredPart]) -> int:
     """Bytes of the whole file. Raises VerificationFailed: parts are missing."""
     if sum(part.size_bytes for part in parts) != plan.size_bytes:

@@ -276,7 +276,7 @@ def join(tree: Tree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], 
     """Give the file its name. Raises VerificationFailed, PathExists; the parts stay then."""
     _check_name(staging)
     sizes = {part.index: part.size_bytes for part in parts}
-    if sizes != {index: part_size(plan, index) for index in range(plan.parts)}:
+    if sizes != {index: plan.size_of(index) for index in range(plan.parts)}:
         raise VerificationFailed(f"{plan.path}: the parts are not those of the plan.")
     with file_errors(plan.path), tree.parent(plan.path) as (directory, name):
         refuse_taken(plan.path, directory, name, overwrite=overwrite)
@@ -313,10 +313,6 @@ def discard(tree: Tree, plan: PartPlan, staging: str) -> None:
                 os.unlink(name, dir_fd=directory)
 
 
-def part_size(plan: PartPlan, index: int) -> int:
-    return min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
-
-
 class PartUpload(Incoming[StoredPart]):
     """A part; `commit` copies it into its place in the staging file."""
 
@@ -326,7 +322,7 @@ class PartUpload(Incoming[StoredPart]):
         self._staging = staging
         self._index = index
         self._start = index * plan.part_bytes
-        self._expected = part_size(plan, index)
+        self._expected = plan.size_of(index)
 
     def _begin(self) -> None:
         self._tree.require_room()

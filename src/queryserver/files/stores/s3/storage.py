@@ -17,7 +17,7 @@ from queryserver.errors.files import (
     same_path,
 )
 from queryserver.files.model import FileStatus, Scheme, StorageUser
-from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
+from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.s3.connection import (
     ObjectPlace,
     S3Connection,
@@ -59,12 +59,9 @@ class PartNumbers:
         """Size of one number's bytes; the last one of a part may be smaller."""
         return max(1, -(-self.plan.part_bytes // self.per_part))
 
-    def size_of(self, index: int) -> int:
-        return max(0, min(self.plan.part_bytes, self.plan.size_bytes - index * self.plan.part_bytes))
-
     def of(self, index: int) -> Iterator[tuple[int, int]]:
         """Numbers of one part and their sizes; an empty part has one, too."""
-        first, whole = index * self.per_part + 1, self.size_of(index)
+        first, whole = index * self.per_part + 1, self.plan.size_of(index)
         for number, start in enumerate(range(0, max(whole, 1), self.block_bytes), start=first):
             yield number, min(self.block_bytes, whole - start)
 
@@ -75,11 +72,11 @@ async def send_part(upload: MultipartUpload, plan: PartPlan, index: int, body: A
     sent: list[SentPart] = []
     for number, size in numbers.of(index):
         block = await blocks.take(size)
-        is_last = sum(part.size_bytes for part in sent) + size == numbers.size_of(index)
+        is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
         if len(block) < size or (is_last and await blocks.take(1)):
             raise VerificationFailed("A part is not as long as was agreed.")
         sent.append(await upload.send(number, block))
-    return StoredPart(index, numbers.size_of(index), ",".join(part.tag for part in sent))
+    return StoredPart(index, plan.size_of(index), ",".join(part.tag for part in sent))
 
 
 async def join(
@@ -221,7 +218,7 @@ class S3Storage:
         upload, target = self._upload(plan, staging), object_place(plan.path)
         if not parts:
             # S3 cannot join an empty list of parts.
-            status = await self.write(plan.path, _no_bytes(), overwrite=overwrite)
+            status = await self.write(plan.path, no_bytes(), overwrite=overwrite)
             await upload.discard()
             return status
         return await join(upload, plan, parts, overwrite=overwrite) or await self._objects.status(target)
@@ -277,11 +274,6 @@ class S3Storage:
             await self._objects.make_bucket(place)
             return
         raise PathExists(f"{place.label or 's3a://'} exists.")
-
-
-async def _no_bytes() -> AsyncGenerator[bytes]:
-    for piece in ():
-        yield piece
 
 
 class S3FileSystem:

@@ -44,7 +44,7 @@ from queryserver.files.model import (
     is_name,
     names_of,
 )
-from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
+from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.webhdfs.gateway import (
     Call,
     ErrorOf,
@@ -236,10 +236,9 @@ class WebHdfsStorage:
             raise PathNotFound("The parts of this upload are gone.")
         name = f"{index}_{uuid4().hex}"
         size = (await write_verified(self.tree, f"{directory}/{name}", body, NewFile(0o600))).size_bytes
-        expected = min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
-        if size != expected:
+        if size != plan.size_of(index):
             await self.tree.remove(f"{directory}/{name}", recursive=False)
-            raise VerificationFailed(f"Part {index} has {size} instead of {expected} bytes.")
+            raise VerificationFailed(f"Part {index} has {size} instead of {plan.size_of(index)} bytes.")
         return StoredPart(index, size, name)
 
     async def join_parts(
@@ -321,7 +320,7 @@ class WebHdfsStorage:
         if sum(part.size_bytes for part in parts) != plan.size_bytes:
             raise VerificationFailed("The parts are not as long as the file.")
         if _JOINED not in stored:
-            await write_verified(self.tree, joined, _no_bytes(), new)
+            await write_verified(self.tree, joined, no_bytes(), new)
         await self._append(directory, [f"{directory}/{part.receipt}" for part in missing if part.size_bytes], new)
         status = await self.tree.stat(joined)
         if status.size_bytes != plan.size_bytes:
@@ -376,11 +375,6 @@ def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, FileStatus]) -
     if done:
         raise VerificationFailed("The parts that were joined are not as they were stored.")
     return parts[start:]
-
-
-async def _no_bytes() -> AsyncGenerator[bytes]:
-    for piece in ():
-        yield piece
 
 
 def _exact(remaining: int | None, last: str) -> int | None:
