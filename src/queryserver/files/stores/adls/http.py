@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -18,6 +17,7 @@ import httpx
 from queryserver.errors.files import InvalidPath, StorageUnavailable
 from queryserver.files.stores.adls.credentials import AzureAccount, authorizer
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
+from queryserver.files.stores.reading import retried
 
 API_VERSION = "2023-11-03"
 _LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=15.0)
@@ -99,15 +99,10 @@ class AzureClient:
             await transport.aclose()
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        for tries in range(1, _TRIES):
-            try:
-                return await attempt()
-            except AzureFailure as failure:
-                if not failure.is_passing:
-                    raise
-            # Random, so that many callers do not come back at once.
-            await asyncio.sleep(random.uniform(0.5, 1) * self._timeouts.first_retry_s * 2**tries)  # noqa: S311
-        return await attempt()
+        pause_s = self._timeouts.first_retry_s
+        return await retried(
+            attempt, AzureFailure, tries=_TRIES, first_pause_s=pause_s, may_pass=lambda error: error.is_passing
+        )
 
     async def _exchange(self, call: Call) -> Answer:
         response = await self._begin(call)

@@ -1,7 +1,6 @@
 """The connection to an S3 store: one driver client, and calls with a time limit whose errors are ours."""
 
 import asyncio
-import random
 import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
@@ -32,7 +31,7 @@ from queryserver.errors.files import (
     VerificationFailed,
 )
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, names_of
-from queryserver.files.stores.reading import ReadSizes
+from queryserver.files.stores.reading import ReadSizes, retried
 
 _SLICE_BYTES = 512 * 1024
 
@@ -306,13 +305,13 @@ class S3Connection:
         with s3_errors(about, means):
             async with asyncio.timeout(timeout_s or self.options.timeout_s):
                 client = await self._opened()
-                for attempt in range(1, _TRIES if repeatable else 1):
-                    try:
-                        with s3_errors(about, means):
-                            return await getattr(client, operation)(**arguments)
-                    except StorageUnavailable:
-                        await asyncio.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))  # noqa: S311 no secret
-                return await getattr(client, operation)(**arguments)
+
+                async def call() -> Mapping[str, Any]:
+                    with s3_errors(about, means):
+                        return await getattr(client, operation)(**arguments)
+
+                tries = _TRIES if repeatable else 1
+                return await retried(call, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
 
     async def ask_if_absent(
         self,
