@@ -107,13 +107,13 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
     address = WebHdfsAddress([f"{httpfs_gateway.url}/webhdfs/v1"], SERVICE_USER, uses_tokens=True)
     cluster = WebHdfsCluster(address, login=NoLogin())
     for user in (ALICE, BOB, ALICE):
-        assert await cluster.tree(user).told("GETHOMEDIRECTORY", "", "Path") == f"/user/{user.name}"
+        assert await cluster.tree(user).ask("GETHOMEDIRECTORY", "", "Path") == f"/user/{user.name}"
         (named,) = (await cluster.gateway._identity.parameters(user.name)).items()
         assert named[0] == "delegation"
     await cluster._renew(named[1])
     # Another member of a cluster may have forgotten it.
     cluster.gateway._identity._tokens["alice"].text = named[1][:-8] + "AAAAAAAA"
-    assert await cluster.tree(ALICE).told("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
+    assert await cluster.tree(ALICE).ask("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
     await cluster.close()
 
 

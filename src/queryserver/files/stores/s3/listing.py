@@ -162,12 +162,12 @@ class Objects:
         arguments: dict[str, object] = {}
         while True:
             try:
-                told = await self.connection.ask("list_buckets", arguments, about="s3a://")
+                answer = await self.connection.ask("list_buckets", arguments, about="s3a://")
             except PermissionDenied:
                 raise bucket_listing_denied("the store does not tell these credentials its buckets.") from None
-            for bucket in told.get("Buckets", ()):
+            for bucket in answer.get("Buckets", ()):
                 yield bucket["Name"]
-            following = told.get("ContinuationToken")
+            following = answer.get("ContinuationToken")
             if not following or following == arguments.get("ContinuationToken"):
                 return
             arguments = {"ContinuationToken": following}
@@ -214,9 +214,9 @@ class Objects:
         return await self.connection.ask("get_object", arguments, about=place.label)
 
 
-def file_status(path: str, told: Mapping[str, Any], size_bytes: int) -> FileStatus:
+def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileStatus:
     """An object as HeadObject or a listing describes it."""
-    modified_at: datetime | None = told.get("LastModified")
+    modified_at: datetime | None = answer.get("LastModified")
     return FileStatus(
         path,
         EntryKind.FILE,
@@ -224,13 +224,13 @@ def file_status(path: str, told: Mapping[str, Any], size_bytes: int) -> FileStat
         # Some stores report fractions of seconds in listings only.
         modified_at and modified_at.astimezone(UTC).replace(microsecond=0),
         permissions=FILE_PERMISSIONS,
-        tag=tag_of(told),
+        tag=tag_of(answer),
     )
 
 
-def tag_of(told: Mapping[str, Any]) -> str:
+def tag_of(answer: Mapping[str, Any]) -> str:
     """The ETag without quotes; empty: none."""
-    return str(told.get("ETag") or "").removeprefix("W/").strip('"')
+    return str(answer.get("ETag") or "").removeprefix("W/").strip('"')
 
 
 def _following(page: Mapping[str, Any], cursor: str | None) -> str | None:
@@ -250,16 +250,16 @@ def _entries(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus
         name = key[len(place.prefix) :].removesuffix("/")
         if not is_name(name):
             continue
-        told = found[key]
+        answer = found[key]
         path = place.path_of(key)
-        yield directory(path) if told is None else file_status(path, told, told["Size"])
+        yield directory(path) if answer is None else file_status(path, answer, answer["Size"])
 
 
 def _keys(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
     """Files and markers of folders whose every name a path can have; the place's own marker is none."""
-    for told in page.get("Contents", ()):
-        key = told["Key"]
+    for answer in page.get("Contents", ()):
+        key = answer["Key"]
         names = key[len(place.prefix) :].removesuffix("/").split("/")
         if all(map(is_name, names)):
             path = place.path_of(key)
-            yield directory(path) if key.endswith("/") else file_status(path, told, told["Size"])
+            yield directory(path) if key.endswith("/") else file_status(path, answer, answer["Size"])

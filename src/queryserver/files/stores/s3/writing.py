@@ -124,12 +124,12 @@ class MultipartUpload:
     async def _listed_parts(self) -> AsyncGenerator[Mapping[str, Any]]:
         arguments: dict[str, object] = dict(self._names)
         while True:
-            told = await self._connection.ask("list_parts", arguments, about=self._place.label)
-            for part in told.get("Parts", ()):
+            answer = await self._connection.ask("list_parts", arguments, about=self._place.label)
+            for part in answer.get("Parts", ()):
                 yield part
-            if not told.get("IsTruncated"):
+            if not answer.get("IsTruncated"):
                 return
-            arguments["PartNumberMarker"] = told["NextPartNumberMarker"]
+            arguments["PartNumberMarker"] = answer["NextPartNumberMarker"]
 
     async def _send(self, number: int, block: bytearray) -> SentPart:
         try:
@@ -329,14 +329,14 @@ async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, ov
 
     Raises PathNotFound, NotAFile, PathExists, ChangedMeanwhile, VerificationFailed.
     """
-    told = await objects.head(source)
-    if told is None:
+    answer = await objects.head(source)
+    if answer is None:
         if await objects.keys_below(source, 1):
             raise NotAFile(f"{source.label} is a directory.")
         raise PathNotFound(f"{source.label} does not exist.")
-    found = file_status(source.path, told, told["ContentLength"])
+    found = file_status(source.path, answer, answer["ContentLength"])
     if found.size_bytes > SINGLE_COPY_BYTES:
-        copied = await _copy_in_parts(objects, source, target, found, told, overwrite=overwrite)
+        copied = await _copy_in_parts(objects, source, target, found, answer, overwrite=overwrite)
     else:
         copied = await _copy_at_once(objects, source, target, found, overwrite=overwrite)
     if copied.size_bytes != found.size_bytes:
@@ -372,11 +372,11 @@ async def _copy_in_parts(
     source: ObjectPlace,
     target: ObjectPlace,
     found: FileStatus,
-    told: Mapping[str, Any],
+    answer: Mapping[str, Any],
     *,
     overwrite: bool,
 ) -> FileStatus:
-    attributes = {name: told[name] for name in _ATTRIBUTES if told.get(name)}
+    attributes = {name: answer[name] for name in _ATTRIBUTES if answer.get(name)}
     upload = await MultipartUpload.begin(objects, target, attributes)
     try:
         parts = await _copy_parts(upload, source, found)

@@ -165,8 +165,8 @@ class RemoteFailure:
     @classmethod
     def of(cls, status: int, body: bytes) -> "RemoteFailure":
         try:
-            told = json.loads(body)["RemoteException"]
-            return cls(status, str(told["exception"]).rpartition(".")[2], str(told.get("message") or ""))
+            remote = json.loads(body)["RemoteException"]
+            return cls(status, str(remote["exception"]).rpartition(".")[2], str(remote.get("message") or ""))
         except (ValueError, LookupError, TypeError, AttributeError):
             return cls(status, "", "")
 

@@ -142,7 +142,7 @@ class NewFile:
 class Entries:
     """Consecutive entries of a directory, with reserved names."""
 
-    told: Sequence[ListedEntry]
+    listed: Sequence[ListedEntry]
     """Names, and the store's description of each."""
     last: str
     """The last name, where the listing goes on."""
@@ -151,10 +151,10 @@ class Entries:
 
     def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ListedStatuses:
         """The entries of the directory at `path` with the names that are shown."""
-        before, told = f"{path}/" if path else "", self.told
+        before, listed = f"{path}/" if path else "", self.listed
         if by_name:
-            told = sorted(told, key=itemgetter(0))
-        return ListedStatuses([(before + name, status) for name, status in told if shows(name)])
+            listed = sorted(listed, key=itemgetter(0))
+        return ListedStatuses([(before + name, status) for name, status in listed if shows(name)])
 
 
 class ListingOperation:
@@ -289,8 +289,8 @@ class Tree:
         scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self._listing.key
         async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
-                for told in scanner.feed(piece):
-                    name = told.get("pathSuffix")
+                for entry in scanner.feed(piece):
+                    name = entry.get("pathSuffix")
                     if not isinstance(name, str):
                         raise _no_listing()
                     if not name:  # a file is listed as its only entry, without a name
@@ -301,7 +301,7 @@ class Tree:
                     if len(found) >= most:
                         yield Entries(found, last or "", None)
                         found = []
-                    found.append((name, told))
+                    found.append((name, entry))
                     last = name
             remaining = scanner.end()
         if remaining and last == after:
