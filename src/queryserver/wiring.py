@@ -30,7 +30,7 @@ from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.engines.protocol import Engine
-from queryserver.files.build import BUILDERS, Builder, StorageGround, StorageServices, open_storage
+from queryserver.files.build import BUILDERS, Builder, StorageServices, open_storage
 from queryserver.files.model import Scheme
 from queryserver.identity.build import AccountServices, open_accounts
 from queryserver.identity.callers import RequestLimits, Streams
@@ -157,9 +157,8 @@ async def _foundation(
     await connectors.refresh()
     threads = stack.enter_context(open_threads())
     streams = _streams(settings, accounts)
-    ground = StorageGround(settings, kept.database, streams, threads)
-    storage = await stack.enter_async_context(open_storage(ground, stores))
-    kept.retention.include(storage.uploading.leftovers.clean_up)
+    storage = await stack.enter_async_context(open_storage(settings, kept.database, streams, threads, stores))
+    kept.retention.include(storage.orphans.clean_up)
     import_files = await stack.enter_async_context(open_import_files(settings, kept.database, storage.stores))
     kept.retention.include(import_files.area.clean_up)
     return _Foundation(

@@ -20,10 +20,10 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import FileSystem, PartPlan, Storage
-from queryserver.files.stores.adls.credentials import AzureAccount, Patience, SharedKey
+from queryserver.files.stores.adls.credentials import AzureAccount, AzureTimeouts, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
 
-SHORT = Patience(connect_s=3, answer_s=3, commit_s=10, first_retry_s=0.01)
+SHORT = AzureTimeouts(connect_s=3, answer_s=3, commit_s=10, first_retry_s=0.01)
 WRONG_KEY = "d3Jvbmc="
 USER = StorageUser("alice")
 
@@ -176,9 +176,9 @@ class AzureFaults:
         await put(storage, self.path("kept"))
         staging = await storage.begin_parts(plan)
         await storage.write_part(plan, staging, 1, body(b"def"))
-        assert await storage.sweep_leftovers(folder, older_than_s=3600) == 0
-        assert await storage.sweep_leftovers(folder, older_than_s=-60) == 1
-        assert await storage.sweep_leftovers(folder, older_than_s=-60) == 0
+        assert await storage.sweep_orphans(folder, older_than_s=3600) == 0
+        assert await storage.sweep_orphans(folder, older_than_s=-60) == 1
+        assert await storage.sweep_orphans(folder, older_than_s=-60) == 0
         with pytest.raises(PathNotFound):
             await storage.write_part(plan, staging, 0, body(b"abc"))
         await storage.delete(self.path("kept"), recursive=False)
@@ -194,7 +194,7 @@ class AzureFaults:
 
     async def test_many_calls_at_once_share_few_connections(self, account: AzureAccount, storage: Storage) -> None:
         await put(storage, self.path("file"), b"four")
-        patient = AdlsFileSystem(changed(account, patience=Patience()))
+        patient = AdlsFileSystem(changed(account, timeouts=AzureTimeouts()))
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(patient.as_user(USER).stat(self.path("file"))) for _ in range(70)]
         await patient.close()

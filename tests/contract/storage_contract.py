@@ -207,7 +207,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
                 storage.copy(path, f"{base}/y"),
                 storage.delete(path, recursive=True),
                 storage.begin_parts(PartPlan(path, 1, 1, 1)),
-                storage.sweep_leftovers(path, 0),
+                storage.sweep_orphans(path, 0),
             ):
                 with pytest.raises(InvalidPath) as told:
                     await call

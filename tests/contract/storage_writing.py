@@ -225,7 +225,7 @@ class WritingContract(StorageBasis):
 
         async def swept_meanwhile() -> AsyncIterator[bytes]:
             yield b"one"
-            assert await storage.sweep_leftovers(base, older_than_s=3600) == 0
+            assert await storage.sweep_orphans(base, older_than_s=3600) == 0
             yield b"two"
 
         await storage.write(f"{base}/file", swept_meanwhile(), overwrite=False)
@@ -235,7 +235,7 @@ class WritingContract(StorageBasis):
     @pytest.mark.power("Failures")
     async def test_sweeping_a_missing_directory_is_told(self, storage: Storage, base: str) -> None:
         try:
-            assert await storage.sweep_leftovers(f"{base}/missing", older_than_s=3600) == 0
+            assert await storage.sweep_orphans(f"{base}/missing", older_than_s=3600) == 0
         except PathNotFound:
             return
         assert not self.facts.has_directories, "only a store of prefixes cannot tell"

@@ -15,9 +15,9 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import ChangedMeanwhile, PathExists, upload_aborted
-from queryserver.files.stores.adls.blob import BlobCalls, is_folder
 from queryserver.files.stores.adls.credentials import AzureAccount, SasToken, SharedKey
 from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.files.stores.adls.flat import BlobCalls, is_folder
 from queryserver.files.stores.adls.http import AzureClient
 from queryserver.files.stores.adls.shared import AzurePlace
 
@@ -36,7 +36,7 @@ def flat_account(port: int) -> AzureAccount:
         credential=SharedKey(ACCOUNT, ACCOUNT_KEY),
         is_hierarchical=False,
         allow_container_creation=True,
-        patience=SHORT,
+        timeouts=SHORT,
     )
 
 

@@ -38,7 +38,7 @@ def account(service) -> AzureAccount:
         blob_url="http://127.0.0.1:9",
         credential=SharedKey(service.access.account, service.access.key),
         allow_container_creation=True,
-        patience=SHORT,
+        timeouts=SHORT,
     )
 
 
@@ -220,7 +220,7 @@ async def test_a_stale_upload_is_swept_and_one_that_goes_on_is_not(service, stor
     for entry in service.trees["con"].entries.values():
         entry.modified_at = datetime.now(UTC) - timedelta(days=2)
     await storage.write_part(plan, living, 0, body(b"abc"))
-    assert await storage.sweep_leftovers("con", older_than_s=86_400) == 1
+    assert await storage.sweep_orphans("con", older_than_s=86_400) == 1
     assert set(service.trees["con"].entries) == {f"._qs_upload_{living}"}
     assert stale != living
 

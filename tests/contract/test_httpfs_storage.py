@@ -95,7 +95,7 @@ async def test_where_to_begin_is_passed_over_and_absorbed(file_system, base):
 async def test_a_file_that_cannot_be_replaced_is_brought_back(file_system, base):
     storage = file_system.as_user(ALICE)
     await put(storage, f"{base}/file", b"old")
-    tree, renaming = storage._tree, storage._renaming
+    tree, renaming = storage.tree, storage._renaming
     with pytest.raises(PathNotFound):
         await renaming.replace(tree, f"{base}/missing", f"{base}/file")
     assert await content(storage, f"{base}/file") == b"old"
@@ -107,13 +107,13 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
     address = WebHdfsAddress([f"{httpfs_gateway.url}/webhdfs/v1"], SERVICE_USER, uses_tokens=True)
     cluster = WebHdfsCluster(address, login=NoLogin())
     for user in (ALICE, BOB, ALICE):
-        assert await cluster.tree(user).told("GETHOMEDIRECTORY", "", "Path") == f"/user/{user.name}"
+        assert await cluster.tree(user).ask("GETHOMEDIRECTORY", "", "Path") == f"/user/{user.name}"
         (named,) = (await cluster.gateway._identity.parameters(user.name)).items()
         assert named[0] == "delegation"
     await cluster._renew(named[1])
     # Another member of a cluster may have forgotten it.
     cluster.gateway._identity._tokens["alice"].text = named[1][:-8] + "AAAAAAAA"
-    assert await cluster.tree(ALICE).told("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
+    assert await cluster.tree(ALICE).ask("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
     await cluster.close()
 
 
@@ -193,5 +193,5 @@ async def test_pages_of_html_are_told_in_words_of_our_own(file_system, base):
     await put(storage, f"{base}/file", b"12345")
     with pytest.raises(StorageError) as told:
         # Past the end, which `read` never asks for.
-        [piece async for piece in storage._tree.content(f"{base}/file", 99, 1)]
+        [piece async for piece in storage.tree.content(f"{base}/file", 99, 1)]
     assert told.value.message == "The store failed with status 500."

@@ -8,7 +8,7 @@ from tests.contract.storage_basis import USER
 from tests.contract.storage_contract import StorageContract
 from tests.contract.storage_facts import StorageFacts
 from tests.contract.storage_powers import ModesContract, RenamingContract, SummaryContract, TrashContract
-from tests.unit.storages.local.descriptors import open_below
+from tests.unit.files.stores.local.descriptors import open_below
 
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import StorageTraits

@@ -30,7 +30,7 @@ from queryserver.files.places import StorageAudit, Stores
 from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.s3.connection import S3Keys
 from queryserver.files.stores.s3.storage import S3FileSystem, S3Storage
-from queryserver.files.upload_repository import Leftovers
+from queryserver.files.upload_repository import OrphanSweep
 from queryserver.files.uploading import ArrivingFile, UploadRules, Uploads
 from queryserver.identity.model import User
 
@@ -271,8 +271,8 @@ async def test_an_upload_of_five_bytes_takes_six_calls(store, base):
     """Directory, name and parent are looked at once, not by the rules and again by the store."""
     stores = Stores([store.file_system], PathReader((Scheme.S3A,)))
     rules, records, threads = UploadRules(stores, ExtensionRules()), NoRecords(), ThreadPoolExecutor(1)
-    leftovers = Leftovers(stores, records, records)  # type: ignore[arg-type]
-    uploads = Uploads(rules, leftovers, StorageAudit(records), threads)
+    orphans = OrphanSweep(stores, records, records)  # type: ignore[arg-type]
+    uploads = Uploads(rules, orphans, StorageAudit(records), threads)
     caller = stores.caller(User(1, "ana", is_admin=True))
     directory = stores.path(f"s3a://{base}")
     for file in ("a.csv", "b.csv"):
@@ -400,7 +400,7 @@ async def test_only_old_uploads_of_the_very_file_are_swept(store, base):
         )
     assert await store.storage.discard_unseen(f"{base}/left", older_than_s=60) == 0
     await asyncio.sleep(1.1)
-    assert await store.storage.sweep_leftovers(base, older_than_s=0) == 0
+    assert await store.storage.sweep_orphans(base, older_than_s=0) == 0
     assert await store.storage.discard_unseen(f"{base}/left", older_than_s=0) == 1
     assert sorted(await store.uploads()) == others
     for name in ("left/below", "lefts", "other"):

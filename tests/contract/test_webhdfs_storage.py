@@ -142,7 +142,7 @@ async def test_a_quota_is_told_and_nothing_stays(hdfs_cluster, storage, base):
     hdfs_cluster.call("PUT", f"/{base}", "SETQUOTA", namespacequota="1000", storagespacequota="1024")
     with pytest.raises(StoreQuotaExceeded):
         await put(storage, f"{base}/large", b"x" * 4096)
-    assert [entry.name async for entry in storage._tree.all_entries(base)] == ["file"]
+    assert [entry.name async for entry in storage.tree.all_entries(base)] == ["file"]
 
 
 @pytest.mark.storage(9)
@@ -177,12 +177,12 @@ async def test_parts_are_joined_without_reading_them_and_a_join_is_taken_up_agai
     parts = [await storage.write_part(plan, staging, number, body(b"abcd"[: 10 - 4 * number])) for number in range(3)]
     directory = f"{base}/._qs_parts_{staging}"
     # As a process leaves it that died between two calls of CONCAT.
-    await storage._tree.upload(f"{directory}/joined", body(), _new_file())
-    await storage._tree.concat(f"{directory}/joined", [f"{directory}/{parts[0].receipt}"])
+    await storage.tree.upload(f"{directory}/joined", body(), _new_file())
+    await storage.tree.concat(f"{directory}/joined", [f"{directory}/{parts[0].receipt}"])
     status = await storage.join_parts(plan, staging, parts, overwrite=False)
     assert status.size_bytes == 10
     assert await content(storage, f"{base}/file") == b"abcdabcdab"
-    assert [entry.name async for entry in storage._tree.all_entries(base)] == ["file"]
+    assert [entry.name async for entry in storage.tree.all_entries(base)] == ["file"]
 
 
 def _new_file() -> NewFile:
@@ -191,16 +191,16 @@ def _new_file() -> NewFile:
 
 @pytest.mark.storage(86)
 async def test_leftovers_of_a_crash_are_swept_and_old_files_brought_back(storage, base):
-    tree = storage._tree
+    tree = storage.tree
     await tree.upload(f"{base}/._qs_upload_{'0' * 32}", body(b"half"), _new_file())
     await tree.make_directory(f"{base}/._qs_parts_{'1' * 32}", 0o700)
     await tree.upload(f"{base}/._qs_old_{'2' * 32}/lost", body(b"only copy"), _new_file())
     await tree.upload(f"{base}/._qs_old_{'3' * 32}/replaced", body(b"old"), _new_file())
     await put(storage, f"{base}/replaced", b"new")
     assert await names(storage, base) == ["replaced"]
-    assert await storage.sweep_leftovers(base, older_than_s=3600) == 0
+    assert await storage.sweep_orphans(base, older_than_s=3600) == 0
     await asyncio.sleep(0.05)
-    assert await storage.sweep_leftovers(base, older_than_s=0) == 4
+    assert await storage.sweep_orphans(base, older_than_s=0) == 4
     assert await names(storage, base) == ["lost", "replaced"]
     assert await content(storage, f"{base}/lost") == b"only copy"
     assert await content(storage, f"{base}/replaced") == b"new"

@@ -144,7 +144,7 @@ class MemoryStorage:
         self._check(plan.path)
         self.tree.staged.pop(staging, None)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """A tree in memory has no leftovers of crashes."""
         del older_than_s
         self._check(path)

@@ -97,9 +97,9 @@ class FaultyStorage:
         self._call("discard_parts", plan.path)
         await self.inner.discard_parts(plan, staging)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        self._call("sweep_leftovers", path)
-        return await self.inner.sweep_leftovers(path, older_than_s)
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
+        self._call("sweep_orphans", path)
+        return await self.inner.sweep_orphans(path, older_than_s)
 
     def _failure(self, name: str, path: str) -> QueryServerError | None:
         self.calls[name] += 1

@@ -129,7 +129,7 @@ async def _connectors(settings: Settings, kept: "Kept", name: str) -> list[str] 
 
 def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, with_stores: bool = False) -> None:
     """`with_stores`: `clean_up` works in the file stores and the upload area, too."""
-    from queryserver.files.build import leftovers_of, open_stores  # noqa: PLC0415 slow to import
+    from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import
 
@@ -138,7 +138,7 @@ def _sweep(settings: Settings, work: "Callable[[Kept], Awaitable[None]]", *, wit
             kept = await stack.enter_async_context(open_records(settings))
             if with_stores:
                 stores = await stack.enter_async_context(open_stores(settings))
-                kept.retention.include(leftovers_of(kept.database, stores).clean_up)
+                kept.retention.include(orphan_sweep(kept.database, stores).clean_up)
                 area = await stack.enter_async_context(open_upload_area(settings, kept.database))
                 kept.retention.include(area.clean_up)
             await work(kept)

@@ -1,4 +1,4 @@
-"""Permissions, owners and replication (Contract storage 6)."""
+"""mkdir, touch, save, permissions, owners, replication and sums of trees (Contract storage 5.6, 6, 7)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -6,7 +6,6 @@ from contextlib import aclosing
 from queryserver.errors.base import NotSupported, QueryServerError
 from queryserver.errors.files import (
     InvalidName,
-    NotADirectory,
     NotAFile,
     PathExists,
     PathNotFound,
@@ -15,24 +14,19 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import ContentSummary, EntryKind, ExtensionRules, FileStatus, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
-from queryserver.files.protocol import (
-    PIECE_BYTES,
-    ModeStorage,
-    OwnedStorage,
-    ReplicatedStorage,
-    Storage,
-    SummarizedStorage,
-)
-from queryserver.files.upload_repository import Leftovers
+from queryserver.files.protocol import PIECE_BYTES, ModeStorage, OwnedStorage, ReplicatedStorage, SummarizedStorage
+from queryserver.files.upload_repository import OrphanSweep
+
+MAX_TREE_ENTRIES = 10_000
 
 
 class Creations:
     """mkdir, touch and save."""
 
-    def __init__(self, stores: Stores, rules: ExtensionRules, leftovers: Leftovers, audit: StorageAudit) -> None:
+    def __init__(self, stores: Stores, rules: ExtensionRules, orphans: OrphanSweep, audit: StorageAudit) -> None:
         self._stores = stores
         self._rules = rules
-        self._leftovers = leftovers
+        self._orphans = orphans
         self._audit = audit
 
     async def mkdir(self, caller: Caller, path: StoragePath) -> StoragePath:
@@ -42,7 +36,7 @@ class Creations:
         with self._audit.event(caller, "storage.mkdir", path):
             await _check_new_parents(place)
             # Some stores make it under a reserved name first.
-            async with self._leftovers.noted(caller, path):
+            async with self._orphans.recorded(caller, path):
                 await place.storage.mkdir(path.path)
         return path
 
@@ -56,8 +50,8 @@ class Creations:
         self._rules.check(path.name)
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.touch", path) as noted:
-            await require_directory(place.storage, path.parent)
-            async with self._leftovers.noted(caller, path):
+            await place.at(path.parent).require_directory()
+            async with self._orphans.recorded(caller, path):
                 await place.storage.write(path.path, _body(b""), overwrite=False, size_bytes=0)
             noted.size_bytes = 0
         return path
@@ -66,41 +60,22 @@ class Creations:
         """Replace a file's content in one step; a failure leaves the old one. Raises PathNotFound, NotAFile."""
         place = self._stores.place(caller, path)
         with self._audit.event(caller, "storage.save", path) as noted:
-            await require_file(place)
+            await _require_file(place)
             noted.size_bytes = len(content)
-            async with self._leftovers.noted(caller, path):
+            async with self._orphans.recorded(caller, path):
                 return await place.storage.write(path.path, _body(content), overwrite=True, size_bytes=len(content))
 
 
-async def require_directory(storage: Storage, directory: StoragePath) -> None:
-    """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
-    try:
-        found = await storage.stat(directory.path)
-    except PathNotFound:
-        raise PathNotFound(f"{directory} does not exist.", details={"path": str(directory)}) from None
-    refuse_no_directory(directory, found)
-
-
-def refuse_no_directory(path: StoragePath, found: FileStatus) -> None:
-    """Raises NotADirectory; SymlinkNotFollowed where it may be one behind a link."""
-    if found.kind is EntryKind.LINK:
-        raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
-    if not found.is_directory:
-        raise NotADirectory(f"{path} is not a directory.")
-
-
-async def require_file(place: Place) -> FileStatus:
-    """What is known of the file. Raises PathNotFound, NotAFile, SymlinkNotFollowed."""
+async def _require_file(place: Place) -> None:
     found = await place.storage.stat(place.path.path)
     if found.kind is EntryKind.LINK:
         raise SymlinkNotFollowed(f"{place.path} is a symbolic link, which is not followed.")
     if not found.is_file:
         raise NotAFile(f"{place.path} is not a file.")
-    return found
 
 
 async def _check_new_parents(place: Place) -> None:
-    """What is there may be called as it is; what would be made has a name for new directories. Raises InvalidName."""
+    """An existing parent may have any name; one that would be made needs a name for new directories."""
     parent = place.path.parent
     while not parent.is_root:
         try:
@@ -115,19 +90,15 @@ async def _check_new_parents(place: Place) -> None:
 
 
 def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
-    """The path with a name that new entries may have. Raises InvalidName, PathExists (the root)."""
+    """The path with a checked new name. Raises InvalidName, PathExists (the root)."""
     if path.is_root:
         raise PathExists(f"{path} exists.")
     return path.parent.child(new_name(path.name, is_directory=is_directory))
 
 
 async def _body(content: bytes) -> AsyncIterator[bytes]:
-    """In pieces, as stores want it."""
     for start in range(0, len(content), PIECE_BYTES):
         yield content[start : start + PIECE_BYTES]
-
-
-MAX_TREE_ENTRIES = 10_000
 
 
 class Attributes:
@@ -142,8 +113,8 @@ class Attributes:
     ) -> FileStatus:
         """Set permissions; the entry as it is then.
 
-        Raises NotSupported; too_many_entries with nothing changed; the first refusal of the store, with `details` on
-        how many entries were changed and how many were not.
+        Raises NotSupported; too_many_entries with nothing changed; the first refusal of the store, with the numbers of
+        changed and unchanged entries in `details`.
         """
         place = self._stores.place(caller, path)
         storage = place.storage
@@ -173,7 +144,7 @@ class Attributes:
         if not isinstance(storage, ReplicatedStorage):
             raise NotSupported(f"The store {path.scheme} has no replication factor.")
         with self._audit.event(caller, "storage.set_replication", path):
-            await require_file(place)
+            await _require_file(place)
             await storage.set_replication(path.path, factor)
 
 
@@ -186,13 +157,9 @@ async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
         return [top.path]
     if not place.file_system.traits.changes_modes_of_trees:
         raise NotSupported(f"The store {place.path.scheme} changes no whole trees.")
-    return await _tree(place.storage, top.path)
-
-
-async def _tree(storage: Storage, top: str) -> Sequence[str]:
-    found, directories = [top], [top]
+    found, directories = [top.path], [top.path]
     while directories:
-        async with aclosing(storage.list_directory(directories.pop())) as batches:
+        async with aclosing(place.storage.list_directory(directories.pop())) as batches:
             async for batch in batches:
                 kept = [entry for entry in batch.entries if entry.kind in {EntryKind.FILE, EntryKind.DIRECTORY}]
                 found += [entry.path for entry in kept]

@@ -1,4 +1,4 @@
-"""Files on their way to a client (Contract storage 5.5)."""
+"""Downloads of files: conditions, ranges, bodies, media types and file names (Contract storage 5.5)."""
 
 import mimetypes
 import re
@@ -26,7 +26,7 @@ _HUGE = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The headers of these names as they came; empty: absent."""
+    """The request headers of these names as they came; empty: absent."""
 
     range: str = ""
     if_range: str = ""
@@ -36,7 +36,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a caller may name the present content by."""
+    """What identifies the present content."""
 
     tag: str
     """A strong entity tag, in quotes."""
@@ -51,11 +51,10 @@ class Part:
     length: int
     size_bytes: int
     is_whole: bool
-    """Whether the whole file was asked for, which need not be the same as having all bytes."""
+    """Whether the whole file was requested, which is not the same as having all bytes."""
 
     @property
     def content_range(self) -> str:
-        """As the header says it."""
         return f"bytes {self.start}-{self.start + self.length - 1}/{self.size_bytes}"
 
 
@@ -65,16 +64,18 @@ def is_unchanged(conditions: Conditions, version: Version) -> bool:
         if conditions.if_none_match.strip() == "*":
             return True
         return version.tag in _ENTITY_TAG.findall(conditions.if_none_match)
-    since = _date(conditions.if_modified_since)
-    return since is not None and version.modified_at is not None and _in_seconds(version.modified_at) <= since
+    return _fits_date(conditions.if_modified_since, version, or_later=True)
 
 
 def wants_part(conditions: Conditions, version: Version) -> bool:
     """Whether bytes of this version are requested."""
-    requested = conditions.range.strip()
-    if requested[: len(_UNIT)].lower() != _UNIT:
+    if conditions.range.strip()[: len(_UNIT)].lower() != _UNIT:
         return False
-    return _holds(conditions.if_range.strip(), version)
+    if_range = conditions.if_range.strip()
+    if not if_range:
+        return True
+    # Only a strong tag or the very date will do.
+    return if_range == version.tag if if_range.endswith('"') else _fits_date(if_range, version)
 
 
 def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
@@ -94,7 +95,7 @@ def requested_part(conditions: Conditions, version: Version, size: int) -> Part:
 
 
 async def only_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenerator[bytes]:
-    """The bytes of a part out of those of the whole file; what comes before it is made, and dropped."""
+    """The bytes of a part out of those of the whole file; what comes before it is read and dropped."""
     position, beyond = 0, part.start + part.length
     async with aclosing(pieces):
         async for piece in pieces:
@@ -125,29 +126,17 @@ def _number(digits: str) -> int:
     return int(digits or "0") if len(digits) < 19 else _HUGE
 
 
-def _holds(if_range: str, version: Version) -> bool:
-    """Whether the range is meant for this version. Only a strong tag or the very date will do."""
-    if not if_range:
-        return True
-    if if_range.endswith('"'):
-        return if_range == version.tag
-    date = _date(if_range)
-    return date is not None and version.modified_at is not None and _in_seconds(version.modified_at) == date
-
-
-def _date(text: str) -> datetime | None:
-    """A date of HTTP; None when it is none."""
-    if not text:
-        return None
+def _fits_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
+    """Whether the content was changed in that second, or also before it; False when the text is no date."""
+    if not http_date or version.modified_at is None:
+        return False
     try:
-        date = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(http_date)
     except (ValueError, TypeError, OverflowError):
-        return None
-    return date if date.tzinfo is not None else date.replace(tzinfo=UTC)
-
-
-def _in_seconds(time: datetime) -> datetime:
-    return time.replace(microsecond=0)
+        return False
+    date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+    changed = version.modified_at.replace(microsecond=0)
+    return changed <= date if or_later else changed == date
 
 
 _OPERATION = "storage.download"
@@ -203,22 +192,25 @@ class FileDownloads:
         if not self._enabled or not user.may(DOWNLOAD):
             raise download_disabled("Downloads are switched off for you.")
 
-    def _require(self, caller: Caller, user: User, path: StoragePath) -> None:
-        """Raises when the user, as he is now, may not go on with the download."""
-        self._require_right(user)
-        self._stores.require(caller, user, path.scheme)
-
     async def body(self, caller: Caller, found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
-        """The bytes of a part, to the last one: a clean end means that the store gave all and confirmed them.
+        """The bytes of a part. It ends cleanly only when the store gave all of them and confirmed the end.
 
         Raises TooManyStreams, NotAFile, ChangedMeanwhile, StorageError, and as `StreamPlace.recheck`.
         """
+
+        def require(user: User) -> None:
+            self._require_right(user)
+            self._stores.require(caller, user, found.place.path.scheme)
+
+        length = None if part.is_whole else part.length
         outcome, sent = "interrupted", 0
         try:
             with self._streams.place(caller.user) as place:
-                async with aclosing(_bytes(found, part)) as pieces:
+                path = found.place.path.path
+                stored = found.place.storage.read(path, offset=part.start, length=length, version=found.status)
+                async with aclosing(stored) as pieces:
                     async for piece in _exactly(pieces, part.length):
-                        await place.recheck(lambda user: self._require(caller, user, found.place.path))
+                        await place.recheck(require)
                         sent += len(piece)
                         if sent == part.length:
                             outcome = "ok"
@@ -231,13 +223,8 @@ class FileDownloads:
             self._audit.record(caller, _OPERATION, found.place.path, outcome, size_bytes=sent)
 
 
-def _bytes(found: FoundFile, part: Part) -> AsyncGenerator[bytes]:
-    length = None if part.is_whole else part.length
-    return found.place.storage.read(found.place.path.path, offset=part.start, length=length, version=found.status)
-
-
 async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[bytes]:
-    """`length` bytes. The last piece waits until the store has said that it is the last. Raises StorageError."""
+    """`length` bytes; the last piece waits until the store has confirmed the end. Raises StorageError."""
     left = length
     last = b""
     async for piece in pieces:
@@ -266,7 +253,7 @@ def entity_tag(status: FileStatus) -> str:
 
 UNKNOWN = "application/octet-stream"
 
-# The same on every machine: nothing of its own tables is read.
+# The same on every machine: the tables of the system are not read.
 _TYPES = mimetypes.MimeTypes(filenames=())
 _MORE: Mapping[str, str] = MappingProxyType(
     {
@@ -306,7 +293,7 @@ _UNQUOTED = frozenset(b'"\\%')
 
 
 def media_type_of(name: str) -> str:
-    """By the extension. A packed file is what it is packed with: it is sent as it is stored."""
+    """By the extension. A packed file has the type of its packing: it is sent as it is stored."""
     dot = name.rfind(".")
     extension = name[dot:].lower() if dot > 0 else ""
     if extension in _MORE:
@@ -324,7 +311,7 @@ def is_harmless(media_type: str) -> bool:
 
 
 def content_disposition(name: str, *, is_inline: bool = False) -> str:
-    """The header with both forms of the name. Nothing of the name can end a quote or a line (RFC 6266)."""
+    """The header with both forms of the name; no character of the name can end a quote or a line (RFC 6266)."""
     raw = name.encode("utf-8", "replace")
     plain = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in _UNQUOTED else "_" for byte in raw)
     kind = "inline" if is_inline else "attachment"

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 
 import structlog
 
@@ -23,10 +24,17 @@ from queryserver.files.places import Caller, Place
 from queryserver.files.protocol import Batch
 from queryserver.platform.limits import LruCache
 
+_COUNT_S = 5.0
+# A page far behind the beginning costs all calls up to it, also for a caller who left long ago.
+_WITHIN_S = 300.0
+# A listing that sorts more entries than these holds up to 25 MiB, and takes seconds: a user may run four at a time.
+_MANY_ENTRIES = 10_000
+_LARGE_AT_ONCE = 4
+
+log = structlog.get_logger(__name__)
+
 
 class SortKey(StrEnum):
-    """What entries are sorted by."""
-
     TYPE = "type"
     NAME = "name"
     ATIME = "atime"
@@ -69,27 +77,22 @@ class FirstEntries:
         self._texts: dict[str, int] = {}
 
     def add(self, entries: Iterable[FileStatus]) -> None:
-        """Take more entries of the directory."""
         for entry in entries:
             self.seen += 1
             key = self._primary(entry), entry.name
-            if not self._is_beyond(key):
-                self._fresh.append((*key, self._packed(entry)))
-                if len(self._fresh) >= self._unsorted:
-                    self._merge()
+            if len(self._kept) >= self._limit:
+                last = self._kept[-1][:2]
+                if key < last if self._reverse else key > last:
+                    continue
+            self._fresh.append((*key, self._packed(entry)))
+            if len(self._fresh) >= self._unsorted:
+                self._merge()
 
     def window(self, start: int, end: int) -> Sequence[FileStatus]:
         """Entries [start, end) of the order; `end` is at most `limit`."""
         self._merge()
         texts = list(self._texts)
         return [self._unpacked(name, packed, texts) for _, name, packed in self._kept[start:end]]
-
-    def _is_beyond(self, key: tuple[int | str, str]) -> bool:
-        """Whether the entry comes behind all that are wanted."""
-        if len(self._kept) < self._limit:
-            return False
-        last = self._kept[-1][:2]
-        return key < last if self._reverse else key > last
 
     def _merge(self) -> None:
         # Sorted and then unsorted entries: the sort finds the first part in order and merges the rest into it.
@@ -131,72 +134,30 @@ class FirstEntries:
 
 
 def _primary(sort_by: SortKey, *, descending: bool) -> Callable[[FileStatus], int | str]:
-    """What is compared before the name. Numbers and texts of a descending order are turned round."""
+    """What is compared before the name. Numbers and texts of a descending order are inverted."""
+    sign = -1 if descending else 1
+    text = _inverted if descending else str
     match sort_by:
         case SortKey.NAME:
-            return _nothing
+            return lambda _: 0
         case SortKey.SIZE:
-            return _negated(_size) if descending else _size
+            return lambda entry: 0 if entry.is_directory else sign * entry.size_bytes
+        # Times are compared as they are shown, so that entries of one second stand by name.
         case SortKey.ATIME:
-            return _negated(_accessed) if descending else _accessed
+            return lambda entry: sign * _seconds(entry.accessed_at, 0)
         case SortKey.MTIME:
-            return _negated(_modified) if descending else _modified
+            return lambda entry: sign * _seconds(entry.modified_at, 0)
         case SortKey.TYPE:
-            return _backwards(_kind) if descending else _kind
+            return lambda entry: text(entry.kind.value)
         case SortKey.USER:
-            return _backwards(_owner) if descending else _owner
+            return lambda entry: text(entry.owner)
         case SortKey.GROUP:
-            return _backwards(_group) if descending else _group
+            return lambda entry: text(entry.group)
 
 
-def _nothing(entry: FileStatus) -> int:
-    del entry
-    return 0
-
-
-def _size(entry: FileStatus) -> int:
-    return 0 if entry.is_directory else entry.size_bytes
-
-
-# Times are compared as they are shown, so that entries of one second stand by name.
-def _modified(entry: FileStatus) -> int:
-    return _seconds(entry.modified_at, 0)
-
-
-def _accessed(entry: FileStatus) -> int:
-    return _seconds(entry.accessed_at, 0)
-
-
-def _kind(entry: FileStatus) -> str:
-    return entry.kind.value
-
-
-def _owner(entry: FileStatus) -> str:
-    return entry.owner
-
-
-def _group(entry: FileStatus) -> str:
-    return entry.group
-
-
-def _negated(number: Callable[[FileStatus], int]) -> Callable[[FileStatus], int]:
-    return lambda entry: -number(entry)
-
-
-def _backwards(text: Callable[[FileStatus], str]) -> Callable[[FileStatus], str]:
-    turned: dict[str, str] = {}
-
-    def turn(entry: FileStatus) -> str:
-        value = text(entry)
-        if value not in turned:
-            turned[value] = _turned(value)
-        return turned[value]
-
-    return turn
-
-
-def _turned(text: str) -> str:
-    """A text that stands in the order of texts where `text` stands from the end."""
+@lru_cache(maxsize=1024)
+def _inverted(text: str) -> str:
+    """A text whose place in the order is as far from the end as that of `text` is from the start."""
     last = chr(_LAST_CODE_POINT)
     return "".join(chr(_LAST_CODE_POINT - ord(character)) for character in text) + last
 
@@ -231,7 +192,7 @@ BEGINNING = Mark(0, None)
 
 
 class Cursors:
-    """Marks by the pages that they lead to. One that is gone costs a listing from the beginning, nothing else."""
+    """Marks by the start of a page. A lost one costs a listing from the beginning, nothing else."""
 
     def __init__(
         self, *, max_marks: int = 1000, life_s: float = 300, clock: Callable[[], float] = time.monotonic
@@ -239,46 +200,33 @@ class Cursors:
         self._marks = LruCache[PageStart, Mark](max_marks, life_s=life_s, clock=clock)
 
     def mark(self, start: PageStart) -> Mark:
-        """The mark from which a page is read."""
         return self._marks.get(start) or BEGINNING
 
     def keep(self, start: PageStart, mark: Mark) -> None:
-        """Keep the mark of a page; the one that was asked for longest ago makes room."""
+        """Keep the mark of a page, in the place of the least recently used one."""
         if mark == BEGINNING:
             self._marks.pop(start)
         else:
             self._marks.put(start, mark)
 
 
-_COUNT_S = 5.0
-# A page far behind the beginning costs all calls up to it, also for a caller who has left long ago.
-_WITHIN_S = 300.0
-# A listing that sorts more entries than these holds up to 25 MiB, and takes seconds: a user has so many at a time.
-_MANY_ENTRIES = 10_000
-_LARGE_AT_ONCE = 4
-
-log = structlog.get_logger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class PageWanted:
-    """Which entries of a directory are asked for. Pages begin at 1."""
+    """Which entries of a directory are requested. Pages begin at 1."""
 
     number: int = 1
     size: int = 30
     filter: str = ""
-    """A part of the name, case counts."""
+    """A part of the name, case-sensitive."""
     sort_by: SortKey = SortKey.NAME
     descending: bool = False
 
     @property
     def start(self) -> int:
-        """How many entries come before the page."""
         return (self.number - 1) * self.size
 
     @property
     def end(self) -> int:
-        """How many entries come before the next page."""
         return self.number * self.size
 
     @property
@@ -294,17 +242,16 @@ class Page:
     wanted: PageWanted
     entries: Sequence[FileStatus]
     total: int
-    """Matching entries; at least so many when they were not counted to the end."""
+    """Matching entries; a lower bound when they were not counted to the end."""
     total_is_exact: bool
 
     @property
     def pages(self) -> int:
-        """How many pages there are, at least one."""
         return max(-(-self.total // self.wanted.size), 1)
 
     @property
     def previous_number(self) -> int:
-        """The page before; behind the end, the last one there is; 0: none."""
+        """The page before; behind the end, the last page; 0: none."""
         return min(self.wanted.number - 1, self.pages)
 
     @property
@@ -315,13 +262,13 @@ class Page:
 
     @property
     def is_past_the_end(self) -> bool:
-        """Whether there is no such page; the first one always is."""
+        """Whether there is no such page; the first one always exists."""
         return self.wanted.number > 1 and not self.entries
 
 
 @dataclass(frozen=True, slots=True)
 class ListingLimits:
-    """Numbers of entries: how many are counted for a total, sorted, and looked at in order to sort them."""
+    """How many entries are counted for a total, sorted, and read in order to sort them."""
 
     count: int = 100_000
     sort: int = 100_000
@@ -351,10 +298,9 @@ class Listings:
         Raises too_many_entries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, bucket_listing_denied,
         StorageError.
         """
-        is_served_in_order = wanted.is_by_name and place.file_system.traits.lists_in_order
         try:
             async with asyncio.timeout(self._within_s):
-                if is_served_in_order:
+                if wanted.is_by_name and place.file_system.traits.lists_in_order:
                     return await self._in_store_order(caller, place, wanted)
                 return await self._sorted(caller, place, wanted)
         except TimeoutError:
@@ -387,7 +333,7 @@ class Listings:
                 await self._count(batches, window)
 
     async def _count(self, batches: AsyncGenerator[Batch], window: "_Window") -> None:
-        """Count on behind the page. The page is there already, so neither time nor a failure ends the call."""
+        """Count on behind the page. The page is complete, so neither time nor a failure ends the call."""
         try:
             async with asyncio.timeout(self._count_s):
                 while window.counts_on(self._limits.count) and (batch := await anext(batches, None)):
@@ -402,17 +348,17 @@ class Listings:
         first = FirstEntries(
             place.path.path, wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort)
         )
-        looked_at = 0
+        read = 0
         async with AsyncExitStack() as opened:
             batches = await opened.enter_async_context(aclosing(place.storage.list_directory(place.path.path)))
             async for batch in batches:
-                was_small, looked_at = looked_at <= _MANY_ENTRIES, looked_at + len(batch.entries)
-                if was_small and looked_at > _MANY_ENTRIES:
+                was_small, read = read <= _MANY_ENTRIES, read + len(batch.entries)
+                if was_small and read > _MANY_ENTRIES:
                     opened.enter_context(self._large_one(caller))
-                if looked_at > limits.scan:
+                if read > limits.scan:
                     raise _too_many(place, f"{limits.scan} entries (listing_scan_limit)", filter_helps=False)
                 first.add(_matching(batch, wanted.filter))
-                # A batch may be at hand at once; others get their turn all the same.
+                # A batch may come without waiting: other tasks get their turn here.
                 await asyncio.sleep(0)
         if first.seen > wanted.start and min(wanted.end, first.seen) > limits.sort:
             raise _too_many(place, f"{limits.sort} sorted entries (listing_sort_limit)", filter_helps=True)
@@ -433,7 +379,7 @@ class Listings:
 
 
 class _Window:
-    """Takes the batches of a listing in their order, keeps the entries of one page and counts."""
+    """Reads the batches of a listing in their order, keeps the entries of one page and counts."""
 
     def __init__(self, wanted: PageWanted, mark: Mark) -> None:
         self.mark = mark
@@ -453,7 +399,6 @@ class _Window:
         return self._is_last or is_past or self._seen >= self._wanted.end
 
     def add(self, batch: Batch) -> None:
-        """Take the next batch."""
         wanted = self._wanted
         matching = _matching(batch, wanted.filter)
         if self._seen < wanted.end:
@@ -466,18 +411,17 @@ class _Window:
         self._total = self._seen + (0 if self._is_last or wanted.filter else batch.remaining or 0)
 
     def counts_on(self, limit: int) -> bool:
-        """Whether another batch would tell more about the total."""
+        """Whether another batch would make the total more exact."""
         return not self.total_is_exact and self._seen < max(limit, self._wanted.end + 1)
 
     def cap(self, limit: int) -> None:
-        """No more is counted: the total is what was, up to `limit`, and at least what the page shows."""
+        """End the count: the total is what was seen, up to `limit`, and at least what the page shows."""
         if self.total_is_exact and self._seen <= limit:
             return
         self.total_is_exact = False
         self._total = max(min(self._seen, limit), min(self._seen, self._wanted.end + 1))
 
     def page(self) -> Page:
-        """What was gathered."""
         return Page(self._wanted, self._entries, self._total, self.total_is_exact)
 
 
@@ -486,7 +430,7 @@ def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:
 
 
 def _too_many(place: Place, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
-    """With what the caller can do: only stores that list in order give pages by name without reading every entry."""
+    """The error with advice: only stores that list in order give pages by name without reading every entry."""
     ways = ["a filter"] if filter_helps else []
     if place.file_system.traits.lists_in_order:
         ways.append("sortby=name in ascending order")

@@ -1,4 +1,4 @@
-"""Files and directories of any store. Sizes are bytes."""
+"""Paths, entries, names and transfers of any store. Sizes are bytes."""
 
 import hashlib
 import re
@@ -43,9 +43,9 @@ _OUTPUT_PREFIX = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class StoragePath:
-    """A place in a store. `path` is relative to the store's root, `/` between names, empty for the root itself.
+    """A path in a store, relative to the store's root, with `/` between names; empty for the root itself.
 
-    `str()` is the normal form that all answers use (Contract storage 2.2).
+    `str()` is the normal form of all answers (Contract storage 2.2).
     """
 
     scheme: Scheme
@@ -56,12 +56,10 @@ class StoragePath:
 
     @property
     def root_label(self) -> str:
-        """The normal form of the store's root."""
         return _OUTPUT_PREFIX[self.scheme]
 
     @property
     def is_root(self) -> bool:
-        """Whether it is the root of the store."""
         return not self.path
 
     @property
@@ -71,7 +69,6 @@ class StoragePath:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names, outermost first."""
         return tuple(self.path.split("/")) if self.path else ()
 
     @property
@@ -91,8 +88,6 @@ class StoragePath:
 
 
 class EntryKind(StrEnum):
-    """What an entry is."""
-
     DIRECTORY = "dir"
     FILE = "file"
     LINK = "link"
@@ -134,28 +129,20 @@ class FileStatus:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it can be listed."""
         return self.kind is EntryKind.DIRECTORY
 
     @property
     def is_file(self) -> bool:
-        """Whether it can be read."""
         return self.kind is EntryKind.FILE
 
     @property
     def mode(self) -> int:
-        """Permissions with type bits."""
         return _TYPE_BITS[self.kind] | self.permissions
 
     def is_same_content(self, other: "FileStatus") -> bool:
         """Whether nothing shows that the content differs: file, tag, size, time of change."""
-        return (self.kind, self.size_bytes, self.modified_at, self.tag, self.file_id) == (
-            other.kind,
-            other.size_bytes,
-            other.modified_at,
-            other.tag,
-            other.file_id,
-        )
+        fields = (self.kind, self.size_bytes, self.modified_at, self.tag, self.file_id)
+        return fields == (other.kind, other.size_bytes, other.modified_at, other.tag, other.file_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +157,12 @@ class ContentSummary:
     space_quota_bytes: int = -1
     replication: int = 0
     further: Mapping[str, Any] | None = None
-    """Keys of the store that have no field here, passed on as they are."""
+    """Keys of the store without a field here, passed on unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorageUser:
-    """For whom a store is used. Stores with identities of their own act as `name`, the local root maps it."""
+    """The user that a store is used as. Stores with users of their own act as `name`; the local root maps it."""
 
     name: str
     is_admin: bool = False
@@ -183,7 +170,7 @@ class StorageUser:
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What an HDFS cluster says about itself and the caller (Contract storage 5.1)."""
+    """What an HDFS cluster reports about itself and the caller (Contract storage 5.1)."""
 
     is_trash_enabled: bool
     is_superuser: bool
@@ -192,8 +179,6 @@ class ClusterFacts:
 
 
 class TransferKind(StrEnum):
-    """Which call it was."""
-
     RENAME = "rename"
     MOVE = "move"
     COPY = "copy"
@@ -240,18 +225,16 @@ class Transfer:
     source: StoragePath
     target: StoragePath
     overwrite: bool = False
-    """Whether the target is a file that is replaced: what was there before is not taken away by a roll-back."""
+    """Whether the target is a file that is replaced; a roll-back does not remove it."""
     operation_id: UUID | None = None
     """The long operation whose outcome this is."""
 
     @property
     def keeps_source(self) -> bool:
-        """Whether it is a copy."""
         return self.kind is TransferKind.COPY
 
     @property
     def digest(self) -> bytes:
-        """The same for the same call of the same user."""
         return transfer_digest(self.user_id, self.kind, self.source, self.target)
 
 
@@ -287,7 +270,7 @@ class TransferKey:
 
     @classmethod
     def of(cls, number: int, path: str, status: FileStatus, state: KeyState = KeyState.LISTED) -> "TransferKey":
-        """The key of an entry that a store showed."""
+        """The key of a listed entry."""
         return cls(
             number,
             path,
@@ -301,7 +284,7 @@ class TransferKey:
         )
 
     def status(self, path: str) -> FileStatus:
-        """What the store showed then, under its full path."""
+        """The entry as it was listed, under its full path."""
         return FileStatus(
             path=path,
             kind=self.kind,
@@ -314,8 +297,6 @@ class TransferKey:
 
 
 class OperationState(StrEnum):
-    """How far a long operation is."""
-
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
@@ -323,7 +304,7 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """What a client is told of a long operation. `result` is the final body, None while it runs."""
+    """A long operation. `result` is the final body, None while it runs."""
 
     operation_id: UUID
     state: OperationState
@@ -333,20 +314,18 @@ class OperationStatus:
 
 
 RESERVED_PREFIX = "._qs_"
-"""Names of our own, such as files on their way in: nobody can name them and no listing shows them."""
+"""Prefix of our own files, such as unfinished uploads: clients cannot use such names, and no listing shows them."""
 
 MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4096
-_DOTS = frozenset({".", ".."})
-_BYTE_DOTS = frozenset({b".", b".."})
 _DECODINGS = 3
 
 
 def names_of(path: str) -> tuple[str, ...]:
     """The names of a path relative to a root, outermost first; none for the root, which is the empty text.
 
-    Nothing is normalised away: what is checked here is, name by name, what the store gets to see. Every adapter calls
-    it, so that a path that was never checked before gets no further. Raises InvalidPath.
+    Nothing is normalised: the store gets exactly the names that are checked here. Every adapter calls this, so that a
+    path that was never checked before gets no further. Raises InvalidPath.
     """
     if not path:
         return ()
@@ -359,8 +338,8 @@ def names_of(path: str) -> tuple[str, ...]:
 
 
 def is_name(name: str) -> bool:
-    """Whether an entry can be asked for by this name: any text but dots, `/`, U+0000 and names of our own."""
-    if not name or name in _DOTS or "/" in name or "\0" in name or name.startswith(RESERVED_PREFIX):
+    """Whether an entry can have this name for clients: no dots, `/`, U+0000 or names of our own."""
+    if not name or name in {".", ".."} or "/" in name or "\0" in name or name.startswith(RESERVED_PREFIX):
         return False
     try:
         return len(name.encode()) <= MAX_NAME_BYTES
@@ -375,7 +354,7 @@ def hides_dots(name: str) -> bool:
         if b"%" not in raw:
             return False
         raw = unquote_to_bytes(raw)
-        if raw in _BYTE_DOTS:
+        if raw in {b".", b".."}:
             return True
     return False
 
@@ -385,7 +364,7 @@ def new_name(given: str, *, is_directory: bool = False) -> str:
     name = given.strip()
     if not is_name(name) or hides_dots(name):
         raise InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
-    # Looked for in what was given: a line end at an end is a control character, no blank (Contract storage S6).
+    # Checked in what was given: a line end at either end is a control character, no blank (Contract storage S6).
     if "\\" in name or any(character < " " or character == "\x7f" for character in given):
         raise InvalidName("A new name holds no backslash and no control character.")
     if is_directory and "#" in name:
@@ -403,8 +382,8 @@ class ExtensionRules:
     """Which extensions new files may have (Contract storage 2.4). Leading dots and case do not matter."""
 
     def __init__(self, *, allowed: Sequence[str] = (), restricted: Sequence[str] = ()) -> None:
-        self._allowed = frozenset(map(_extension, allowed))
-        self._restricted = frozenset(map(_extension, restricted))
+        self._allowed = frozenset(f".{text.strip().lstrip('.').lower()}" for text in allowed)
+        self._restricted = frozenset(f".{text.strip().lstrip('.').lower()}" for text in restricted)
 
     def check(self, name: str, *, former: str | None = None) -> None:
         """Raises extension_not_permitted, extension_restricted. An entry called `former` may keep its extension."""
@@ -419,10 +398,6 @@ class ExtensionRules:
             raise extension_restricted(
                 f'File type "{extension}" is restricted. Update file extension restrictions to allow this type.'
             )
-
-
-def _extension(setting: str) -> str:
-    return f".{setting.strip().lstrip('.').lower()}"
 
 
 _SCHEMES: Mapping[str, Scheme] = {
@@ -441,7 +416,6 @@ _WITH_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/+)(.*)", re.DOTALL)
 _ENCODED_START = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?%2F", re.IGNORECASE)
 _ENCODED_SLASH = re.compile(r"%2F", re.IGNORECASE)
 _MAX_KEY_BYTES = 1024
-_OBJECT_STORES = frozenset({Scheme.S3A})
 
 
 def decoded_path(raw: str) -> str:
@@ -488,7 +462,13 @@ class PathReader:
         names = [name for name in rest.split("/") if name not in {"", "."}]
         if scheme is Scheme.OFS and names and names[0] not in self.ozone_services:
             raise UnknownAuthority("The path names another Ozone service than the configured ones.")
-        _check(scheme, names)
+        names_of("/".join(names))
+        if any(map(hides_dots, names)):
+            raise InvalidPath("The path holds encoded dots.")
+        if scheme is Scheme.S3A and len("/".join(names[1:]).encode()) > _MAX_KEY_BYTES:
+            raise InvalidPath(f"An object key has at most {_MAX_KEY_BYTES} bytes.")
+        if scheme is Scheme.HDFS and names and names[0] == ".reserved":
+            raise InvalidPath("/.reserved is closed.")
         return StoragePath(scheme, "/".join(names))
 
     def _scheme(self, text: str) -> tuple[Scheme | None, str]:
@@ -506,15 +486,13 @@ class PathReader:
         match scheme:
             case Scheme.HDFS:
                 return scheme, self._below_name_node(rest, slashes) if has_authority else rest
-            case Scheme.FILE:
-                if len(slashes) == 2 and rest:
-                    raise UnknownAuthority("Paths of the local root have no host: file:///<path>.")
-                return scheme, rest
+            case Scheme.FILE if len(slashes) == 2 and rest:
+                raise UnknownAuthority("Paths of the local root have no host: file:///<path>.")
             case Scheme.ABFS:
                 return scheme, self._below_account(rest)
-            case Scheme.OFS:
-                return scheme, rest if has_authority else self._below_default_service(rest)
-            case Scheme.S3A:
+            case Scheme.OFS if not has_authority and rest and self.ozone_services:
+                return scheme, f"{self.ozone_services[0]}/{rest}"
+            case _:
                 return scheme, rest
 
     def _below_name_node(self, rest: str, slashes: str) -> str:
@@ -533,16 +511,3 @@ class PathReader:
         if account.lower() != self.azure_account.lower():
             raise UnknownAuthority("The path names another account than the configured one.")
         return f"{container}{slash}{path}"
-
-    def _below_default_service(self, rest: str) -> str:
-        return f"{self.ozone_services[0]}/{rest}" if rest and self.ozone_services else rest
-
-
-def _check(scheme: Scheme, names: list[str]) -> None:
-    names_of("/".join(names))
-    if any(map(hides_dots, names)):
-        raise InvalidPath("The path holds encoded dots.")
-    if scheme in _OBJECT_STORES and len("/".join(names[1:]).encode()) > _MAX_KEY_BYTES:
-        raise InvalidPath(f"An object key has at most {_MAX_KEY_BYTES} bytes.")
-    if scheme is Scheme.HDFS and names and names[0] == ".reserved":
-        raise InvalidPath("/.reserved is closed.")

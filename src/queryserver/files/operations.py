@@ -1,9 +1,9 @@
-"""Work on files that goes on when the client leaves, or asks not to wait for it (Contract storage 7.6)."""
+"""Long operations: work that goes on when the client leaves or does not wait for it (Contract storage 7.6)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID, uuid4
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SHOWN = 40  # characters of an id that a client gave
+_SHOWN = 40  # characters of an id that a client sent
 
 Body = Mapping[str, Any] | str
 """The final body of a call, as JSON."""
@@ -39,22 +39,20 @@ class Progress:
     """How far a piece of work is; the work itself counts."""
 
     operation_id: UUID | None = None
-    """The operation whose outcome the work is; None: it is a part of one."""
+    """The operation that the work is; None: it is a part of one."""
     done: int = 0
     total: int | None = None
 
     def expect(self, items: int) -> None:
-        """There are so many more."""
         self.total = (self.total or 0) + items
 
     def advance(self, items: int = 1) -> None:
-        """So many more are done."""
         self.done += items
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The work goes on; its outcome is asked for by this id."""
+    """The work goes on; its outcome is read by this id."""
 
     operation_id: UUID
     path: str
@@ -73,7 +71,7 @@ class Work(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """The rhythm of records."""
+    """Lengths and intervals of records."""
 
     lease: timedelta = timedelta(seconds=60)
     report_every: timedelta = timedelta(seconds=1)
@@ -81,14 +79,7 @@ class OperationTimes:
     shutdown_grace: timedelta = timedelta(seconds=30)
 
 
-@dataclass(slots=True)
-class _Running(Generic[T]):
-    work: Work[T]
-    progress: Progress
-    task: "asyncio.Task[T]" = field(init=False)
-
-
-class Operations:
+class LongOperations:
     """Runs work in tasks of its own. Use `running()`: at its end work has some time to end, then it is canceled."""
 
     def __init__(self, records: OperationRecords, times: OperationTimes | None = None) -> None:
@@ -99,7 +90,7 @@ class Operations:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Work on; meanwhile end the records of processes that are gone."""
+        """Run work; meanwhile end the records of dead processes."""
         sweep = asyncio.create_task(self._sweeping(), name="storage-operations-sweep")
         try:
             yield
@@ -116,12 +107,21 @@ class Operations:
 
         The work does not end when the caller is canceled. Raises what the work raises.
         """
-        running = _Running(work, Progress(uuid4()))
-        running.task = self._spawn(_awaited(work.run(running.progress)), name=f"{work.kind}")
-        ended, _ = await asyncio.wait({running.task}, timeout=wait_s)
-        if ended:
-            return running.task.result()
-        return await self._started(caller, running)
+        operation_id = uuid4()
+        progress = Progress(operation_id)
+
+        async def perform() -> T:
+            return await work.run(progress)
+
+        task = self._spawn(perform(), name=work.kind)
+        if (await asyncio.wait({task}, timeout=wait_s))[0]:
+            return task.result()
+        await self._records.begin(
+            operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, lease=self._times.lease
+        )
+        self._followed[operation_id] = progress
+        self._spawn(self._follow(operation_id, work, progress, task), name=f"{work.kind}-follower")
+        return Started(operation_id, work.path)
 
     async def status(self, caller: Caller, operation_id: str) -> OperationStatus:
         """How far an operation of the caller is. Raises OperationNotFound."""
@@ -137,27 +137,23 @@ class Operations:
         return status
 
     async def sweep(self) -> int:
-        """End the records of work whose process is gone; how many."""
+        """End the records of dead processes; how many."""
         return await self._records.give_up(_GONE)
 
-    async def _started(self, caller: Caller, running: _Running[T]) -> Started:
-        operation_id = running.progress.operation_id or uuid4()
-        work = running.work
-        await self._records.begin(
-            operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, lease=self._times.lease
-        )
-        self._followed[operation_id] = running.progress
-        self._spawn(self._follow(operation_id, running), name=f"{work.kind}-follower")
-        return Started(operation_id, work.path)
-
-    async def _follow(self, operation_id: UUID, running: _Running[T]) -> None:
-        """Report until the work ends, then record its outcome. A canceled work leaves its record to the sweep."""
+    async def _follow(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
+        """Report until the work ends, then record its outcome. Canceled work leaves its record to the sweep."""
         try:
-            while not (await asyncio.wait({running.task}, timeout=self._times.report_every.total_seconds()))[0]:
-                await self._report(operation_id, running.progress)
-            if not running.task.cancelled():
-                await self._report(operation_id, running.progress)
-                await self._record(operation_id, _final_body(running))
+            while not (await asyncio.wait({task}, timeout=self._times.report_every.total_seconds()))[0]:
+                await self._report(operation_id, progress)
+            if task.cancelled():
+                return
+            await self._report(operation_id, progress)
+            error = task.exception()
+            if error is None:
+                body = work.body(task.result())
+            else:
+                body = failure_body(error) if isinstance(error, QueryServerError) else _BROKEN
+            await self._record(operation_id, body)
         finally:
             del self._followed[operation_id]
 
@@ -168,7 +164,7 @@ class Operations:
             log.warning("progress not recorded", operation_id=str(operation_id))
 
     async def _record(self, operation_id: UUID, body: Body) -> None:
-        """Tries again while the database is out of reach: the work is done, and nobody else knows how it ended."""
+        """Tries again while the database is out of reach: the work is done, and its outcome is stored nowhere else."""
         failed = isinstance(body, Mapping) and body.get("status", 0) != 0
         state = OperationState.FAILED if failed else OperationState.DONE
         while True:
@@ -186,14 +182,14 @@ class Operations:
             except DatabaseUnavailable as error:
                 log.warning("sweep failed", code=error.code)
 
-    def _spawn(self, work: Any, *, name: str) -> asyncio.Task[Any]:
+    def _spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        """Errors reach whoever waits; of those that nobody expects the log must know even if nobody does."""
+        """Unexpected errors are logged even when no caller waits for them any more."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
             log.error("operation failed", operation=task.get_name(), exc_info=error)
@@ -207,22 +203,10 @@ def failure_body(error: QueryServerError) -> Mapping[str, Any]:
     return body
 
 
-def _final_body(running: _Running[Any]) -> Body:
-    error = running.task.exception()
-    if error is None:
-        return running.work.body(running.task.result())
-    return failure_body(error) if isinstance(error, QueryServerError) else _BROKEN
-
-
-async def _awaited(work: Awaitable[T]) -> T:
-    return await work
-
-
 MAX_ITEMS = 1000
 
-
 Outcomes = Mapping[str, T | QueryServerError]
-"""What became of each item, by its text as sent, in its order."""
+"""The result or error of each item, by its text as sent, in its order."""
 
 
 def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
@@ -236,7 +220,7 @@ def items_of(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
 
 
 async def each_of(items: Sequence[str], work: Callable[[str], Awaitable[T]], progress: Progress) -> Outcomes[T]:
-    """Run the items one after the other, so that what the first makes is there for the second."""
+    """Run the items one after the other, so that what the first makes exists for the second."""
     outcomes: dict[str, T | QueryServerError] = {}
     progress.expect(len(items))
     for item in items:

@@ -1,4 +1,4 @@
-"""Files that arrive in parts, in any order and at any instance (Contract storage 9.2)."""
+"""Uploads in parts, in any order and on any instance (Contract storage 9.2)."""
 
 import asyncio
 import hashlib
@@ -24,12 +24,12 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import FileStatus, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
-from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart
+from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, no_bytes
 from queryserver.files.upload_repository import (
     LEASE,
     ArrivedPart,
-    Leftovers,
     NewUpload,
+    OrphanSweep,
     PartUpload,
     PartUploads,
     UploadTerms,
@@ -57,11 +57,10 @@ class GivenPart:
     part_bytes: int | None = None
     overwrite: bool = False
     sha256: bytes | None = None
-    """What the digest of the part must be."""
+    """Expected digest of the part."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the upload is completed at once."""
         return self.parts == 0
 
 
@@ -72,7 +71,14 @@ def plan_of(given: GivenPart, path: str) -> PartPlan:
         raise InvalidParameter("qqpartindex must be below qqtotalparts.")
     if parts > MAX_PARTS:
         raise InvalidParameter(f"An upload has at most {MAX_PARTS} parts.")
-    part_bytes = _part_bytes(given, parts)
+    part_bytes = given.total_bytes
+    if parts > 1:
+        if given.part_bytes is None:
+            raise InvalidParameter("qqchunksize is required.")
+        part_bytes = given.part_bytes
+        if given.index == parts - 1 and part_bytes == given.total_bytes - given.offset:
+            # Clients may give the last part its own size.
+            part_bytes = given.offset // given.index
     if parts > 1 and not (parts - 1) * part_bytes < given.total_bytes <= parts * part_bytes:
         raise InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
     if given.offset != given.index * part_bytes:
@@ -82,34 +88,17 @@ def plan_of(given: GivenPart, path: str) -> PartPlan:
     return PartPlan(path, given.total_bytes, part_bytes, parts)
 
 
-def _part_bytes(given: GivenPart, parts: int) -> int:
-    """The size of every part but the last. Clients may tell the last one's own size with it."""
-    if parts == 1:
-        return given.total_bytes
-    if given.part_bytes is None:
-        raise InvalidParameter("qqchunksize is required.")
-    if given.index == parts - 1 and given.part_bytes == given.total_bytes - given.offset:
-        return given.offset // given.index
-    return given.part_bytes
-
-
-def size_of_part(plan: PartPlan, index: int) -> int:
-    """How many bytes the part has."""
-    return min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes)
-
-
 def missing_parts(upload: PartUpload) -> Sequence[int]:
-    """Indexes of the parts that have not arrived."""
     return [index for index in range(upload.terms.plan.parts) if index not in upload.arrived]
 
 
 def received(upload: PartUpload) -> list[list[int]]:
-    """The ranges of bytes that arrived, ends exclusive, in order, neighbours joined."""
+    """The ranges of bytes that arrived, ends exclusive, in order; adjacent ranges are joined."""
     plan = upload.terms.plan
     ranges: list[list[int]] = []
     for index in sorted(upload.arrived):
         start = index * plan.part_bytes
-        end = start + size_of_part(plan, index)
+        end = start + plan.size_of(index)
         if ranges and ranges[-1][1] == start:
             ranges[-1][1] = end
         elif end > start:
@@ -118,7 +107,7 @@ def received(upload: PartUpload) -> list[list[int]]:
 
 
 def contiguous(upload: PartUpload) -> int:
-    """How many bytes from the start on arrived without a gap."""
+    """How many bytes arrived from the start without a gap."""
     ranges = received(upload)
     return ranges[0][1] if ranges and ranges[0][0] == 0 else 0
 
@@ -128,12 +117,12 @@ _ANOTHER_FILE = "The SHA-256 of the joined file is not the one that was announce
 
 
 class Joining:
-    """Uploads in parts as a whole: looking at them, working on them alone, joining them."""
+    """Uploads in parts as a whole: reading, claiming and joining them."""
 
-    def __init__(self, stores: Stores, records: PartUploads, leftovers: Leftovers, threads: Executor) -> None:
+    def __init__(self, stores: Stores, records: PartUploads, orphans: OrphanSweep, threads: Executor) -> None:
         self._stores = stores
         self._records = records
-        self._leftovers = leftovers
+        self._orphans = orphans
         self._threads = threads
 
     async def own(self, caller: Caller, client_uuid: UUID) -> PartUpload:
@@ -146,7 +135,7 @@ class Joining:
 
     @asynccontextmanager
     async def alone(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
-        """The upload, and the claim that keeps all others away from it while inside. Raises OperationInProgress."""
+        """The upload, and the claim that excludes all others while inside. Raises OperationInProgress."""
         claimant = uuid4()
         async for _ in attempts(_CLAIM_WAIT_S):
             upload = await self.own(caller, client_uuid)
@@ -156,56 +145,55 @@ class Joining:
             raise OperationInProgress("Another call works on this upload.")
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE))
-            async with claim, self._leftovers.alive(upload.id):
-                # What is known from before the claim may have changed with the last claim's work.
+            async with claim, self._orphans.alive(upload.id):
+                # Read again: the former claim's work may have changed it.
                 yield await self.own(caller, client_uuid), claimant
         finally:
             with suppress(DatabaseUnavailable):
                 await self._records.release(upload.id, claimant)
 
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
-        """Join the parts; once it is done, the same answer again.
+        """Join the parts; when that is done already, give the same result again.
 
-        Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file), as
-        `Storage.join_parts`, OperationInProgress.
+        Raises upload_incomplete, VerificationFailed (size, or `sha256`, the digest of the whole file),
+        OperationInProgress, and as `Storage.join_parts`.
         """
         _require_all(await self.own(caller, client_uuid))
         async with self.alone(caller, client_uuid) as (upload, claimant):
             if upload.result is not None:
                 return upload
             _require_all(upload)
-            _require_digest(upload, sha256)
+            if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
+                # The digest of a file of one part is known before it is joined.
+                raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
             storage = self._stores.place(caller, upload.terms.target).storage
             entry = await self._joined(storage, upload, sha256)
             await self.keep(upload, claimant, entry)
         return await self.own(caller, client_uuid)
 
     async def keep(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
-        """Keep what an upload became. Raises part_conflict when the claim on it was lost.
+        """Record what an upload became. Raises part_conflict when the claim on it was lost.
 
-        Tries again while the database is out of reach: the parts are gone, and nobody else knows of the file.
+        Tries again while the database is out of reach: the parts are gone, and nothing else refers to the file.
         """
-        if not await self._finished(upload.id, claimant, entry):
-            raise part_conflict("Another call took over this upload.")
-        await self._leftovers.end(upload.id)
-
-    async def _finished(self, upload_id: UUID, claimant: UUID, entry: FileStatus) -> bool:
         async for _ in attempts(_CLAIM_WAIT_S):
             with suppress(DatabaseUnavailable):
-                return await self._records.finished(upload_id, claimant, entry)
+                if not await self._records.finished(upload.id, claimant, entry):
+                    raise part_conflict("Another call took over this upload.")
+                return await self._orphans.end(upload.id)
         raise DatabaseUnavailable
 
     async def give_up(self, upload: PartUpload, error: QueryServerError) -> None:
-        """Forget an upload that was to be done at once and failed: its client begins anew."""
+        """Forget an upload of one call that failed: its client begins anew."""
         with suppress(DatabaseUnavailable):
             await self._records.forget(upload.id)
         if not isinstance(error, StorageError):
-            await self._leftovers.end(upload.id)
+            await self._orphans.end(upload.id)
 
     async def _joined(self, storage: Storage, upload: PartUpload, sha256: bytes | None) -> FileStatus:
         terms, plan = upload.terms, upload.terms.plan
         if upload.staging is None:
-            return await storage.write(plan.path, _nothing(), overwrite=terms.overwrite, size_bytes=0)
+            return await storage.write(plan.path, no_bytes(), overwrite=terms.overwrite, size_bytes=0)
         parts = [upload.arrived[index].stored for index in range(plan.parts)]
         is_known = sha256 is None or plan.parts == 1
         if not is_known and isinstance(storage, ReadableParts):
@@ -224,13 +212,13 @@ class Joining:
     async def _check_joined(
         self, storage: Storage, upload: PartUpload, entry: FileStatus, sha256: bytes | None, *, replaces: bool
     ) -> None:
-        """For a store that shows nothing of its parts before it has joined them (S3)."""
+        """For a store whose parts cannot be read before they are joined (S3)."""
         async with aclosing(storage.read(entry.path, version=entry)) as pieces:
             if await self._digest(pieces) == sha256:
                 return
         await self._records.forget(upload.id)
         if replaces:
-            # The former content is gone: to delete this one, too, would leave nothing at all.
+            # The former content is gone: deleting this one too would leave nothing.
             raise VerificationFailed("The parts arrived as sent, but make another file than announced.")
         await storage.delete(upload.terms.plan.path, recursive=False)
         raise VerificationFailed(_ANOTHER_FILE)
@@ -249,12 +237,6 @@ def _require_all(upload: PartUpload) -> None:
         raise upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
 
 
-def _require_digest(upload: PartUpload, sha256: bytes | None) -> None:
-    """A file of one part is known before it is joined."""
-    if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
-        raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
-
-
 async def _exists(storage: Storage, path: str) -> bool:
     try:
         await storage.stat(path)
@@ -263,20 +245,15 @@ async def _exists(storage: Storage, path: str) -> bool:
     return True
 
 
-async def _nothing() -> AsyncGenerator[bytes]:
-    for piece in ():
-        yield piece
-
-
-# The same part twice at a time comes of a client that gave up waiting: its first call ends soon.
-_PART_WRITING_CLAIM_WAIT_S = 10.0
+# The same part twice at a time comes from a client that gave up waiting: its first call ends soon.
+_PART_CLAIM_WAIT_S = 10.0
 
 Written = TypeVar("Written")
 
 
 @dataclass(frozen=True, slots=True)
 class _Writing:
-    """One part that this call alone writes."""
+    """One part that only this call writes."""
 
     place: Place
     upload: PartUpload
@@ -302,7 +279,7 @@ class PartWriting:
         UploadNotFound (discarded meanwhile), as the store, and what `content` raises.
         """
         checked = CheckedContent(content, self._threads, sha256=given.sha256)
-        size = size_of_part(upload.terms.plan, given.index)
+        size = upload.terms.plan.size_of(given.index)
         writing = _Writing(place, upload, given, uuid4())
         async with aclosing(_exactly(size, checked)) as pieces:
             if not await self._claimed(caller, writing):
@@ -310,13 +287,18 @@ class PartWriting:
             elif given.is_whole and upload.staging is None:
                 await self._write_whole(caller, writing, checked, pieces)
             else:
-                stored = await self._written(writing, partial(_write_part, writing, pieces))
+                # An empty file has no staging place.
+                write = partial(_drain, pieces, given.index)
+                if upload.staging is not None:
+                    plan = upload.terms.plan
+                    write = partial(place.storage.write_part, plan, upload.staging, given.index, pieces)
+                stored = await self._written(writing, write)
                 await self._keep_part(caller, writing, ArrivedPart(stored, checked.sha256))
 
     async def _claimed(self, caller: Caller, writing: _Writing) -> bool:
         """Whether the part is to be written; False: it has arrived."""
         upload, index = writing.upload, writing.given.index
-        async for _ in attempts(_PART_WRITING_CLAIM_WAIT_S):
+        async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.arrived or upload.result is not None:
                 return False
             if await self._records.claim_part(upload.id, index, writing.claimant, lease=LEASE):
@@ -339,12 +321,9 @@ class PartWriting:
     ) -> None:
         """A part that is the whole file needs no staging."""
         upload, plan = writing.upload, writing.upload.terms.plan
+        terms = upload.terms
         write = partial(
-            writing.place.storage.write,
-            plan.path,
-            pieces,
-            overwrite=upload.terms.overwrite,
-            size_bytes=plan.size_bytes,
+            writing.place.storage.write, plan.path, pieces, overwrite=terms.overwrite, size_bytes=plan.size_bytes
         )
         async with self._joining.alone(caller, upload.client_uuid) as (_, claimant):
             try:
@@ -357,7 +336,7 @@ class PartWriting:
         await self._keep_part(caller, writing, ArrivedPart(stored, checked.sha256))
 
     async def _written(self, writing: _Writing, write: Callable[[], Awaitable[Written]]) -> Written:
-        """What `write` gives; when it fails, another call may write the part."""
+        """The result of `write`; when it fails, the claim on the part is released."""
         upload, index, claimant = writing.upload, writing.given.index, writing.claimant
         try:
             async with renewed(partial(self._records.claim_part, upload.id, index, claimant, lease=LEASE)):
@@ -374,25 +353,21 @@ class PartWriting:
         try:
             await self._joining.own(caller, upload.client_uuid)
         except UploadNotFound:
-            # It was discarded while this part was on its way, so the part came too late to be discarded with it.
+            # Discarded while this part was being written, which was too late for it to be discarded too.
             if upload.staging is not None:
                 await writing.place.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
         raise part_conflict(f"Another call took part {part.stored.index} over.")
 
 
-async def _write_part(writing: _Writing, pieces: AsyncGenerator[bytes]) -> StoredPart:
-    plan, index = writing.upload.terms.plan, writing.given.index
-    if writing.upload.staging is not None:
-        return await writing.place.storage.write_part(plan, writing.upload.staging, index, pieces)
-    # An empty file has no staging place.
+async def _drain(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
     async for _ in pieces:
         pass
     return StoredPart(index, 0, "")
 
 
 async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[bytes]:
-    """The pieces. Raises InvalidParameter, before they end, when they are more or fewer bytes."""
+    """The pieces. Raises InvalidParameter before the end when there are more or fewer bytes."""
     async with aclosing(checked.pieces()) as pieces:
         async for piece in pieces:
             if checked.size_bytes > size_bytes:
@@ -409,11 +384,12 @@ KEEP = timedelta(hours=24)
 """How long after its last part an upload is kept."""
 
 _PREPARE_WAIT_S = 30.0
+_OTHER_TERMS = "The upload began with another name, destination, size or overwrite."
 
 
 @dataclass(frozen=True, slots=True)
 class SaidOfUpload:
-    """What a client may repeat when it completes an upload; None: not said."""
+    """What a client may repeat when it completes an upload; None: not given."""
 
     directory: StoragePath | None = None
     file_name: str | None = None
@@ -422,25 +398,25 @@ class SaidOfUpload:
     overwrite: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartUploadTools:
-    """What PartUploading works with."""
-
-    stores: Stores
-    records: PartUploads
-    rules: UploadRules
-    leftovers: Leftovers
-    joining: Joining
-    writing: PartWriting
-    audit: StorageAudit
-
-
 class PartUploading:
-    """Takes parts in, and tells of them. An upload of another user is unknown: UploadNotFound."""
+    """Takes parts and reports on uploads. An upload of another user is unknown: UploadNotFound."""
 
-    def __init__(self, tools: PartUploadTools) -> None:
-        self._tools = tools
-        self._records = tools.records
+    def __init__(
+        self,
+        stores: Stores,
+        records: PartUploads,
+        rules: UploadRules,
+        orphans: OrphanSweep,
+        audit: StorageAudit,
+        threads: Executor,
+    ) -> None:
+        self._stores = stores
+        self._records = records
+        self._rules = rules
+        self._orphans = orphans
+        self._audit = audit
+        self._joining = Joining(stores, records, orphans, threads)
+        self._writing = PartWriting(records, self._joining, threads, keep=KEEP)
 
     async def receive(self, caller: Caller, given: GivenPart, content: AsyncGenerator[bytes]) -> PartUpload:
         """Store a part, and complete the upload where the part is the whole file.
@@ -448,58 +424,63 @@ class PartUploading:
         Raises InvalidParameter, part_conflict, file_too_large, TooManyRequests, OperationInProgress, as
         `UploadRules.target` and `PartWriting.receive`.
         """
-        self._tools.rules.admit(file_bytes=given.total_bytes)
+        self._rules.admit(file_bytes=given.total_bytes)
         target = given.directory.child(new_name(given.file_name))
         terms = UploadTerms(target, plan_of(given, target.path), given.overwrite)
         operation = "storage.upload" if given.is_whole else "storage.upload.part"
-        with self._tools.audit.event(caller, operation, target) as noted:
-            noted.size_bytes = size_of_part(terms.plan, given.index)
-            place = self._tools.stores.place(caller, target)
+        with self._audit.event(caller, operation, target) as noted:
+            noted.size_bytes = terms.plan.size_of(given.index)
+            place = self._stores.place(caller, target)
             upload = await self._records.read(caller.user.id, given.client_uuid)
             if upload is None:
                 upload = await self._begun(caller, given, terms)
             if upload.terms != terms:
-                raise part_conflict("The upload began with another name, destination, size or overwrite.")
-            if _needs_staging(upload, given):
+                raise part_conflict(_OTHER_TERMS)
+            # A file that comes whole goes straight to its place, and an empty one has no bytes to be staged.
+            is_staged = terms.plan.size_bytes > 0 and not (given.is_whole and not upload.arrived)
+            if is_staged and upload.staging is None and upload.result is None:
                 upload = await self._prepared(caller, upload, place)
-            await self._tools.writing.receive(caller, place, upload, given, content)
+            await self._writing.receive(caller, place, upload, given, content)
             if given.is_whole:
-                return await self._tools.joining.finish(caller, given.client_uuid)
-            return await self.state(caller, given.client_uuid)
+                return await self._joining.finish(caller, given.client_uuid)
+            return await self._joining.own(caller, given.client_uuid)
 
     async def state(self, caller: Caller, client_uuid: UUID) -> PartUpload:
-        """How much has arrived."""
-        return await self._tools.joining.own(caller, client_uuid)
+        return await self._joining.own(caller, client_uuid)
 
     async def complete(
         self, caller: Caller, client_uuid: UUID, said: SaidOfUpload, *, sha256: bytes | None = None
     ) -> PartUpload:
-        """Make the parts a file; once it is done, the same answer again.
+        """Make the parts a file; when that is done already, give the same result again.
 
         Raises part_conflict (`said` is not what the first part said), as `Joining.finish`.
         """
-        self._tools.rules.admit()
-        upload = await self.state(caller, client_uuid)
-        _require_same(upload.terms, said)
-        with self._tools.audit.event(caller, "storage.upload", upload.terms.target) as noted:
-            noted.size_bytes = upload.terms.plan.size_bytes
-            return await self._tools.joining.finish(caller, client_uuid, sha256=sha256)
+        self._rules.admit()
+        terms = (await self._joining.own(caller, client_uuid)).terms
+        kept = (terms.target.parent, terms.target.name, terms.plan.size_bytes, terms.plan.parts, terms.overwrite)
+        name = None if said.file_name is None else new_name(said.file_name)
+        repeated = (said.directory, name, said.total_bytes, said.parts or None, said.overwrite)
+        if any(given is not None and given != known for given, known in zip(repeated, kept, strict=True)):
+            raise part_conflict(_OTHER_TERMS)
+        with self._audit.event(caller, "storage.upload", terms.target) as noted:
+            noted.size_bytes = terms.plan.size_bytes
+            return await self._joining.finish(caller, client_uuid, sha256=sha256)
 
     async def discard(self, caller: Caller, client_uuid: UUID) -> StoragePath:
         """Remove an upload and its parts, not the file that they became. Raises OperationInProgress."""
-        target = (await self.state(caller, client_uuid)).terms.target
-        place = self._tools.stores.place(caller, target)
-        with self._tools.audit.event(caller, "storage.upload.discard", target):
-            async with self._tools.joining.alone(caller, client_uuid) as (upload, _):
+        target = (await self._joining.own(caller, client_uuid)).terms.target
+        place = self._stores.place(caller, target)
+        with self._audit.event(caller, "storage.upload.discard", target):
+            async with self._joining.alone(caller, client_uuid) as (upload, _):
                 if upload.staging is not None and upload.result is None:
                     await place.storage.discard_parts(upload.terms.plan, upload.staging)
                 await self._records.forget(upload.id)
-                await self._tools.leftovers.end(upload.id)
+                await self._orphans.end(upload.id)
         return target
 
     async def _begun(self, caller: Caller, given: GivenPart, terms: UploadTerms) -> PartUpload:
-        """The upload, when all is well with its destination."""
-        place = await self._tools.rules.target(caller, given.directory, given.file_name, overwrite=given.overwrite)
+        """A new upload, once its destination is checked."""
+        place = await self._rules.target(caller, given.directory, given.file_name, overwrite=given.overwrite)
         smallest = place.file_system.traits.min_part_bytes
         if terms.plan.parts > 1 and terms.plan.part_bytes < smallest:
             raise InvalidParameter(f"On this store a part has at least {smallest} bytes.")
@@ -508,22 +489,22 @@ class PartUploading:
         if upload is None:
             raise TooManyRequests(f"{MAX_OPEN_UPLOADS} uploads of yours are open.", retry_after=timedelta(seconds=30))
         if upload.id == new.id:
-            await self._tools.leftovers.begin(new.id, caller, terms.target)
+            await self._orphans.begin(new.id, caller, terms.target)
         return upload
 
     async def _prepared(self, caller: Caller, upload: PartUpload, place: Place) -> PartUpload:
-        """The upload with a place for its parts; one call of many makes it."""
+        """The upload with a place for its parts; one of several calls makes it."""
         claimant = uuid4()
         async for _ in attempts(_PREPARE_WAIT_S):
             if upload.staging is not None or upload.result is not None:
                 return upload
             if await self._records.claim(upload.id, claimant, lease=LEASE):
                 await self._prepare(caller, upload.client_uuid, place, claimant)
-            upload = await self.state(caller, upload.client_uuid)
+            upload = await self._joining.own(caller, upload.client_uuid)
         raise OperationInProgress("Another call prepares this upload.")
 
     async def _prepare(self, caller: Caller, client_uuid: UUID, place: Place, claimant: UUID) -> None:
-        upload = await self.state(caller, client_uuid)
+        upload = await self._joining.own(caller, client_uuid)
         if upload.staging is not None:
             await self._records.release(upload.id, claimant)
             return
@@ -538,7 +519,7 @@ class PartUploading:
 
 
 async def _begin_parts(place: Place, plan: PartPlan) -> str:
-    """The staging place. In an object store the directory comes with its first file; parts want it before."""
+    """The staging place. An object store has no directory before its first file, but parts need one."""
     try:
         return await place.storage.begin_parts(plan)
     except PathNotFound:
@@ -547,25 +528,3 @@ async def _begin_parts(place: Place, plan: PartPlan) -> str:
     with suppress(PathExists):
         await place.storage.mkdir(place.path.parent.path)
     return await place.storage.begin_parts(plan)
-
-
-def _needs_staging(upload: PartUpload, given: GivenPart) -> bool:
-    """A file that comes whole goes straight to its place, and an empty one has no bytes to be staged."""
-    is_direct = given.is_whole and not upload.arrived
-    return upload.staging is None and upload.result is None and upload.terms.plan.size_bytes > 0 and not is_direct
-
-
-def _require_same(terms: UploadTerms, said: SaidOfUpload) -> None:
-    kept = SaidOfUpload(
-        terms.target.parent, terms.target.name, terms.plan.size_bytes, terms.plan.parts, terms.overwrite
-    )
-    name = None if said.file_name is None else new_name(said.file_name)
-    pairs = [
-        (said.directory, kept.directory),
-        (name, kept.file_name),
-        (said.total_bytes, kept.total_bytes),
-        (said.parts or None, kept.parts),
-        (said.overwrite, kept.overwrite),
-    ]
-    if any(given is not None and given != known for given, known in pairs):
-        raise part_conflict("The upload began with another name, destination, size or overwrite.")

@@ -1,4 +1,7 @@
-"""Which stores there are, who may use them, and where people are at home (Contract storage 2.5, 5.1, 10.1)."""
+"""The configured stores, who may use them, the homes of users, and the audit events of file calls.
+
+Contract storage 2.5, 5.1, 10.1.
+"""
 
 import asyncio
 import time
@@ -21,10 +24,20 @@ from queryserver.errors.files import (
     PathNotFound,
     StorageError,
     StorageNotConfigured,
+    SymlinkNotFollowed,
     UnknownScheme,
     storage_access_denied,
 )
-from queryserver.files.model import ClusterFacts, PathReader, Scheme, StoragePath, StorageUser, Transfer
+from queryserver.files.model import (
+    ClusterFacts,
+    EntryKind,
+    FileStatus,
+    PathReader,
+    Scheme,
+    StoragePath,
+    StorageUser,
+    Transfer,
+)
 from queryserver.files.protocol import ClusterFileSystem, FileSystem, Storage, TrashStorage
 from queryserver.identity.model import User, UsernameRule
 from queryserver.identity.repository import AccountRepository
@@ -53,7 +66,6 @@ class Caller:
 
     @classmethod
     def of(cls, user: User) -> "Caller":
-        """A caller who acts as himself."""
         return cls(user, StorageUser(user.username, is_admin=user.is_admin))
 
 
@@ -64,6 +76,34 @@ class Place:
     path: StoragePath
     file_system: FileSystem
     storage: Storage
+
+    def at(self, path: StoragePath) -> "Place":
+        return Place(path, self.file_system, self.storage)
+
+    async def found(self) -> FileStatus | None:
+        """The entry; None when there is none."""
+        try:
+            return await self.storage.stat(self.path.path)
+        except PathNotFound:
+            return None
+
+    async def require_directory(self) -> None:
+        """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
+        found = await self.found()
+        if found is None:
+            raise self.missing()
+        self.refuse_no_directory(found)
+
+    def refuse_no_directory(self, found: FileStatus) -> None:
+        """Raises NotADirectory; SymlinkNotFollowed for a link, which may lead to one."""
+        if found.kind is EntryKind.LINK:
+            raise SymlinkNotFollowed(f"{self.path} is a symbolic link, which is not followed.")
+        if not found.is_directory:
+            raise NotADirectory(f"{self.path} is not a directory.")
+
+    def missing(self) -> PathNotFound:
+        """The error of a path that does not exist, with the path in `details`."""
+        return PathNotFound(f"{self.path} does not exist.", details={"path": str(self.path)})
 
 
 class Stores:
@@ -89,7 +129,7 @@ class Stores:
         return Caller(user, StorageUser(name))
 
     def path(self, text: str | None, *, parameter: str = "path") -> StoragePath:
-        """The place that a text names; nothing is asked. Raises as `PathReader.read`."""
+        """The place that a text names; no store is called. Raises as `PathReader.read`."""
         if not text or text.isspace():
             raise MissingParameter(f"{parameter} is required.")
         return self._reader.read(text, parameter=parameter)
@@ -100,40 +140,40 @@ class Stores:
 
     def place(self, caller: Caller, path: StoragePath) -> Place:
         """The store of `path` as the caller sees it. Raises StorageNotConfigured, storage_access_denied."""
-        file_system = self._file_systems.get(path.scheme)
-        if file_system is None:
-            raise StorageNotConfigured(f"The store {path.scheme} is not configured.")
+        file_system = self._file_system(path.scheme)
         if not may_use(caller.user, path.scheme):
             raise storage_access_denied(f"You have no access to the store {path.scheme}.")
         return Place(path, file_system, file_system.as_user(caller.acting))
 
     def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
-        """Raises storage_access_denied, ImpersonationNotAllowed when the user of now lacks what the call needs."""
+        """Raises storage_access_denied, ImpersonationNotAllowed when `user`, read again, lacks what the call needs."""
         if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
             raise storage_access_denied(f"You have no access to the store {scheme}.")
         if caller.acting.name != caller.user.username and not user.may(IMPERSONATE):
             raise ImpersonationNotAllowed("You may not act as another user.")
 
     def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
-        """A store as it was seen when a work began that is ended now. Raises StorageNotConfigured."""
-        file_system = self._file_systems.get(scheme)
-        if file_system is None:
-            raise StorageNotConfigured(f"The store {scheme} is not configured.")
-        return file_system.as_user(user)
+        """The store for work that began earlier: access is not checked again. Raises StorageNotConfigured."""
+        return self._file_system(scheme).as_user(user)
 
     def place_of(self, path: StoragePath, user: StorageUser) -> Place:
         """As `as_user`, with the store itself."""
-        storage = self.as_user(path.scheme, user)
-        return Place(path, self._file_systems[path.scheme], storage)
+        file_system = self._file_system(path.scheme)
+        return Place(path, file_system, file_system.as_user(user))
+
+    def _file_system(self, scheme: Scheme) -> FileSystem:
+        file_system = self._file_systems.get(scheme)
+        if file_system is None:
+            raise StorageNotConfigured(f"The store {scheme} is not configured.")
+        return file_system
 
     def with_configured(self, error: QueryServerError, caller: Caller) -> QueryServerError:
-        """The same error; one about a store that is not there names those that the caller may use."""
+        """The same error; one about a missing store names those that the caller may use."""
         if not isinstance(error, UnknownScheme | StorageNotConfigured):
             return error
         return type(error)(f"{error.message}{configured([one.scheme.value for one in self.permitted(caller)])}")
 
     def permitted(self, caller: Caller) -> Sequence[FileSystem]:
-        """The stores that the caller may use."""
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]
 
     def home(self, caller: Caller, scheme: Scheme) -> StoragePath:
@@ -145,7 +185,7 @@ class Stores:
         try:
             return self._reader.read(text) if text else StoragePath(scheme, "")
         except InvalidPath:
-            # Names of users may be longer than those of files.
+            # User names may be longer than file names.
             return StoragePath(scheme, "")
 
     def default_home(self, caller: Caller) -> StoragePath:
@@ -166,7 +206,7 @@ _MAX_FACTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a caller is told about an HDFS cluster. Without an answer of it nothing is known."""
+    """An HDFS cluster as one caller sees it. `facts` is None when the cluster did not answer."""
 
     facts: ClusterFacts | None = None
     users: Sequence[str] = ()
@@ -175,12 +215,10 @@ class Cluster:
 
     @property
     def is_trash_enabled(self) -> bool:
-        """Whether the server empties trashes."""
         return self.facts is not None and self.facts.is_trash_enabled
 
     @property
     def is_superuser(self) -> bool:
-        """Whether HDFS lets the caller do everything."""
         return self.facts is not None and self.facts.is_superuser
 
 
@@ -194,7 +232,7 @@ class KnownFileSystem:
 
 
 class FileSystems:
-    """Tells of stores. A store that does not answer never fails these calls."""
+    """The stores of a caller. A store that does not answer never fails these calls."""
 
     def __init__(
         self, stores: Stores, names: AccountRepository, *, clock: Callable[[], float] = time.monotonic
@@ -215,7 +253,7 @@ class FileSystems:
         ]
 
     async def cluster(self, caller: Caller, file_system: FileSystem) -> Cluster | None:
-        """What the cluster says about itself and the caller, at most 60 s old; None for other stores than HDFS."""
+        """What the cluster reports, at most 60 s old; None for other stores than HDFS."""
         if not isinstance(file_system, ClusterFileSystem):
             return None
         facts = await self._facts_of(caller, file_system)
@@ -232,7 +270,7 @@ class FileSystems:
         return cluster is None or cluster.is_trash_enabled
 
     async def existing_home(self, caller: Caller, place: Place) -> StoragePath | None:
-        """The caller's home on the store of `place`; None when it is not there, or cannot be looked at."""
+        """The caller's home on the store of `place`; None when it is missing or cannot be read."""
         home = self._stores.home(caller, place.path.scheme)
         if home.is_root:
             return home
@@ -256,14 +294,14 @@ class FileSystems:
 
 
 class Noted:
-    """What the work adds to its event."""
+    """What the work adds to its audit event."""
 
     def __init__(self) -> None:
         self.size_bytes: int | None = None
 
 
 class StorageAudit:
-    """Writes one event for each write, download and refusal."""
+    """Writes one audit event for each write, download and refusal."""
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
@@ -283,7 +321,7 @@ class StorageAudit:
 
     def settled(self, transfer: Transfer, outcome: str) -> None:
         """Write the event of a move or copy that another process had begun: that one could not."""
-        # Only GET calls act as others (Contract storage 2.1), so the caller is who the store was used as.
+        # Only GET calls act as another user (Contract storage 2.1), so the caller is the acting user.
         name = transfer.acting.name
         self._audit.record(AuditEvent(name, name, f"storage.{transfer.kind}", str(transfer.source), outcome))
 
@@ -296,7 +334,6 @@ class StorageAudit:
         *,
         size_bytes: int | None = None,
     ) -> None:
-        """Write one event, such as `record(caller, "storage.delete", path)`."""
         self._audit.record(
             AuditEvent(
                 user=caller.user.username,

@@ -2,7 +2,7 @@
 
 A `FileSystem` is one configured store; `as_user` gives it as one user sees it: a `Storage`. What only some stores can
 do is a Protocol of its own. Services ask `isinstance` before anything is sent to the store, so that a missing power is
-told without a call (Contract storage 11).
+reported without a call (Contract storage 11).
 
 Paths are relative to the store's root, with `/` between names, and empty for the root. In an object store the first
 name is the bucket or container, in Ozone the service. Every adapter checks each path with `names_of` of
@@ -52,7 +52,7 @@ class Batch:
     cursor: str | None
     """Where the listing goes on behind these entries; None: they are the last."""
     remaining: int | None = None
-    """How many entries follow, where the store tells exactly."""
+    """How many entries follow, where the store reports it exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,24 @@ class PartPlan:
     """Size of every part but the last."""
     parts: int
 
+    def size_of(self, index: int) -> int:
+        """Bytes of one part; the last one has the rest."""
+        return max(0, min(self.part_bytes, self.size_bytes - index * self.part_bytes))
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """One part that arrived. `receipt` is what the store wants to hear again when the parts are joined."""
+    """One part that arrived. `receipt` is given back to the store when the parts are joined."""
 
     index: int
     size_bytes: int
     receipt: str
+
+
+async def no_bytes() -> AsyncGenerator[bytes]:
+    """The body of an empty file."""
+    for piece in ():
+        yield piece
 
 
 class Storage(Protocol):
@@ -157,10 +167,10 @@ class Storage(Protocol):
         """Remove the staging place and all parts. Nothing happens when it is gone."""
         ...
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        """Delete what crashed processes left directly in a directory, last written before that time; how many.
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
+        """Delete orphaned files directly in a directory, last written before that time; how many.
 
-        Only what a reserved name shows to be ours; see `UnseenUploads` for what has no name.
+        Only files with a reserved name; see `UnseenUploads` for what has no name.
         """
         ...
 
@@ -180,7 +190,7 @@ class CheckedWrites(Protocol):
 
 @runtime_checkable
 class UnseenUploads(Protocol):
-    """A store that keeps what is not complete under no name of ours, but apart, for the name that it is to get."""
+    """A store that keeps what is not complete apart, under its future name and not under a reserved one."""
 
     async def discard_unseen(self, path: str, older_than_s: float) -> int:
         """Remove what was begun for a file of that path and got nothing since that time; how many.
@@ -201,7 +211,7 @@ class ReadableParts(Protocol):
 
 @runtime_checkable
 class QuotaStorage(Protocol):
-    """A store in which this service bounds what a user stores."""
+    """A store in which this service limits what a user stores."""
 
     async def room_bytes(self) -> int | None:
         """How many bytes the user may still store; None: there is no bound."""
@@ -213,7 +223,7 @@ class RenamingStorage(Protocol):
     """A store that renames files and trees in one step."""
 
     def can_rename(self, source: str, target: str) -> bool:
-        """Whether these two are near enough to each other; asks nobody. (Ozone: only within a bucket.)"""
+        """Whether these two are near enough to each other, without a call. (Ozone: only within a bucket.)"""
         ...
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
@@ -246,7 +256,7 @@ class FlatStorage(Protocol):
 
 @runtime_checkable
 class ReplicatedStorage(Protocol):
-    """A store that keeps as many copies of a file as it is told."""
+    """A store that keeps a settable number of copies of a file."""
 
     async def set_replication(self, path: str, factor: int) -> None:
         """Set the replication factor of a file. Raises NotAFile, InvalidParameter (outside the store's bounds)."""
@@ -284,9 +294,7 @@ class FileSystem(Protocol):
     """One configured store. To be closed by its owner."""
 
     @property
-    def scheme(self) -> Scheme:
-        """Which one of the five it is."""
-        ...
+    def scheme(self) -> Scheme: ...
 
     @property
     def traits(self) -> StorageTraits:
@@ -294,7 +302,7 @@ class FileSystem(Protocol):
         ...
 
     def as_user(self, user: StorageUser) -> Storage:
-        """The store as `user` sees it; asks nobody."""
+        """The store as `user` sees it; without a call."""
         ...
 
     async def close(self) -> None:
@@ -307,5 +315,5 @@ class ClusterFileSystem(Protocol):
     """A FileSystem with a superuser: HDFS."""
 
     async def facts(self, user: StorageUser) -> ClusterFacts:
-        """What the cluster says, within 2 s. Raises StorageUnavailable, StorageError."""
+        """What the cluster reports, within 2 s. Raises StorageUnavailable, StorageError."""
         ...

@@ -37,48 +37,42 @@ where state = 'running' and lease_until < now() and not exists (
 """
 
 
+_BEGIN_OPERATION = f"""
+with spent as (delete from storage_operations where ended_at < now() - {_KEPT})
+insert into storage_operations (id, user_id, kind, path, state, lease_until)
+values ($1, $2, $3, $4, 'running', now() + $5::interval)
+"""
+
+_REPORT = """
+update storage_operations set done = $2, total = $3, lease_until = now() + $4::interval
+where id = $1 and state = 'running'
+"""
+
+_END_OPERATION = """
+update storage_operations set state = $2, result = $3, ended_at = now() where id = $1 and state = 'running'
+"""
+
+
 class OperationRecords:
-    """Long operations whose clients ask for the outcome later."""
+    """Long operations whose clients read the outcome later."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, lease: timedelta) -> None:
         """Record a running operation. Spent records go with the next one."""
-        await self._database.execute(
-            f"""with spent as (delete from storage_operations where ended_at < now() - {_KEPT})
-            insert into storage_operations (id, user_id, kind, path, state, lease_until)
-            values ($1, $2, $3, $4, 'running', now() + $5::interval)""",
-            operation_id,
-            user_id,
-            kind,
-            path,
-            lease,
-        )
+        await self._database.execute(_BEGIN_OPERATION, operation_id, user_id, kind, path, lease)
 
     async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
-        """Tell how far it is, and that its process lives."""
-        await self._database.execute(
-            """update storage_operations set done = $2, total = $3, lease_until = now() + $4::interval
-            where id = $1 and state = 'running'""",
-            operation_id,
-            done,
-            total,
-            lease,
-        )
+        await self._database.execute(_REPORT, operation_id, done, total, lease)
 
     async def end(self, operation_id: UUID, *, state: OperationState, result: Mapping[str, Any] | str) -> None:
         """Record the final body, once."""
-        await self._database.execute(
-            """update storage_operations set state = $2, result = $3, ended_at = now()
-            where id = $1 and state = 'running'""",
-            operation_id,
-            state.value,
-            result if isinstance(result, str) else dict(result),
-        )
+        body = result if isinstance(result, str) else dict(result)
+        await self._database.execute(_END_OPERATION, operation_id, state.value, body)
 
     async def read(self, operation_id: UUID, *, user_id: int) -> OperationStatus | None:
-        """None when there is none of this user."""
+        """None when this user has none of that id."""
         row = await self._database.row(
             "select state, done, total, result from storage_operations where id = $1 and user_id = $2",
             operation_id,
@@ -89,7 +83,7 @@ class OperationRecords:
         return OperationStatus(operation_id, OperationState(row["state"]), row["done"], row["total"], row["result"])
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
-        """End the operations whose process is gone and which nobody goes on with; how many."""
+        """End the operations of dead processes that no transfer will end; how many."""
         return await self._database.execute(_GIVE_UP, dict(result))
 
 
@@ -98,7 +92,7 @@ _ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState
 _COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
     target, overwrite, operation_id, state, owner, fence, started_at"""
 
-# What waits for its user to call again, or cannot be ended by anybody, is given up after some days.
+# What waits for its user to call again, or cannot be ended at all, is given up after some days.
 _BEGIN = f"""
 with spent as (
     delete from storage_transfers
@@ -191,22 +185,21 @@ class TransferRecords:
         row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
         if row:
             return True, _claimed(row)
-        there = await self._database.value(
+        exists = await self._database.value(
             "select exists (select from storage_transfers where digest = any($1::bytea[]) and ended_at is null)",
             list(digests),
         )
-        return bool(there), None
+        return bool(exists), None
 
     async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
         """Take over some transfers of processes that are gone. At most 20 at once."""
         return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
 
     async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
-        """Keep the lease."""
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
 
     async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
-        """Leave it to whoever comes after that time; None: to the user, who calls again."""
+        """Leave it to any process after that time; None: until the user calls again."""
         if again_after is None:
             return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
         return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
@@ -221,20 +214,22 @@ class TransferRecords:
         """Record entries of the source."""
         if not keys:
             return True
-        added = await self._database.execute(
-            _ADD_KEYS,
-            *_named(lease),
-            [key.number for key in keys],
-            [key.path for key in keys],
-            [key.kind.value for key in keys],
-            [key.size_bytes for key in keys],
-            [key.modified_at for key in keys],
-            [key.tag for key in keys],
-            [key.file_id for key in keys],
-            [key.permissions for key in keys],
-            [key.state.value for key in keys],
-        )
-        return added == len(keys)
+        rows = [
+            (
+                k.number,
+                k.path,
+                k.kind.value,
+                k.size_bytes,
+                k.modified_at,
+                k.tag,
+                k.file_id,
+                k.permissions,
+                k.state.value,
+            )
+            for k in keys
+        ]
+        columns = map(list, zip(*rows, strict=True))
+        return await self._database.execute(_ADD_KEYS, *_named(lease), *columns) == len(keys)
 
     async def keys(
         self,
@@ -263,7 +258,6 @@ class TransferRecords:
         return [_key(row) for row in rows]
 
     async def count(self, transfer_id: UUID, states: Sequence[KeyState]) -> int:
-        """How many entries are in one of these states."""
         return await self._database.value(
             "select count(*) from storage_transfer_keys where transfer_id = $1 and state = any($2::text[])",
             transfer_id,

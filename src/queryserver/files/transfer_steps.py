@@ -1,10 +1,11 @@
 """The steps of a move or copy of several objects (Contract storage 7.3, 7.4, 7.5).
 
-Each step is recorded before and after it is taken, so that another process can tell what is there.
+Each step is recorded before and after it is taken, so that another process knows what exists.
 """
 
+import hashlib
 from asyncio import TaskGroup
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -36,7 +37,6 @@ from queryserver.files.places import Place
 from queryserver.files.protocol import ModeStorage, Storage, UnseenUploads
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import UnfinishedWrite, UnfinishedWrites
-from queryserver.files.uploading import Digest, digest_of
 
 T = TypeVar("T")
 
@@ -60,13 +60,12 @@ async def walk(storage: Storage, entry: FileStatus) -> AsyncGenerator[tuple[str,
 
 
 def joined(directory: str, path: str) -> str:
-    """A path below a directory; either may be empty."""
     return f"{directory}/{path}" if directory and path else directory or path
 
 
 @dataclass(slots=True)
 class Attempts(Generic[T]):
-    """What became of many: items that are in neither list were never begun."""
+    """What became of many items: those in neither list were never begun."""
 
     done: list[T] = field(default_factory=list[T])
     failed: list[tuple[T, QueryServerError]] = field(default_factory=list[tuple[T, QueryServerError]])
@@ -104,9 +103,9 @@ _LISTED_AT_ONCE = 1000
 _COPIES_AT_ONCE = 8
 _STREAMS_AT_ONCE = 4
 _DELETIONS_AT_ONCE = 8
-_LINKS_TOLD = 1000
+_MAX_LINKS_SHOWN = 1000
 _OWNER_BITS = 0o700
-# An upload that brings nothing for so long is cut off; what is older belongs to nobody.
+# An upload that brings nothing for so long is cut off; what is older belongs to no living process.
 _ABANDONED_S = 60
 _CREATED = (KeyState.STARTED, KeyState.COPIED)
 
@@ -135,7 +134,6 @@ class TransferSteps:
         places: tuple[Place, Place],
         progress: Progress,
     ) -> None:
-        """`places` are source and target."""
         source, target = places
         self._records = records
         self._unfinished = unfinished
@@ -147,7 +145,7 @@ class TransferSteps:
         self._one_store = source.path.scheme is target.path.scheme
 
     async def copy(self, entry: FileStatus) -> None:
-        """Copy everything and check it. On failure what was made is taken away, and the error's details say so."""
+        """Copy everything and check it. On failure what was made is removed, and the error's details say so."""
         try:
             await self._list(entry)
             await self._in_windows(EntryKind.DIRECTORY, self._make_directory, at_once=1)
@@ -158,15 +156,22 @@ class TransferSteps:
         except OperationInProgress:
             raise
         except QueryServerError as error:
-            error.details = {**(error.details or {}), "rolled_back": await self._tried_to_take_back()}
+            try:
+                await self.take_back()
+                is_rolled_back = True
+            except QueryServerError:  # it is tried again later
+                is_rolled_back = False
+            error.details = {**(error.details or {}), "rolled_back": is_rolled_back}
             raise
 
     async def finish(self) -> Moved:
-        """Delete the source, unless it is a copy. Everything is in place at the target.
+        """Delete the source, unless it is a copy. The target is complete.
 
         Raises ChangedMeanwhile; StorageError with `state` and `remaining` when the same call may try again.
         """
-        moved = await self._moved()
+        links = await self._skipped(EntryKind.LINK, at_most=_MAX_LINKS_SHOWN)
+        files = await self._skipped(EntryKind.FILE)
+        moved = Moved(self._transfer.kind, self._from.path, self._to.path, links, files)
         if not self._transfer.keeps_source:
             await self._advance(TransferState.DELETING)
             await self._delete_source(leaves_links=bool(moved.skipped_links))
@@ -174,13 +179,12 @@ class TransferSteps:
         return moved
 
     async def take_back(self) -> None:
-        """Remove what this transfer made; nothing else."""
+        """Remove only what this transfer made."""
         if not self._transfer.overwrite:
-            await self._remove_files()
+            async for keys in self._windows(EntryKind.FILE, _CREATED):
+                await self._delete_each(keys, self._remove_file)
             await self._remove_directories()
         await self._advance(TransferState.ROLLED_BACK)
-
-    # -------------------------------------------------------------- copying
 
     async def _list(self, entry: FileStatus) -> None:
         """Record every entry of the source before the first write."""
@@ -209,13 +213,10 @@ class TransferSteps:
     async def _in_windows(
         self, kind: EntryKind, make: Callable[[TransferKey], Awaitable[None]], *, at_once: int
     ) -> None:
-        """Make the entries of a kind, some hundred between two records."""
-        after: int | None = None
-        while keys := await self._keys(kind, (KeyState.LISTED,), after=after):
-            after = keys[-1].number
+        async for keys in self._windows(kind, (KeyState.LISTED,)):
             await self._mark(keys, KeyState.STARTED)
             attempts = await attempt_each(keys, make, at_once=at_once)
-            # What failed may be there all the same, unless somebody else's entry is what it failed for.
+            # A failed entry may exist all the same, unless it failed because another one has its name.
             made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, PathExists)]
             await self._mark(made, KeyState.COPIED)
             if attempts.failed:
@@ -223,7 +224,7 @@ class TransferSteps:
                 await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
             for key, error in attempts.failed:
                 if key.kind is EntryKind.FILE and isinstance(error, StorageError):
-                    # The store may have kept what it was told to remove.
+                    # The store may have kept what it should have removed.
                     await self._note_unseen(key)
             attempts.raise_failure()
 
@@ -232,14 +233,12 @@ class TransferSteps:
         await self._to.storage.mkdir(self._target_of(key), permissions=permissions)
 
     async def _close_directories(self) -> None:
-        """Give directories the mode of the source where it would have kept us from filling them."""
-        after: int | None = None
-        while keys := await self._keys(EntryKind.DIRECTORY, (KeyState.COPIED,), after=after, backwards=True):
+        """Give directories the mode of the source where it forbids writing into them."""
+        async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 is_closed = self._keeps_modes(key) and key.permissions & _OWNER_BITS != _OWNER_BITS
                 if is_closed and isinstance(self._to.storage, ModeStorage):
                     await self._to.storage.set_permissions(self._target_of(key), key.permissions)
-            after = keys[-1].number
 
     def _keeps_modes(self, key: TransferKey) -> bool:
         return self._one_store and key.permissions != 0 and isinstance(self._to.storage, ModeStorage)
@@ -252,38 +251,35 @@ class TransferSteps:
         self._progress.advance()
 
     async def _copy_within(self, key: TransferKey) -> None:
-        copied = await self._to.storage.copy(
-            self._source_of(key), self._target_of(key), overwrite=self._transfer.overwrite
-        )
+        source, target = self._source_of(key), self._target_of(key)
+        copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
         if copied.size_bytes != key.size_bytes:
-            now = await self._from.storage.stat(self._source_of(key))
-            if not is_unchanged(key, now):
+            if not is_unchanged(key, await self._from.storage.stat(source)):
                 raise ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
             raise VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
 
     async def _stream(self, key: TransferKey) -> None:
-        """To the other store, and for a move back from there: only equal digests let the source be deleted."""
-        sent = Digest()
-        path = self._source_of(key)
+        """Copy to the other store; a move also reads the copy back, so that only an equal digest deletes the source."""
+        sent = _Digest()
+        path, target = self._source_of(key), self._target_of(key)
         source = self._from.storage.read(path, version=key.status(path))
         async with aclosing(source), aclosing(sent.through(source)) as body:
             stored = await self._to.storage.write(
-                self._target_of(key), body, overwrite=self._transfer.overwrite, size_bytes=key.size_bytes
+                target, body, overwrite=self._transfer.overwrite, size_bytes=key.size_bytes
             )
         if stored.size_bytes == sent.size_bytes == key.size_bytes and (
-            self._transfer.keeps_source or await digest_of(self._to.storage, self._target_of(key)) == sent.value
+            self._transfer.keeps_source or await _digest_of(self._to.storage, target) == sent.value
         ):
             return
         if self._transfer.overwrite:
-            # What it replaced is gone already; broken bytes under a good name are worse than none.
-            await _delete(self._to.storage, self._target_of(key))
+            # The replaced file is gone already; broken bytes under a good name are worse than none.
+            await _delete(self._to.storage, target)
         raise VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
-
-    # ------------------------------------------------------------- deleting
 
     async def _delete_source(self, *, leaves_links: bool) -> None:
         try:
-            await self._delete_files()
+            async for keys in self._windows(EntryKind.FILE, (KeyState.COPIED,)):
+                await self._delete_each(keys, self._delete_file)
             await self._delete_directories(leaves_links=leaves_links)
         except (ChangedMeanwhile, DirectoryNotEmpty) as error:
             await self._advance(TransferState.FAILED)
@@ -300,13 +296,10 @@ class TransferSteps:
                 details={"state": TransferState.DELETING.value, "remaining": remaining},
             ) from error
 
-    async def _delete_files(self) -> None:
-        after: int | None = None
-        while keys := await self._keys(EntryKind.FILE, (KeyState.COPIED,), after=after):
-            after = keys[-1].number
-            attempts = await attempt_each(keys, self._delete_file, at_once=_DELETIONS_AT_ONCE)
-            await self._mark(attempts.done, KeyState.DELETED)
-            attempts.raise_failure()
+    async def _delete_each(self, keys: Sequence[TransferKey], work: Callable[[TransferKey], Awaitable[None]]) -> None:
+        attempts = await attempt_each(keys, work, at_once=_DELETIONS_AT_ONCE)
+        await self._mark(attempts.done, KeyState.DELETED)
+        attempts.raise_failure()
 
     async def _delete_file(self, key: TransferKey) -> None:
         path = self._source_of(key)
@@ -320,7 +313,7 @@ class TransferSteps:
 
     async def _delete_directories(self, *, leaves_links: bool) -> None:
         """From the deepest up. One with links that were left out stays."""
-        while keys := await self._keys(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
+        async for keys in self._windows(EntryKind.DIRECTORY, (KeyState.COPIED,), backwards=True):
             for key in keys:
                 try:
                     await _delete_directory(self._from.storage, self._source_of(key))
@@ -329,64 +322,48 @@ class TransferSteps:
                         raise
                 await self._mark([key], KeyState.DELETED)
 
-    # ---------------------------------------------------------- taking back
-
-    async def _tried_to_take_back(self) -> bool:
-        """Whether nothing is left; if not, it is tried again later."""
-        try:
-            await self.take_back()
-        except QueryServerError:
-            return False
-        return True
-
-    async def _remove_files(self) -> None:
-        after: int | None = None
-        while keys := await self._keys(EntryKind.FILE, _CREATED, after=after):
-            after = keys[-1].number
-            attempts = await attempt_each(keys, self._remove_file, at_once=_DELETIONS_AT_ONCE)
-            await self._mark(attempts.done, KeyState.DELETED)
-            attempts.raise_failure()
-
     async def _remove_file(self, key: TransferKey) -> None:
-        """Of what was only begun it is not known whether it is there, or somebody else's."""
+        """Remove a file of the target. One that was only begun may not exist, or belong to another client."""
         target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
             await self._note_unseen(key)
             try:
-                there = await storage.stat(target)
+                found = await storage.stat(target)
             except PathNotFound:
                 return
-            if not there.is_file or there.size_bytes != key.size_bytes:
+            if not found.is_file or found.size_bytes != key.size_bytes:
+                return
                 return
         await _delete(storage, target)
 
     async def _note_unseen(self, key: TransferKey) -> None:
-        """The clean-up removes what a dead process sent: at once it could not be told from a living write of others."""
+        """Leave what a dead process sent to the clean-up: now it looks like a living write of another client."""
         if not isinstance(self._to.storage, UnseenUploads):
             return
         path = StoragePath(self._to.path.scheme, self._target_of(key))
         await self._unfinished.begin(UnfinishedWrite(uuid4(), path.parent, path.name, self._transfer.acting))
 
     async def _remove_directories(self) -> None:
-        while keys := await self._keys(EntryKind.DIRECTORY, _CREATED, backwards=True):
+        async for keys in self._windows(EntryKind.DIRECTORY, _CREATED, backwards=True):
             for key in keys:
                 target = self._target_of(key)
                 try:
                     await _delete_directory(self._to.storage, target)
                 except DirectoryNotEmpty:
-                    # What somebody else put in it stays; what a dead process wrote to is too young to be told apart.
+                    # Entries of another client stay; what a dead process wrote is too young to be told apart.
                     if not await _shows_entries(self._to.storage, target):
                         raise
                 await self._mark([key], KeyState.DELETED)
 
-    # -------------------------------------------------------------- records
-
-    async def _keys(
-        self, kind: EntryKind, states: Sequence[KeyState], *, after: int | None = None, backwards: bool = False
-    ) -> Sequence[TransferKey]:
-        return await self._records.keys(
+    async def _windows(
+        self, kind: EntryKind, states: Sequence[KeyState], *, backwards: bool = False
+    ) -> AsyncGenerator[Sequence[TransferKey]]:
+        after: int | None = None
+        while keys := await self._records.keys(
             self._lease.transfer_id, kind=kind, states=states, limit=_WINDOW, after=after, backwards=backwards
-        )
+        ):
+            after = keys[-1].number
+            yield keys
 
     async def _mark(self, keys: Sequence[TransferKey], state: KeyState) -> None:
         self._require(held=await self._records.mark(self._lease, [key.number for key in keys], state))
@@ -399,17 +376,10 @@ class TransferSteps:
         if not held:
             raise OperationInProgress("Another server has taken over this operation.")
 
-    async def _moved(self) -> Moved:
-        links = await self._skipped(EntryKind.LINK, at_most=_LINKS_TOLD)
-        files = await self._skipped(EntryKind.FILE)
-        return Moved(self._transfer.kind, self._from.path, self._to.path, links, files)
-
     async def _skipped(self, kind: EntryKind, *, at_most: int | None = None) -> Sequence[str]:
         paths: list[str] = []
-        after: int | None = None
-        while keys := await self._keys(kind, (KeyState.SKIPPED,), after=after):
+        async for keys in self._windows(kind, (KeyState.SKIPPED,)):
             paths += [str(self._source_path(key)) for key in keys]
-            after = keys[-1].number
             if at_most is not None and len(paths) >= at_most:
                 break
         return sorted(paths)[:at_most]
@@ -427,8 +397,7 @@ class TransferSteps:
 def is_unchanged(key: TransferKey, now: FileStatus) -> bool:
     """Whether nothing shows that an entry changed since it was listed.
 
-    Tags decide where a store gives them: its listings may know the time of change more exactly than its answers
-    about one entry.
+    Tags decide where a store gives them: its listings may report a more exact time of change than its `stat`.
     """
     if key.tag and now.tag:
         return (key.kind, key.size_bytes, key.tag) == (now.kind, now.size_bytes, now.tag)
@@ -440,7 +409,7 @@ async def _delete_directory(storage: Storage, path: str) -> None:
     try:
         await _delete(storage, path)
     except DirectoryNotEmpty:
-        if not await storage.sweep_leftovers(path, _ABANDONED_S):
+        if not await storage.sweep_orphans(path, _ABANDONED_S):
             raise
         await _delete(storage, path)
 
@@ -456,3 +425,29 @@ async def _delete(storage: Storage, path: str) -> None:
         await storage.delete(path, recursive=False)
     except PathNotFound:
         return
+
+
+class _Digest:
+    """SHA-256 and size of what passes through."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+
+    @property
+    def value(self) -> bytes:
+        return self._digest.digest()
+
+    async def through(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        async for piece in body:
+            self._digest.update(piece)
+            self.size_bytes += len(piece)
+            yield piece
+
+
+async def _digest_of(storage: Storage, path: str) -> bytes:
+    digest = _Digest()
+    async with aclosing(storage.read(path)) as content, aclosing(digest.through(content)) as pieces:
+        async for _ in pieces:
+            pass
+    return digest.value

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import structlog
 
@@ -36,36 +37,43 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TransferTimes:
-    """How long a process is believed to live without a word, and how often it gives one."""
+    """How long a lease lasts without renewal, and how often leases are renewed and orphans looked for."""
 
     lease: timedelta = timedelta(seconds=60)
     renew_every: timedelta = timedelta(seconds=15)
     sweep_every: timedelta = timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True)
-class TransferParts:
-    """What it works with; `owner` names this process, `body` tells the final body of a call."""
-
-    owner: str
-    records: TransferRecords
-    operations: OperationRecords
-    unfinished: UnfinishedWrites
-    stores: Stores
-    audit: StorageAudit
-    body: Callable[[Moved], Body]
-    times: TransferTimes = TransferTimes()
-
-
 class Transfers:
-    """Use `running()`: meanwhile what other processes left is finished or taken back."""
+    """Moves and copies. Use `running()`: inside it, transfers of dead processes are finished or taken back.
 
-    def __init__(self, parts: TransferParts) -> None:
-        self._parts = parts
+    `body` makes the final body of a call; `owner` names this process.
+    """
+
+    def __init__(
+        self,
+        records: TransferRecords,
+        operations: OperationRecords,
+        unfinished: UnfinishedWrites,
+        stores: Stores,
+        audit: StorageAudit,
+        body: Callable[[Moved], Body],
+        *,
+        owner: str | None = None,
+        times: TransferTimes | None = None,
+    ) -> None:
+        self._records = records
+        self._operations = operations
+        self._unfinished = unfinished
+        self._stores = stores
+        self._audit = audit
+        self._body = body
+        self._owner = owner or uuid4().hex
+        self._times = times or TransferTimes()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Look for what dead processes left while inside."""
+        """Take over what dead processes left while inside."""
         sweep = asyncio.create_task(self._sweeping(), name="storage-transfers-sweep")
         try:
             yield
@@ -77,63 +85,58 @@ class Transfers:
         self, transfer: Transfer, places: tuple[Place, Place], entry: FileStatus, progress: Progress
     ) -> Moved:
         """Move or copy `entry`. Raises OperationInProgress: the same call has not ended; else as the steps."""
-        claimed = await self._parts.records.begin(transfer, owner=self._parts.owner, lease=self._parts.times.lease)
+        claimed = await self._records.begin(transfer, owner=self._owner, lease=self._times.lease)
         if claimed is None:
             raise OperationInProgress("The same operation has not ended yet.")
-        steps = TransferSteps(self._parts.records, self._parts.unfinished, claimed, places, progress)
+        steps = TransferSteps(self._records, self._unfinished, claimed, places, progress)
 
-        async def everything() -> Moved:
+        async def copy_and_finish() -> Moved:
             await steps.copy(entry)
             return await steps.finish()
 
-        return await self._held(claimed.lease, everything())
+        return await self._held(claimed.lease, copy_and_finish())
 
     async def unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
     ) -> ClaimedTransfer | None:
-        """The same call, when its source is still to be deleted; this process has it now.
+        """The same call, claimed by this process, when its source is still to be deleted; else None.
 
-        What a dead process only began to copy is taken back first, so that the call begins anew.
-        Raises OperationInProgress when a living process works on it.
+        What a dead process only began to copy is taken back first, so that the call begins anew. Raises
+        OperationInProgress when a living process works on it, or when the dead one wrote too recently for its writes
+        to be told from those of a living one.
         """
         digests = [transfer_digest(user_id, kind, source, target) for target in targets]
-        there, claimed = await self._parts.records.claim_same(
-            digests, owner=self._parts.owner, lease=self._parts.times.lease
-        )
+        exists, claimed = await self._records.claim_same(digests, owner=self._owner, lease=self._times.lease)
         if claimed is None:
-            if there:
+            if exists:
                 raise OperationInProgress("The same operation runs already.")
             return None
         if claimed.state is TransferState.COPYING:
-            await self._take_back_first(claimed)
+            try:
+                await self._held(claimed.lease, self._steps(claimed, Progress()).take_back())
+            except DirectoryNotEmpty:
+                raise OperationInProgress("What a server that is gone left is still being removed.") from None
             return None
         return claimed
 
     async def resume(self, claimed: ClaimedTransfer, progress: Progress) -> Moved:
-        """Finish a transfer whose target is complete."""
         return await self._held(claimed.lease, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:
         """Finish or take back what other processes left; how many."""
-        orphans = await self._parts.records.claim_orphans(owner=self._parts.owner, lease=self._parts.times.lease)
+        orphans = await self._records.claim_orphans(owner=self._owner, lease=self._times.lease)
         for claimed in orphans:
             await self._settle(claimed)
         return len(orphans)
 
     def _steps(self, claimed: ClaimedTransfer, progress: Progress) -> TransferSteps:
-        transfer, stores = claimed.transfer, self._parts.stores
-        places = stores.place_of(transfer.source, transfer.acting), stores.place_of(transfer.target, transfer.acting)
-        return TransferSteps(self._parts.records, self._parts.unfinished, claimed, places, progress)
-
-    async def _take_back_first(self, claimed: ClaimedTransfer) -> None:
-        """Raises OperationInProgress: what the dead process wrote last is too young to be told from living writes."""
-        try:
-            await self._held(claimed.lease, self._steps(claimed, Progress()).take_back())
-        except DirectoryNotEmpty:
-            raise OperationInProgress("What a server that is gone left is still being removed.") from None
+        transfer = claimed.transfer
+        source = self._stores.place_of(transfer.source, transfer.acting)
+        target = self._stores.place_of(transfer.target, transfer.acting)
+        return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
     async def _settle(self, claimed: ClaimedTransfer) -> None:
-        """Finish or take back one transfer, and tell its operation. What fails is tried again after the lease."""
+        """Finish or take back one transfer, and end its operation. A failure is tried again after the lease."""
         log.info("transfer taken over", transfer=str(claimed.lease.transfer_id), state=claimed.state.value)
         try:
             if claimed.state is TransferState.COPYING:
@@ -142,30 +145,26 @@ class Transfers:
                     StorageError("The server that copied is gone; nothing was changed.", details={"rolled_back": True})
                 )
             else:
-                outcome = self._parts.body(await self.resume(claimed, Progress()))
+                outcome = self._body(await self.resume(claimed, Progress()))
         except QueryServerError as error:
             log.warning("transfer not settled", transfer=str(claimed.lease.transfer_id), code=error.code)
             outcome = failure_body(error)
-            if await self._released(claimed.lease, again_after=self._parts.times.lease):
+            if await self._released(claimed.lease, again_after=self._times.lease):
                 return
-        await self._tell(claimed.transfer, outcome)
-
-    async def _tell(self, transfer: Transfer, outcome: Body) -> None:
-        """Write down how a transfer ended that this process took over."""
-        failed = isinstance(outcome, Mapping) and outcome["status"] != 0
-        self._parts.audit.settled(transfer, str(outcome["code"]) if failed and isinstance(outcome, Mapping) else "ok")
-        if transfer.operation_id is not None:
-            state = OperationState.FAILED if failed else OperationState.DONE
-            await self._parts.operations.end(transfer.operation_id, state=state, result=outcome)
+        code = str(outcome["code"]) if isinstance(outcome, Mapping) and outcome["status"] != 0 else "ok"
+        self._audit.settled(claimed.transfer, code)
+        if claimed.transfer.operation_id is not None:
+            state = OperationState.DONE if code == "ok" else OperationState.FAILED
+            await self._operations.end(claimed.transfer.operation_id, state=state, result=outcome)
 
     async def _held(self, lease: TransferLease, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of the work, whose lease is kept meanwhile. Interrupted work is left to others at once."""
+        """The outcome of the work, whose lease is kept meanwhile. Interrupted work is released at once."""
         task = asyncio.create_task(work, name=f"transfer-{lease.transfer_id}")
         try:
             await self._keep(lease, task)
             return task.result()
         except QueryServerError:
-            # A failed deletion waits for its user; anything else that failed has ended, or others end it soon.
+            # A failed deletion waits for its user to call again; any other failed work has ended or is ended soon.
             raise
         except BaseException:  # a cancel too: the lease must not stay held
             await _ended(task)
@@ -176,38 +175,31 @@ class Transfers:
 
     async def _keep(self, lease: TransferLease, task: "asyncio.Task[Any]") -> None:
         """Returns when the task has ended. Raises OperationInProgress, DatabaseUnavailable: the lease is lost."""
-        lasting_s, every_s = self._parts.times.lease.total_seconds(), self._parts.times.renew_every.total_seconds()
+        lasting_s, every_s = self._times.lease.total_seconds(), self._times.renew_every.total_seconds()
         last_renewed = time.monotonic()
         while not (await asyncio.wait({task}, timeout=every_s))[0]:
-            renewed = await self._renewed(lease)
-            if renewed:
+            try:
+                if not await self._records.renew(lease, lasting=self._times.lease):
+                    raise OperationInProgress("Another server has taken over this operation.")
                 last_renewed = time.monotonic()
-            elif renewed is False:
-                raise OperationInProgress("Another server has taken over this operation.")
-            elif time.monotonic() > last_renewed + lasting_s - every_s:
-                raise DatabaseUnavailable
-
-    async def _renewed(self, lease: TransferLease) -> bool | None:
-        """None: the database does not answer."""
-        try:
-            return await self._parts.records.renew(lease, lasting=self._parts.times.lease)
-        except DatabaseUnavailable:
-            return None
+            except DatabaseUnavailable:
+                if time.monotonic() > last_renewed + lasting_s - every_s:
+                    raise
 
     async def _released(self, lease: TransferLease, *, again_after: timedelta) -> bool:
         try:
-            return await self._parts.records.release(lease, again_after=again_after)
+            return await self._records.release(lease, again_after=again_after)
         except DatabaseUnavailable:
             return False
 
     async def _sweeping(self) -> None:
         while True:
-            await asyncio.sleep(self._parts.times.sweep_every.total_seconds())
+            await asyncio.sleep(self._times.sweep_every.total_seconds())
             try:
                 await self.take_over()
             except QueryServerError as error:
                 log.warning("sweep failed", code=error.code)
-            except Exception:  # the outer wall of a task: without it nothing would be taken over any more
+            except Exception:  # the outer wall of a task: without it no transfer would be taken over any more
                 log.exception("sweep failed")
 
 

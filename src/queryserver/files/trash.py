@@ -1,4 +1,8 @@
-"""The trash of users (Contract storage 8): moved there, seen, brought back, emptied, all by the client of the store."""
+"""The trash of users: delete to it, restore from it, empty it (Contract storage 8).
+
+Where the trash of a store lies: `trash_root` in `stores/webhdfs/storage.py` (HDFS), `stores/ozone.py` and
+`stores/local/storage.py`. Below it every store has `Current/<original path>`, made here.
+"""
 
 import re
 import time
@@ -20,7 +24,6 @@ from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
 
-_CURRENT = "Current"
 _CHECKPOINT = re.compile(r"Current|[0-9]+")
 _PRIVATE = 0o700
 _TRIES = 5
@@ -28,7 +31,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """The trash for one path."""
+    """The trash for one path. `root` is such as `/user/<name>/.Trash` on HDFS."""
 
     root: StoragePath
     storage: Storage
@@ -36,11 +39,10 @@ class Bin:
 
     @property
     def current(self) -> StoragePath:
-        """Where deleted entries go."""
-        return self.root.child(_CURRENT)
+        return self.root.child("Current")
 
 
-async def bin_of(place: Place) -> Bin:
+async def _bin_of(place: Place) -> Bin:
     """The trash of a place. Raises trash_not_supported."""
     storage = place.storage
     if not isinstance(storage, TrashStorage):
@@ -51,9 +53,9 @@ async def bin_of(place: Place) -> Bin:
     return Bin(root, place.storage, storage)
 
 
-async def move_to_trash(place: Place) -> StoragePath:
-    """Where the entry lies in the trash now. Raises PathNotFound, already_in_trash, contains_trash."""
-    found = await bin_of(place)
+async def _move_to_trash(place: Place) -> StoragePath:
+    """The new path of the entry in the trash. Raises PathNotFound, already_in_trash, contains_trash."""
+    found = await _bin_of(place)
     path = place.path
     if path.is_inside(found.root):
         raise already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
@@ -77,24 +79,23 @@ async def move_to_trash(place: Place) -> StoragePath:
 async def _directory(found: Bin, wanted: StoragePath) -> StoragePath:
     """The directory in the trash, made where it is missing; a file of that name gets a directory beside it."""
     try:
-        await found.storage.mkdir(wanted.path, permissions=_PRIVATE)
+        return await _made(found, wanted)
     except (PathExists, NotADirectory):
         if await _is_directory(found.storage, wanted):
             return wanted
-        return await _beside_files(found, wanted)
-    return wanted
-
-
-async def _beside_files(found: Bin, wanted: StoragePath) -> StoragePath:
     directory = found.current
     for name in wanted.path.removeprefix(directory.path).strip("/").split("/"):
         inner = directory.child(name)
         with suppress(PathExists):
-            await found.storage.mkdir(inner.path, permissions=_PRIVATE)
+            await _made(found, inner)
         if not await _is_directory(found.storage, inner):
-            inner = directory.child(_another_name(name))
-            await found.storage.mkdir(inner.path, permissions=_PRIVATE)
+            inner = await _made(found, directory.child(_another_name(name)))
         directory = inner
+    return directory
+
+
+async def _made(found: Bin, directory: StoragePath) -> StoragePath:
+    await found.storage.mkdir(directory.path, permissions=_PRIVATE)
     return directory
 
 
@@ -113,7 +114,7 @@ class Trash:
 
     async def where(self, caller: Caller, path: StoragePath) -> StoragePath | None:
         """The caller's home in the trash, else the trash, else None. Raises trash_not_supported."""
-        found = await bin_of(self._stores.place(caller, path))
+        found = await _bin_of(self._stores.place(caller, path))
         home = self._stores.home(caller, path.scheme)
         for candidate in (found.current.child(home.path), found.root):
             if await _is_directory(found.storage, candidate):
@@ -123,7 +124,7 @@ class Trash:
     async def restore(self, caller: Caller, path: StoragePath) -> StoragePath:
         """Bring an entry back to where it was. Raises trash_not_supported, not_in_trash, PathNotFound, PathExists."""
         place = self._stores.place(caller, path)
-        found = await bin_of(place)
+        found = await _bin_of(place)
         original = _original(found.root, path)
         with self._audit.event(caller, "storage.trash.restore", path):
             await place.storage.stat(path.path)
@@ -134,22 +135,17 @@ class Trash:
 
     async def purge(self, caller: Caller, path: StoragePath) -> tuple[StoragePath, int]:
         """Delete every entry of the caller's trash for good; the trash, and how many. Raises trash_not_supported."""
-        found = await bin_of(self._stores.place(caller, path))
+        found = await _bin_of(self._stores.place(caller, path))
         with self._audit.event(caller, "storage.trash.purge", found.root):
-            purged = 0
-            for entry in await _entries(found):
+            purged, checkpoints = 0, list[str]()
+            with suppress(PathNotFound):  # there is no trash yet
+                batches = found.storage.list_directory(found.root.path)
+                checkpoints = [entry.path async for batch in batches for entry in batch.entries]
+            for checkpoint in checkpoints:
                 with suppress(PathNotFound):
-                    await found.storage.delete(entry, recursive=True)
+                    await found.storage.delete(checkpoint, recursive=True)
                     purged += 1
         return found.root, purged
-
-
-async def _entries(found: Bin) -> list[str]:
-    """The checkpoints, all read before the first is deleted; none without a trash."""
-    try:
-        return [entry.path async for batch in found.storage.list_directory(found.root.path) for entry in batch.entries]
-    except PathNotFound:
-        return []
 
 
 def _original(root: StoragePath, path: StoragePath) -> StoragePath:
@@ -169,21 +165,21 @@ async def _is_directory(storage: Storage, path: StoragePath) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What became of an entry; `trash_path` is None when it is gone for good."""
+    """A deleted entry; `trash_path` is None when it is gone for good."""
 
     path: StoragePath
     trash_path: StoragePath | None
 
 
 class Deletions:
-    """rmtree and its other names."""
+    """Deletes entries: rmtree and its other names."""
 
     def __init__(self, stores: Stores, audit: StorageAudit) -> None:
         self._stores = stores
         self._audit = audit
 
     def check(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Place:
-        """What can be refused without asking the store. Raises root_not_allowed, trash_not_supported, access errors."""
+        """Refuse what needs no call to the store. Raises root_not_allowed, trash_not_supported, access errors."""
         place = self._stores.place(caller, path)
         traits = place.file_system.traits
         # A service of Ozone is the root of a store of its own.
@@ -195,7 +191,7 @@ class Deletions:
         return place
 
     async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:
-        """Delete an entry with its content, for good or to the trash; None: as is usual on its store.
+        """Delete an entry with its content, for good or to the trash; None: the default of its store.
 
         Raises as `check`; PathNotFound, already_in_trash, contains_trash; DirectoryNotEmpty for buckets with content.
         """
@@ -204,7 +200,7 @@ class Deletions:
         to_trash = traits.deletes_to_trash if skip_trash is None else not skip_trash
         with self._audit.event(caller, "storage.trash" if to_trash else "storage.delete", path):
             if to_trash:
-                return Deleted(path, await move_to_trash(place))
+                return Deleted(path, await _move_to_trash(place))
             is_container = len(path.names) <= traits.container_levels
             await place.storage.delete(path.path, recursive=not is_container)
             return Deleted(path, None)

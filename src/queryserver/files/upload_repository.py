@@ -1,8 +1,8 @@
-"""Uploads that are under way."""
+"""Records of uploads under way, the claims on them, and the sweep of what crashes left."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,12 +22,12 @@ from queryserver.platform.database import Connection, Database
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedWrite:
-    """A directory in which somebody writes: after a crash temporary files may be left in it."""
+    """A directory that is being written to: after a crash temporary files may be left in it."""
 
     id: UUID
     directory: StoragePath
     name: str
-    """Of the entry that is written; empty: not known, as in records of former versions."""
+    """Of the entry that is written; empty: unknown, as in records of former versions."""
     user: StorageUser
 
 
@@ -50,17 +50,16 @@ class ArrivedPart:
 
 @dataclass(frozen=True, slots=True)
 class PartUpload:
-    """An upload in parts."""
+    """An upload in parts. `user` is the one that the store is used as."""
 
     id: UUID
     client_uuid: UUID
     user: StorageUser
-    """As whom the store is used."""
     terms: UploadTerms
     staging: str | None
-    """Where its parts lie, in the store's own words; None while that is not prepared."""
+    """Where its parts lie, as the store names it; None until that is prepared."""
     result: FileStatus | None
-    """The entry that the parts became; None before."""
+    """The entry that the parts became; None while it is unfinished."""
     expires_at: datetime
     arrived: Mapping[int, ArrivedPart] = field(default_factory=dict[int, ArrivedPart])
     """By index."""
@@ -82,6 +81,10 @@ _ENTRY = TypeAdapter(FileStatus)
 
 _COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, part_bytes, parts, overwrite, staging,
     result, expires_at"""
+
+_BEGIN_WRITE = """
+insert into unfinished_writes (id, scheme, directory, name, username, is_admin) values ($1, $2, $3, $4, $5, $6)
+"""
 
 _ABANDONED = """
 select id, scheme, directory, name, username, is_admin from unfinished_writes as written
@@ -106,6 +109,23 @@ _MOVE_ASIDE = """
 update part_uploads set user_id = null where user_id = $1 and client_uuid = $2 and expires_at <= now()
 """
 
+_CLAIM = """
+update part_uploads set claimed_by = $2, claimed_until = now() + $3::interval
+where id = $1 and (claimed_by is null or claimed_by = $2 or claimed_until < now())
+"""
+
+_PREPARED = """
+update part_uploads set staging = $3, claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2
+"""
+
+_FINISHED = """
+update part_uploads set result = $3, state = 'done', claimed_by = null, claimed_until = null
+where id = $1 and claimed_by = $2
+"""
+
+_RELEASE_PART = """
+delete from part_upload_parts where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
+"""
 _CLAIM_PART = """
 insert into part_upload_parts as part (upload_id, index, claimed_by, claimed_until)
 select id, $2, $3, now() + $4::interval from part_uploads where id = $1 and state = 'open'
@@ -126,35 +146,30 @@ where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
 
 
 class UnfinishedWrites:
-    """Each method is one statement. All raise DatabaseUnavailable."""
+    """Directories that are being written to. Each method is one statement; all raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, write: UnfinishedWrite) -> None:
-        """Store it."""
+        directory, user = write.directory, write.user
         await self._database.execute(
-            """insert into unfinished_writes (id, scheme, directory, name, username, is_admin)
-            values ($1, $2, $3, $4, $5, $6)""",
-            write.id,
-            write.directory.scheme,
-            write.directory.path,
-            write.name,
-            write.user.name,
-            write.user.is_admin,
+            _BEGIN_WRITE, write.id, directory.scheme, directory.path, write.name, user.name, user.is_admin
         )
 
     async def touch(self, write_id: UUID) -> bool:
-        """Note that it still goes on; False: it is gone."""
-        return (
-            await self._database.execute("update unfinished_writes set touched_at = now() where id = $1", write_id) == 1
+        """Record that the write still goes on; False: the record is gone."""
+        touched = await self._database.execute(
+            "update unfinished_writes set touched_at = now() where id = $1", write_id
         )
+        return touched == 1
 
     async def end(self, write_id: UUID) -> None:
-        """Forget it, for nothing is left in its directory. Nothing happens when it is gone."""
+        """Remove the record: nothing is left in the directory. Nothing happens when it is gone."""
         await self._database.execute("delete from unfinished_writes where id = $1", write_id)
 
     async def abandoned(self, *, older_than: timedelta) -> Sequence[UnfinishedWrite]:
+        """Writes that were not touched for so long, except where an upload in parts is open in the directory."""
         """What gave no sign of life for so long, but not where an upload in parts is still open in the directory."""
         return [
             UnfinishedWrite(
@@ -170,7 +185,7 @@ class UnfinishedWrites:
 class PartUploads:
     """Uploads in parts of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable.
 
-    Who works on an upload or a part as a whole claims it: nobody else can for as long as the claim is renewed.
+    Work on a whole upload or part begins with a claim, which excludes all others for as long as it is renewed.
     """
 
     def __init__(self, database: Database) -> None:
@@ -182,11 +197,11 @@ class PartUploads:
         None when the user has `max_open` unfinished ones already.
         """
         async with self._database.transaction() as connection:
-            # Counting and inserting are one step only for those who do it one after the other.
+            # Counting and inserting are one step only under a lock.
             await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
             known = await _read(connection, new.user_id, new.client_uuid)
             if known is None:
-                # One that expired stands in the way until the clean-up has removed its parts from the store.
+                # An expired one keeps its key until the clean-up has removed its parts from the store.
                 await connection.execute(_MOVE_ASIDE, new.user_id, new.client_uuid)
                 await connection.execute(_OPEN, *_values(new), keep, max_open)
                 known = await _read(connection, new.user_id, new.client_uuid)
@@ -199,17 +214,9 @@ class PartUploads:
 
     async def claim(self, upload_id: UUID, claimant: UUID, *, lease: timedelta) -> bool:
         """Claim an upload, or renew the claim; False: another has it, or the upload is gone."""
-        changed = await self._database.execute(
-            """update part_uploads set claimed_by = $2, claimed_until = now() + $3::interval
-            where id = $1 and (claimed_by is null or claimed_by = $2 or claimed_until < now())""",
-            upload_id,
-            claimant,
-            lease,
-        )
-        return changed == 1
+        return await self._database.execute(_CLAIM, upload_id, claimant, lease) == 1
 
     async def release(self, upload_id: UUID, claimant: UUID) -> None:
-        """Give a claim up."""
         await self._database.execute(
             "update part_uploads set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2",
             upload_id,
@@ -217,26 +224,13 @@ class PartUploads:
         )
 
     async def prepared(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
-        """Keep where the parts lie, and give the claim up; False: the claim was lost."""
-        changed = await self._database.execute(
-            """update part_uploads set staging = $3, claimed_by = null, claimed_until = null
-            where id = $1 and claimed_by = $2""",
-            upload_id,
-            claimant,
-            staging,
-        )
-        return changed == 1
+        """Keep where the parts lie, and release the claim; False: the claim was lost."""
+        return await self._database.execute(_PREPARED, upload_id, claimant, staging) == 1
 
     async def finished(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
-        """Keep what the parts became, and give the claim up; False: the claim was lost."""
-        changed = await self._database.execute(
-            """update part_uploads set result = $3, state = 'done', claimed_by = null, claimed_until = null
-            where id = $1 and claimed_by = $2""",
-            upload_id,
-            claimant,
-            _ENTRY.dump_python(result, mode="json"),
-        )
-        return changed == 1
+        """Keep what the parts became, and release the claim; False: the claim was lost."""
+        entry = _ENTRY.dump_python(result, mode="json")
+        return await self._database.execute(_FINISHED, upload_id, claimant, entry) == 1
 
     async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
         """Claim a part that has not arrived, or renew the claim.
@@ -246,17 +240,10 @@ class PartUploads:
         return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
 
     async def release_part(self, upload_id: UUID, index: int, claimant: UUID) -> None:
-        """Give up a claim on a part that did not arrive."""
-        await self._database.execute(
-            """delete from part_upload_parts
-            where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null""",
-            upload_id,
-            index,
-            claimant,
-        )
+        await self._database.execute(_RELEASE_PART, upload_id, index, claimant)
 
     async def arrived(self, upload_id: UUID, claimant: UUID, part: ArrivedPart, *, keep: timedelta) -> bool:
-        """Keep that a part lies in the store; the upload expires `keep` from now. False: the claim was lost."""
+        """Record that a part lies in the store; the upload expires `keep` from now. False: the claim was lost."""
         stored = part.stored
         changed = await self._database.execute(
             _ARRIVED, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
@@ -268,7 +255,7 @@ class PartUploads:
         await self._database.execute("delete from part_uploads where id = $1", upload_id)
 
     async def expired(self, *, limit: int) -> Sequence[PartUpload]:
-        """Uploads past their time and those whose user is gone, without their parts, oldest first."""
+        """Uploads past their time and those of deleted users, without their parts, oldest first."""
         rows = await self._database.fetch(
             f"""select {_COLUMNS} from part_uploads where expires_at < now() or user_id is null
             order by expires_at limit $1""",
@@ -290,7 +277,13 @@ async def _read(connection: Connection, user_id: int, client_uuid: UUID) -> Part
         where upload_id = $1 and sha256 is not null order by index""",
         row["id"],
     )
-    return _upload(row, {part["index"]: _part(part) for part in parts})
+    arrived = {
+        part["index"]: ArrivedPart(
+            StoredPart(part["index"], part["size_bytes"], part["receipt"]), bytes(part["sha256"])
+        )
+        for part in parts
+    }
+    return _upload(row, arrived)
 
 
 def _upload(row: asyncpg.Record, arrived: Mapping[int, ArrivedPart]) -> PartUpload:
@@ -306,10 +299,6 @@ def _upload(row: asyncpg.Record, arrived: Mapping[int, ArrivedPart]) -> PartUplo
         expires_at=row["expires_at"],
         arrived=arrived,
     )
-
-
-def _part(row: asyncpg.Record) -> ArrivedPart:
-    return ArrivedPart(StoredPart(row["index"], row["size_bytes"], row["receipt"]), bytes(row["sha256"]))
 
 
 def _values(new: NewUpload) -> tuple[object, ...]:
@@ -332,9 +321,8 @@ def _values(new: NewUpload) -> tuple[object, ...]:
 log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
-"""After that time without a sign of life somebody else may take the work over."""
+"""After that time without a renewal another process may take the work over."""
 
-_RENEW_EVERY_S = LEASE.total_seconds() / 4
 _LONGEST_PAUSE_S = 1.0
 
 
@@ -352,9 +340,21 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 
 
 @asynccontextmanager
-async def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float = _RENEW_EVERY_S) -> AsyncGenerator[None]:
-    """Inside, a claim is renewed in the background. Who has lost it learns so from the records at the end."""
-    keeper = asyncio.create_task(_renew(renew, every_s), name="claim")
+async def renewed(
+    renew: Callable[[], Awaitable[bool]], *, every_s: float = LEASE.total_seconds() / 4
+) -> AsyncGenerator[None]:
+    """Inside, a claim is renewed in the background. A lost claim shows only in the records at the end."""
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                if not await renew():
+                    return
+            except DatabaseUnavailable:
+                log.warning("claim not renewed")
+
+    keeper = asyncio.create_task(keep(), name="claim")
     try:
         yield
     finally:
@@ -362,24 +362,14 @@ async def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float = _REN
         await asyncio.gather(keeper, return_exceptions=True)
 
 
-async def _renew(renew: Callable[[], Awaitable[bool]], every_s: float) -> None:
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            if not await renew():
-                return
-        except DatabaseUnavailable:
-            log.warning("claim not renewed")
-
-
 _BATCH = 500
-_LEASE = timedelta(minutes=10)
+_SWEEP_LEASE = timedelta(minutes=10)
 _SLACK = timedelta(minutes=15)
-"""By how much a file may be younger than the last sign of life of its write."""
+"""By how much a file may be younger than the last renewal of its record."""
 
 
-class Leftovers:
-    """Notes what is being written, and removes what was never finished after `age`."""
+class OrphanSweep:
+    """Records what is being written, and removes what was not finished within `age`."""
 
     def __init__(
         self,
@@ -397,36 +387,35 @@ class Leftovers:
         self._touch_every_s = touch_every.total_seconds()
 
     @asynccontextmanager
-    async def noted(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
-        """Inside, an entry is written, and temporary files may come to be beside it. Raises DatabaseUnavailable."""
+    async def recorded(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
+        """Inside, an entry is written and may leave temporary files beside it. Raises DatabaseUnavailable."""
         write_id = uuid4()
         await self.begin(write_id, caller, path)
         try:
             async with self.alive(write_id):
                 yield
         except (StorageError, DirectoryNotEmpty):
-            # The store failed, or something came between: it may have kept what it was told to remove.
+            # The store may have kept what it should have removed.
             raise
         except QueryServerError:
             await self.end(write_id)
             raise
         await self.end(write_id)
 
-    @asynccontextmanager
-    async def alive(self, write_id: UUID) -> AsyncGenerator[None]:
-        """Inside, a write goes on: what a crash leaves of it is as old as its record, however long it took."""
-        async with renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s):
-            yield
+    def alive(self, write_id: UUID) -> AbstractAsyncContextManager[None]:
+        """Inside, the record is renewed, so that a crash leaves files no older than their record."""
+        return renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s)
 
     async def begin(self, write_id: UUID, caller: Caller, path: StoragePath) -> None:
-        """Note that an entry is written. Raises DatabaseUnavailable."""
+        """Record that an entry is written. Raises DatabaseUnavailable."""
         await self._writes.begin(UnfinishedWrite(write_id, path.parent, path.name, caller.acting))
 
     async def end(self, write_id: UUID) -> None:
-        """Forget it. A record too many costs no more than a look into its directory."""
+        """Remove the record. One too many costs one listing of its directory."""
         try:
             await self._writes.end(write_id)
         except DatabaseUnavailable:
+            log.warning("record of a finished write stays")
             log.warning("record of a finished write stays")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
@@ -440,9 +429,9 @@ class Leftovers:
         return {"expired uploads": sum(removed), "interrupted uploads": sum(swept)}
 
     async def _remove(self, upload: PartUpload) -> bool:
-        """Whether the upload is gone. A store that cannot do it now is asked again the next time."""
+        """Whether the upload is gone. A store that fails now is tried again at the next sweep."""
         claimant = uuid4()
-        if not await self._uploads.claim(upload.id, claimant, lease=_LEASE):
+        if not await self._uploads.claim(upload.id, claimant, lease=_SWEEP_LEASE):
             return False
         try:
             if upload.staging is not None and upload.result is None:
@@ -458,10 +447,10 @@ class Leftovers:
         return True
 
     async def _swept(self, write: UnfinishedWrite) -> bool:
-        """Whether the directory was looked into. A store that cannot do it now is asked again the next time."""
+        """Whether the directory was swept. A store that fails now is tried again at the next sweep."""
         try:
             storage, age_s = self._stores.as_user(write.directory.scheme, write.user), self._age.total_seconds()
-            removed = await storage.sweep_leftovers(write.directory.path, age_s)
+            removed = await storage.sweep_orphans(write.directory.path, age_s)
             if write.name and isinstance(storage, UnseenUploads):
                 removed += await storage.discard_unseen(write.directory.child(write.name).path, age_s)
             log.info("directory swept", scheme=write.directory.scheme, removed=removed)
@@ -471,7 +460,7 @@ class Leftovers:
             log.warning("directory not swept", scheme=write.directory.scheme, code=error.code)
             return False
         except QueryServerError as error:
-            # The directory is gone, or its user may not look into it any more.
+            # The directory is gone, or its user may not read it any more.
             log.info("directory cannot be swept", scheme=write.directory.scheme, code=error.code)
         await self._writes.end(write.id)
         return True

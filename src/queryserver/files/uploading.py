@@ -1,8 +1,8 @@
-"""Files that arrive in one request (Contract storage 9.1)."""
+"""Uploads of whole files in one request (Contract storage 9.1)."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -10,31 +10,29 @@ from pathlib import Path
 
 from queryserver.errors.files import (
     PathExists,
-    PathNotFound,
     StorageUnavailable,
     VerificationFailed,
     file_too_large,
     root_not_allowed,
     upload_disabled,
 )
-from queryserver.files.changing import refuse_no_directory
 from queryserver.files.model import ExtensionRules, FileStatus, Scheme, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores, may_use
-from queryserver.files.protocol import CheckedWrites, QuotaStorage, Storage
-from queryserver.files.upload_repository import Leftovers
+from queryserver.files.protocol import CheckedWrites, QuotaStorage
+from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
 OBJECT_STORES = frozenset({Scheme.S3A})
-"""A directory of these stores is there as soon as a file in it is."""
+"""In these stores a directory comes into being with its first file."""
 
 # What boundaries, headers and fields add to the bytes of the file.
 _FRAME_BYTES = 8 * 1024
-_DISK_ANSWERS_WITHIN_S = 10.0
+_DISK_WITHIN_S = 10.0
 
 
 class UploadRules:
-    """The checks. `max_bytes` None: files of any size."""
+    """The checks before an upload. `max_bytes` None: files of any size."""
 
     def __init__(
         self, stores: Stores, extensions: ExtensionRules, *, is_enabled: bool = True, max_bytes: int | None = None
@@ -57,43 +55,35 @@ class UploadRules:
     async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Place:
         """Where the file goes.
 
-        Raises storage_access_denied; PathNotFound, NotADirectory and SymlinkNotFollowed (the directory);
-        root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted, PathExists.
+        Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed
+        (the directory); root_not_allowed (above buckets), InvalidName, extension_not_permitted, extension_restricted,
+        PathExists.
         """
         parent = self._stores.place(caller, directory)
         await _require_directory(parent)
         name = new_name(file_name)
         self._extensions.check(name)
-        place = Place(directory.child(name), parent.file_system, parent.storage)
-        there = await _found(place)
-        if there is not None and not (overwrite and there.is_file):
+        place = parent.at(directory.child(name))
+        existing = await place.found()
+        if existing is not None and not (overwrite and existing.is_file):
             raise PathExists(f"{place.path} exists.")
         return place
 
 
 async def _require_directory(place: Place) -> None:
-    """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed, root_not_allowed."""
     levels = place.file_system.traits.container_levels
     if len(place.path.names) < levels:
         raise root_not_allowed("Files lie in buckets, containers and volumes, not beside them.")
-    found = await _found(place)
+    found = await place.found()
     if found is None and place.path.scheme in OBJECT_STORES and len(place.path.names) > levels:
-        bucket = StoragePath(place.path.scheme, "/".join(place.path.names[:levels]))
-        found = await _found(Place(bucket, place.file_system, place.storage))
+        found = await place.at(StoragePath(place.path.scheme, "/".join(place.path.names[:levels]))).found()
     if found is None:
-        raise PathNotFound(f"{place.path} does not exist.", details={"path": str(place.path)})
-    refuse_no_directory(place.path, found)
-
-
-async def _found(place: Place) -> FileStatus | None:
-    try:
-        return await place.storage.stat(place.path.path)
-    except PathNotFound:
-        return None
+        raise place.missing()
+    place.refuse_no_directory(found)
 
 
 class UploadSpace:
-    """How many bytes a caller may still upload."""
+    """How many bytes a caller may still upload. `staging_area`: the local root, where parts are staged."""
 
     def __init__(
         self,
@@ -110,25 +100,19 @@ class UploadSpace:
         self._floor = floor
 
     async def available(self, user: User) -> int:
-        """The smallest limit that is known; -1: none is. Parts for the local root are staged on this machine.
-
-        Raises StorageUnavailable: the local root is gone, or does not answer.
-        """
+        """The smallest limit that is known; -1: there is none. Raises StorageUnavailable (the local root)."""
         limits = [] if self._rules.max_bytes is None else [self._rules.max_bytes]
         if self._staging_area is not None and may_use(user, Scheme.FILE):
-            limits.append(await self._free_bytes(self._staging_area))
+            room = asyncio.get_running_loop().run_in_executor(self._threads, self._floor.room, self._staging_area)
+            try:
+                async with asyncio.timeout(_DISK_WITHIN_S):
+                    limits.append(max(await room, 0))
+            except OSError as error:  # TimeoutError is one
+                raise StorageUnavailable("The local root does not answer.") from error
             storage = self._stores.as_user(Scheme.FILE, Caller.of(user).acting)
-            if isinstance(storage, QuotaStorage) and (room := await storage.room_bytes()) is not None:
-                limits.append(room)
+            if isinstance(storage, QuotaStorage) and (left := await storage.room_bytes()) is not None:
+                limits.append(left)
         return min(limits, default=-1)
-
-    async def _free_bytes(self, directory: Path) -> int:
-        asked = asyncio.get_running_loop().run_in_executor(self._threads, self._floor.room, directory)
-        try:
-            async with asyncio.timeout(_DISK_ANSWERS_WITHIN_S):
-                return max(await asked, 0)
-        except OSError as error:  # TimeoutError is one
-            raise StorageUnavailable("The local root does not answer.") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +123,14 @@ class ArrivingFile:
     name: str
     overwrite: bool = False
     sha256: bytes | None = None
-    """What the digest must be."""
+    """Expected digest."""
     size_bytes: int | None = None
-    """About how large it is, never too small; None: unknown."""
+    """Announced size, never below the real one; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """A file that arrived."""
+    """A stored file."""
 
     path: StoragePath
     entry: FileStatus
@@ -154,9 +138,9 @@ class UploadedFile:
 
 
 class CheckedContent:
-    """Bytes on their way to a store: counted, hashed, and held against what was announced.
+    """Bytes on their way to a store, counted, hashed and compared with what was announced.
 
-    What is wrong with them is raised before they end, so that the store keeps nothing.
+    Errors are raised before the last byte, so that the store keeps nothing.
     """
 
     def __init__(
@@ -176,7 +160,6 @@ class CheckedContent:
 
     @property
     def sha256(self) -> bytes:
-        """The digest of what passed."""
         return self._hash.digest()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
@@ -196,7 +179,7 @@ class CheckedContent:
 
 
 async def _one_ahead(content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same pieces; while one is taken, the next is on its way already."""
+    """The same pieces; the next one is read while one is in use."""
     coming = asyncio.create_task(_next(content), name="next piece")
     try:
         while (piece := await coming) is not None:
@@ -213,11 +196,11 @@ async def _next(content: AsyncGenerator[bytes]) -> bytes | None:
 
 
 class Uploads:
-    """Takes files in."""
+    """Stores files that come in one request."""
 
-    def __init__(self, rules: UploadRules, leftovers: Leftovers, audit: StorageAudit, threads: Executor) -> None:
+    def __init__(self, rules: UploadRules, orphans: OrphanSweep, audit: StorageAudit, threads: Executor) -> None:
         self._rules = rules
-        self._leftovers = leftovers
+        self._orphans = orphans
         self._audit = audit
         self._threads = threads
 
@@ -229,39 +212,10 @@ class Uploads:
         with self._audit.event(caller, "storage.upload", file.directory.child(file.name)) as noted:
             place = await self._rules.target(caller, file.directory, file.name, overwrite=file.overwrite)
             checked = CheckedContent(content, self._threads, max_bytes=self._rules.max_bytes, sha256=file.sha256)
-            async with self._leftovers.noted(caller, place.path), aclosing(checked.pieces()) as pieces:
-                # The rules have looked at the target just now: an object store need not ask for it all again.
+            async with self._orphans.recorded(caller, place.path), aclosing(checked.pieces()) as pieces:
+                # The rules have just checked the target: an object store need not check it again.
                 storage = place.storage
                 write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
                 entry = await write(place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)
             noted.size_bytes = checked.size_bytes
             return UploadedFile(place.path, entry, checked.sha256)
-
-
-class Digest:
-    """SHA-256 and size of what passes through."""
-
-    def __init__(self) -> None:
-        self._digest = hashlib.sha256()
-        self.size_bytes = 0
-
-    @property
-    def value(self) -> bytes:
-        """Of what passed until now."""
-        return self._digest.digest()
-
-    async def through(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """The same pieces."""
-        async for piece in body:
-            self._digest.update(piece)
-            self.size_bytes += len(piece)
-            yield piece
-
-
-async def digest_of(storage: Storage, path: str) -> bytes:
-    """Of a whole file as the store has it. Raises as `Storage.read`."""
-    digest = Digest()
-    async with aclosing(storage.read(path)) as content, aclosing(digest.through(content)) as pieces:
-        async for _ in pieces:
-            pass
-    return digest.value

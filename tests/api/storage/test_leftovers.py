@@ -19,7 +19,7 @@ from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.places import Caller as Acting
 from queryserver.files.protocol import PartPlan, StorageTraits
-from queryserver.files.upload_repository import Leftovers, PartUploads, UnfinishedWrites, attempts
+from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites, attempts
 from queryserver.identity.model import User
 
 DAY_S = 24 * 3600
@@ -128,13 +128,13 @@ class TestSweeping:
         touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             stores = api.services.storage.stores
-            leftovers = Leftovers(
+            orphans = OrphanSweep(
                 stores,
                 UnfinishedWrites(api.database),
                 PartUploads(api.database),
                 touch_every=timedelta(milliseconds=20),
             )
-            async with leftovers.noted(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
+            async with orphans.recorded(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
                 await turn_clock(api, 30)
                 async for _ in attempts(30):
                     if await api.database.value(touched):
@@ -276,7 +276,7 @@ class _UnsweepableStorage(MemoryStorage):
             raise self._store.error
         await super().discard_parts(plan, staging)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         if self._store.fails:
             raise self._store.error
-        return await super().sweep_leftovers(path, older_than_s)
+        return await super().sweep_orphans(path, older_than_s)

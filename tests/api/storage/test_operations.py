@@ -34,7 +34,7 @@ from queryserver.files.operations import Progress
 from queryserver.files.places import Caller as StoreCaller
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import TransferSteps
-from queryserver.files.transfers import TransferParts, Transfers, TransferTimes
+from queryserver.files.transfers import Transfers, TransferTimes
 from queryserver.files.upload_repository import UnfinishedWrites
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT_LOGGER, FIELDS
@@ -278,7 +278,7 @@ async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, databa
             busy = await heir.post("storage/move", **asked)
             assert (busy.status_code, busy.json()["code"]) == (409, "operation_in_progress")
             await forget_leases(second)
-            await second.api.services.storage.moving.take_over()
+            await second.api.services.storage.transfers.take_over()
             end = (await heir.get("storage/operation", id=first.started["operation_id"])).json()
             if stage == "copy":
                 assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
@@ -307,7 +307,7 @@ async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_not
             await second.api.database.execute("delete from unfinished_writes")
             caplog.clear()
             with audited(caplog):
-                await second.api.services.storage.moving.take_over()
+                await second.api.services.storage.transfers.take_over()
             assert events(caplog, heir) == [("storage.move", heir.username, place.at("d"), outcome)]
             noted = await second.api.database.fetch("select directory || '/' || name as path from unfinished_writes")
             # All of the window that was begun when the process died.
@@ -370,7 +370,7 @@ async def test_work_under_way_is_left_to_others_when_the_server_stops(tmp_path: 
     async with held(tmp_path, database_dsn, "storage/copy", "copy") as first:
         pass
     async with first.second() as (second, heir):
-        await second.api.services.storage.moving.take_over()
+        await second.api.services.storage.transfers.take_over()
         assert first.place.all() == first.before
         end = await ended(heir, first.started["operation_id"])
         assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
@@ -425,17 +425,16 @@ async def test_every_move_and_refusal_is_written_down(
 def impatient(world: World, owner: str) -> Transfers:
     """What a process of that name works with; it looks after its leases every moment."""
     database = world.api.database
+    storage = world.api.services.storage
     return Transfers(
-        TransferParts(
-            owner=owner,
-            records=TransferRecords(database),
-            operations=OperationRecords(database),
-            unfinished=UnfinishedWrites(database),
-            stores=world.api.services.storage.stores,
-            audit=world.api.services.storage.audit,
-            body=final_body,
-            times=TransferTimes(renew_every=timedelta(milliseconds=50)),
-        )
+        TransferRecords(database),
+        OperationRecords(database),
+        UnfinishedWrites(database),
+        storage.stores,
+        storage.audit,
+        final_body,
+        owner=owner,
+        times=TransferTimes(renew_every=timedelta(milliseconds=50)),
     )
 
 

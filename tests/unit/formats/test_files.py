@@ -5,8 +5,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from queryserver.api.v1.storage.shapes import (
+    breadcrumbs,
+    epoch_seconds,
+    human_size,
+    mode_text,
+    rwx,
+    time_text,
+    url_part,
+)
 from queryserver.files.model import Scheme, StoragePath
-from queryserver.files.viewing import breadcrumbs, epoch_seconds, human_size, mode_text, rwx, time_text, url_part
 
 pytestmark = pytest.mark.storage(38)
 

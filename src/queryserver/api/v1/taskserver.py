@@ -13,5 +13,5 @@ router = PathGroup(StorageRoute)
 @router.operation("get_available_space")
 async def available_space(call: StorageCall) -> Response:
     """The smallest limit on an upload of this caller; -1: none is known. Contract storage 9.3."""
-    space = await call.services.storage.uploading.space.available(call.caller.user)
+    space = await call.services.storage.upload_space.available(call.caller.user)
     return answer(wire.AvailableSpaceResponse(status=0, upload_available_space=space))

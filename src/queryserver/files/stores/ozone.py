@@ -22,18 +22,29 @@ from queryserver.errors.files import (
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser, names_of
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
-from queryserver.files.stores.webhdfs.statuses import RemoteFailure, told
+from queryserver.files.stores.webhdfs.statuses import RemoteFailure, shown
 from queryserver.files.stores.webhdfs.storage import WebHdfsCluster, WebHdfsStorage, address
-from queryserver.files.stores.webhdfs.tree import ListingOperation, NewFile, Tree, finished
-from queryserver.files.stores.webhdfs.writing import remove_broken, write_verified
+from queryserver.files.stores.webhdfs.tree import (
+    ListingOperation,
+    NewFile,
+    Tree,
+    finished,
+    remove_broken,
+    write_verified,
+)
 from queryserver.platform.settings.tree import Settings
 
+BUCKET_LEVELS = 3
+"""Names of a path down to a bucket: service, volume, bucket."""
+_DIRECTORY_PERMISSIONS = 0o777
+_HTML = frozenset("&<>'\"")
 
-async def written_in_place(tree: Tree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
-    """Store a new file under its own name: Ozone shows it when its last byte is there.
 
-    After a failure the gateway may show what came, until this has deleted it; so no file is replaced this way.
-    Raises PathExists, VerificationFailed, NotSupported: there is a file that must be replaced.
+async def _written_in_place(tree: Tree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
+    """Store a new file under its own name: Ozone shows it when it is complete.
+
+    After a failed call the gateway may show a part of it until it is deleted, so no file is replaced this way.
+    Raises PathExists, VerificationFailed, NotSupported: a file would be replaced.
     """
     former = await tree.find(path)
     if former is not None and (not overwrite or not former.is_file):
@@ -50,44 +61,29 @@ async def written_in_place(tree: Tree, path: str, body: AsyncIterator[bytes], *,
         raise
 
 
-BUCKET_LEVELS = 3
-"""Names of a path down to a bucket: service, volume, bucket."""
-_DIRECTORY_PERMISSIONS = 0o777
-_HTML = frozenset("&<>'\"")
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceView:
-    """One service as the user sees it."""
-
-    storage: WebHdfsStorage
-    tree: Tree
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     service: str
-    view: ServiceView
+    storage: WebHdfsStorage
     path: str
     """Within the service."""
     levels: int
 
     def shown(self, status: FileStatus) -> FileStatus:
-        """As an entry of the store."""
         return replace(status, path=f"{self.service}/{status.path}" if status.path else self.service)
 
 
 class OzoneStorage:
-    """See the Protocols. There is no trash; what the gateway does not support is NotSupported."""
+    """Ozone as one user sees it, without a trash. What the gateway does not support raises NotSupported."""
 
-    def __init__(self, services: Mapping[str, ServiceView]) -> None:
+    def __init__(self, services: Mapping[str, WebHdfsStorage]) -> None:
         self._services = services
 
     async def stat(self, path: str) -> FileStatus:
         if not names_of(path):
             return _directory("")
         place = self._place(path)
-        return place.shown(await place.view.storage.stat(place.path))
+        return place.shown(await place.storage.stat(place.path))
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
@@ -96,7 +92,7 @@ class OzoneStorage:
             yield Batch(tuple(_directory(name) for name in sorted(self._services)), None, 0)
             return
         place = self._place(path)
-        listing = place.view.storage.list_directory(place.path, cursor=cursor, batch_size=batch_size)
+        listing = place.storage.list_directory(place.path, cursor=cursor, batch_size=batch_size)
         async with aclosing(listing):
             async for batch in listing:
                 yield replace(batch, entries=tuple(map(place.shown, batch.entries)))
@@ -107,7 +103,7 @@ class OzoneStorage:
         if not names_of(path):
             raise NotAFile("The root is no file.")
         place = self._place(path)
-        pieces = place.view.storage.read(place.path, offset=offset, length=length, version=version)
+        pieces = place.storage.read(place.path, offset=offset, length=length, version=version)
         async with aclosing(pieces):
             async for piece in pieces:
                 yield piece
@@ -117,24 +113,24 @@ class OzoneStorage:
     ) -> FileStatus:
         place = self._place_of_file(path)
         if _can_be_target(path):
-            status = await place.view.storage.write(place.path, body, overwrite=overwrite, size_bytes=size_bytes)
+            status = await place.storage.write(place.path, body, overwrite=overwrite, size_bytes=size_bytes)
         else:
-            status = await written_in_place(place.view.tree, place.path, body, overwrite=overwrite)
+            status = await _written_in_place(place.storage.tree, place.path, body, overwrite=overwrite)
         return place.shown(status)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. On its levels it makes volumes and buckets."""
+        """On its levels it makes volumes and buckets."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
             raise PathExists("Services are made by the settings.")
         place = self._place(path)
         # Not by a rename, as in HDFS: Ozone gives renamed directories to the owner of the bucket.
-        if await place.view.tree.find(place.path) is not None:
+        if await place.storage.tree.find(place.path) is not None:
             raise PathExists(f"{path} exists.")
-        await place.view.tree.make_directory(place.path, permissions or _DIRECTORY_PERMISSIONS)
+        await place.storage.tree.make_directory(place.path, permissions or _DIRECTORY_PERMISSIONS)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """See the Protocol. The bytes go through this server."""
+        """The bytes go through this server."""
         status = await self.stat(source)
         if not status.is_file:
             raise NotAFile(f"{source} is no file.")
@@ -142,92 +138,91 @@ class OzoneStorage:
             return await self.write(target, body, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """See the Protocol. Volumes and buckets only when they are empty."""
+        """Volumes and buckets only when they are empty."""
         if len(names_of(path)) <= 1:
             raise root_not_allowed("Services are not deleted.")
         place = self._place(path)
         if place.levels <= BUCKET_LEVELS:
-            async with aclosing(place.view.tree.all_entries(place.path)) as entries:
+            async with aclosing(place.storage.tree.all_entries(place.path)) as entries:
                 async for _ in entries:
                     raise DirectoryNotEmpty(f"{path} is not empty.")
             recursive = False
-        await place.view.storage.delete(place.path, recursive=recursive)
+        await place.storage.delete(place.path, recursive=recursive)
 
     def can_rename(self, source: str, target: str) -> bool:
-        """See the Protocol: only within a bucket."""
         ours, theirs = source.split("/"), target.split("/")
         return min(len(ours), len(theirs)) > BUCKET_LEVELS and ours[:BUCKET_LEVELS] == theirs[:BUCKET_LEVELS]
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """See the Protocol. Raises NotSupported: they lie in different buckets."""
+        """Raises NotSupported: they lie in different buckets."""
         if not names_of(source):
             raise root_not_allowed("The root has no other name.")
         origin, place = self._place(source), self._place_of_file(target)
         if not self.can_rename(source, target):
             raise NotSupported("Ozone renames within a bucket only.")
         _check_target(target)
-        await origin.view.storage.rename(origin.path, place.path, overwrite=overwrite)
+        await origin.storage.rename(origin.path, place.path, overwrite=overwrite)
 
     async def set_replication(self, path: str, factor: int) -> None:
         place = self._place(path)
-        await place.view.storage.set_replication(place.path, factor)
+        await place.storage.set_replication(place.path, factor)
 
     async def content_summary(self, path: str) -> ContentSummary:
         place = self._place(path)
-        return await place.view.storage.content_summary(place.path)
+        return await place.storage.content_summary(place.path)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         place = self._place(path)
-        await place.view.storage.set_permissions(place.path, permissions)
+        await place.storage.set_permissions(place.path, permissions)
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
         place = self._place(path)
-        await place.view.storage.set_owner(place.path, owner=owner, group=group)
+        await place.storage.set_owner(place.path, owner=owner, group=group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         place = self._place_of_file(plan.path)
         _check_target(plan.path)
-        return await place.view.storage.begin_parts(replace(plan, path=place.path))
+        return await place.storage.begin_parts(replace(plan, path=place.path))
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         place = self._place_of_file(plan.path)
-        return await place.view.storage.write_part(replace(plan, path=place.path), staging, index, body)
+        return await place.storage.write_part(replace(plan, path=place.path), staging, index, body)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """See the Protocol. Ozone joins nothing: the bytes go through this server."""
+        """Ozone joins nothing: the bytes go through this server."""
         place = self._place_of_file(plan.path)
         inner = replace(plan, path=place.path)
-        return place.shown(await place.view.storage.join_parts(inner, staging, parts, overwrite=overwrite))
+        return place.shown(await place.storage.join_parts(inner, staging, parts, overwrite=overwrite))
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         place = self._place_of_file(plan.path)
         inner = replace(plan, path=place.path)
-        async with aclosing(place.view.storage.read_parts(inner, staging, parts)) as pieces:
+        async with aclosing(place.storage.read_parts(inner, staging, parts)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         place = self._place_of_file(plan.path)
-        await place.view.storage.discard_parts(replace(plan, path=place.path), staging)
+        await place.storage.discard_parts(replace(plan, path=place.path), staging)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        """See the Protocol. There are none outside of buckets."""
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
+        """There are none outside of buckets."""
         if len(names_of(path)) < BUCKET_LEVELS:
             await self.stat(path)
             return 0
         place = self._place(path)
-        return await place.view.storage.sweep_leftovers(place.path, older_than_s)
+        return await place.storage.sweep_orphans(place.path, older_than_s)
 
     def _place(self, path: str) -> _Place:
         """Raises InvalidPath, PathNotFound: there is no such service; NotSupported: the root."""
         names = names_of(path)
         if not names:
             raise NotSupported("The root of all services cannot do this.")
-        if (view := self._services.get(names[0])) is None:
+        if (storage := self._services.get(names[0])) is None:
             raise PathNotFound(f"{names[0]} does not exist.")
-        return _Place(names[0], view, "/".join(names[1:]), len(names))
+        return _Place(names[0], storage, "/".join(names[1:]), len(names))
 
     def _place_of_file(self, path: str) -> _Place:
         """Where a file may be. Raises PathExists, InvalidPath."""
@@ -240,7 +235,7 @@ class OzoneStorage:
 
 
 def _can_be_target(path: str) -> bool:
-    """Whether a rename can have this target: the gateway writes these characters anew as HTML does."""
+    """Whether a rename can have this target: the gateway escapes these characters as HTML does."""
     return not _HTML.intersection(path)
 
 
@@ -251,7 +246,6 @@ def _check_target(path: str) -> None:
 
 
 def _directory(path: str) -> FileStatus:
-    """A level that no gateway shows."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=_DIRECTORY_PERMISSIONS)
 
 
@@ -267,29 +261,23 @@ _BY_TEXT: tuple[tuple[tuple[str, ...], type[QueryServerError]], ...] = (
 
 
 def error_of(remote: RemoteFailure, path: str) -> QueryServerError:
-    """As a domain error about `path`, which is relative to the root of the service."""
+    """The domain error about `path`, which is relative to the root of the service."""
     if remote.name in _OZONE:
         text = remote.message.lower()
         for words, kind in _BY_TEXT:
             if any(word in text for word in words):
-                return kind(told(remote.message))
+                return kind(shown(remote.message))
     return remote.error(path)
 
 
 class OzoneFileSystem:
-    """See the Protocol FileSystem."""
-
     def __init__(
         self, services: Mapping[str, WebHdfsAddress], *, max_copy_bytes: int, login: httpx.Auth | None = None
     ) -> None:
-        """Gateways by the name of their service. Connects to nothing. Raises ConfigurationError."""
+        """`services`: gateways by the name of their service. Connects to nothing. Raises ConfigurationError."""
         self._services = {
             name: WebHdfsCluster(
-                address,
-                login=login,
-                error_of=error_of,
-                has_attributes=False,
-                listing=ListingOperation(is_signed=False),
+                address, login=login, error_of=error_of, has_attributes=False, listing=ListingOperation(is_signed=False)
             )
             for name, address in services.items()
         }
@@ -310,10 +298,8 @@ class OzoneFileSystem:
         )
 
     def as_user(self, user: StorageUser) -> OzoneStorage:
-        """See the Protocol. Raises PermissionDenied."""
-        return OzoneStorage(
-            {name: ServiceView(service.storage(user), service.tree(user)) for name, service in self._services.items()}
-        )
+        """Raises PermissionDenied."""
+        return OzoneStorage({name: service.storage(user) for name, service in self._services.items()})
 
     async def close(self) -> None:
         for service in self._services.values():

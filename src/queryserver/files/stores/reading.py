@@ -1,9 +1,14 @@
-"""How much a store is read at a time: few readers take much, for speed; many take little, for memory."""
+"""What the stores share: how much is read at a time, and how harmless calls are tried again.
 
+Few readers take much, for speed; many take little, for memory.
+"""
+
+import asyncio
+import random
 import ssl
-from collections.abc import Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import httpcore
 import httpx
@@ -12,6 +17,29 @@ _KIB = 1024
 _MOST_BYTES = 1024 * _KIB
 _LEAST_BYTES = 64 * _KIB
 _TOGETHER_BYTES = 8 * 1024 * _KIB
+
+
+T = TypeVar("T")
+Failure = TypeVar("Failure", bound=Exception)
+
+
+async def retried(
+    attempt: Callable[[], Awaitable[T]],
+    failure: type[Failure],
+    *,
+    tries: int,
+    first_pause_s: float,
+    may_pass: Callable[[Failure], bool] = lambda _: True,
+) -> T:
+    """The outcome of a call that may be repeated. Pauses grow, and are random to spread the callers."""
+    for number in range(1, tries):
+        try:
+            return await attempt()
+        except failure as error:
+            if not may_pass(error):
+                raise
+        await asyncio.sleep(random.uniform(0.5, 1) * first_pause_s * 2**number)  # noqa: S311 no secret
+    return await attempt()
 
 
 class ReadSizes:
@@ -89,10 +117,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         await self._stream.aclose()
 
     async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.AsyncNetworkStream:
         return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._sizes)
 

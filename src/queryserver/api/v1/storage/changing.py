@@ -26,10 +26,9 @@ from queryserver.api.schemas.requests.storage import (
 )
 from queryserver.api.v1.storage.calls import MIB, Each, Final, LongCall, StorageCall, StorageRoute, answer_each
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
-from queryserver.files.model import TransferKind, new_name, repaired
-from queryserver.files.moving import Asked, final_body, moved_body
+from queryserver.files.model import StoragePath, TransferKind, new_name, repaired
+from queryserver.files.moving import TransferRequest, final_body, moved_body
 from queryserver.files.operations import Progress
-from queryserver.files.viewing import mode_text
 from queryserver.formats.delimited.encodings import encoded
 
 router = PathGroup(StorageRoute)
@@ -100,7 +99,7 @@ def _chmod(call: StorageCall, asked: ChmodRequest) -> Each:
         changed = await call.services.storage.attributes.chmod(
             call.caller, path, permissions, recursive=asked.recursive
         )
-        return wire.ChmodResponse(status=0, path=str(path), mode=mode_text(changed.mode)).model_dump()
+        return wire.ChmodResponse(status=0, path=str(path), mode=f"{changed.mode:o}").model_dump()
 
     return change
 
@@ -218,7 +217,7 @@ async def compress(call: StorageCall) -> Response:
     raise NotSupported("Archives are not made by this server.")
 
 
-async def _one(call: StorageCall, asked: Asked, wait_s: int | None) -> Response:
+async def _one(call: StorageCall, asked: TransferRequest, wait_s: int | None) -> Response:
     moving = call.services.storage.moving
     prepared = await moving.prepare(call.caller, asked)
 
@@ -236,7 +235,7 @@ async def _many(call: StorageCall, kind: TransferKind, asked: MoveRequest) -> Re
         shown = call.services.storage.stores.path(asked.dest_path, parameter="dest_path")
 
     async def each(source: str) -> Mapping[str, Any]:
-        item = Asked(kind, source, asked.dest_path, overwrite=asked.overwrite, several=several)
+        item = TransferRequest(kind, source, asked.dest_path, overwrite=asked.overwrite, several=several)
         prepared = await moving.prepare(call.caller, item)
         return moved_body(await moving.carry_out(call.caller, prepared, Progress()))
 
@@ -249,14 +248,14 @@ async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
     first, *more = asked.src_path
     if more:
         return await _many(call, kind, asked)
-    return await _one(call, Asked(kind, first, asked.dest_path, overwrite=asked.overwrite), asked.wait)
+    return await _one(call, TransferRequest(kind, first, asked.dest_path, overwrite=asked.overwrite), asked.wait)
 
 
 @router.operation("rename")
 async def rename(call: StorageCall) -> Response:
     """Rename an entry beside itself, or to a full path of the same store. Spec §4, Contract storage 7.2."""
     asked = call.read(RenameRequest)
-    item = Asked(TransferKind.RENAME, asked.src_path, asked.dest_path, overwrite=asked.overwrite)
+    item = TransferRequest(TransferKind.RENAME, asked.src_path, asked.dest_path, overwrite=asked.overwrite)
     return await _one(call, item, asked.wait)
 
 

@@ -1,16 +1,27 @@
-"""Entries of stores as the wire has them (Contract storage 4)."""
+"""Entries of stores as the wire has them: modes, sizes, times, links (Contract storage 4)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from zoneinfo import ZoneInfo
 
 from queryserver.api.schemas import generated as wire
-from queryserver.files import viewing as files
 from queryserver.files.model import FileStatus, Scheme, StoragePath
 from queryserver.platform.settings.tree import Settings
+
+STICKY = 0o1000
+
+# What stays as it is in links, beside letters, digits and `_.-~`.
+_PLAIN = "@$&()*!+=;,'"
+_TYPE_LETTERS = {0o040000: "d", 0o100000: "-", 0o120000: "l"}
+_UNITS = ("KB", "MB", "GB", "TB", "PB")
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,7 @@ class EntryShapes:
         return cls(scheme, ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
 
     def url(self, path: StoragePath) -> str:
-        return self.url_prefix + files.url_part(str(path))
+        return self.url_prefix + url_part(str(path))
 
     def is_managed(self, path: StoragePath) -> bool:
         return any(map(path.is_inside, self.managed))
@@ -52,11 +63,11 @@ class EntryShapes:
             "path": stats["path"],
             "name": stats["name"],
             "stats": stats,
-            "mtime": files.time_text(files.epoch_seconds(status.modified_at), self.zone),
-            "humansize": files.human_size(0 if status.is_directory else status.size_bytes),
+            "mtime": time_text(epoch_seconds(status.modified_at), self.zone),
+            "humansize": human_size(0 if status.is_directory else status.size_bytes),
             "type": status.kind.value,
-            "rwx": files.rwx(status.mode, has_acl=status.has_acl),
-            "mode": files.mode_text(status.mode),
+            "rwx": rwx(status.mode, has_acl=status.has_acl),
+            "mode": mode_text(status.mode),
             "url": self.url(path),
             "is_sentry_managed": self.is_managed(path),
         }
@@ -66,19 +77,19 @@ class EntryShapes:
         return {
             **self._stats(status, None),
             "type": status.kind.value,
-            "rwx": files.rwx(status.mode, has_acl=status.has_acl),
+            "rwx": rwx(status.mode, has_acl=status.has_acl),
         }
 
     def breadcrumbs(self, path: StoragePath) -> list[wire.Breadcrumb]:
-        return [wire.Breadcrumb(url=url, label=label) for url, label in files.breadcrumbs(path)]
+        return [wire.Breadcrumb(url=url, label=label) for url, label in breadcrumbs(path)]
 
     def _stats(self, status: FileStatus, name: str | None) -> dict[str, object]:
         return {
             "path": str(StoragePath(self.scheme, status.path)),
             "name": status.name if name is None else name,
             "size": 0 if status.is_directory else status.size_bytes,
-            "atime": files.epoch_seconds(status.accessed_at),
-            "mtime": files.epoch_seconds(status.modified_at),
+            "atime": epoch_seconds(status.accessed_at),
+            "mtime": epoch_seconds(status.modified_at),
             "mode": status.mode,
             "user": status.owner,
             "group": status.group,
@@ -86,3 +97,67 @@ class EntryShapes:
             "blockSize": status.block_size,
             "replication": status.replication,
         }
+
+
+def _managed(prefix: str) -> StoragePath:
+    """A configured prefix, with or without the name of the file system."""
+    return StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/"))
+
+
+def mode_text(mode: int) -> str:
+    """A mode with type bits in octal digits, such as `40777`."""
+    return f"{mode:o}"
+
+
+def rwx(mode: int, *, has_acl: bool = False) -> str:
+    """A mode with type bits as `drwxr-xr-x`; a tenth letter `t` when sticky, then `+` when there is an ACL."""
+    letters = "".join(letter if mode & (0o400 >> bit) else "-" for bit, letter in enumerate("rwx" * 3))
+    kind = _TYPE_LETTERS.get(mode & 0o170000, "?")
+    return f"{kind}{letters}{'t' if mode & STICKY else ''}{'+' if has_acl else ''}"
+
+
+def human_size(size_bytes: int) -> str:
+    """A size to base 1024 with one decimal, such as `5.9 MB` with a no-break space; below 1024 as `12 bytes`."""
+    if size_bytes < 1024:
+        return f"{size_bytes}\u00a0{'byte' if size_bytes == 1 else 'bytes'}"
+    size = size_bytes / 1024
+    for unit in _UNITS[:-1]:
+        if size < 1024:
+            return f"{size:.1f}\u00a0{unit}"
+        size /= 1024
+    return f"{size:.1f}\u00a0{_UNITS[-1]}"
+
+
+def epoch_seconds(time: datetime | None) -> int | None:
+    """Whole seconds since 1970, rounded down."""
+    return None if time is None else (time - _EPOCH) // timedelta(seconds=1)
+
+
+def time_text(seconds: int | None, zone: tzinfo) -> str:
+    """A time of `epoch_seconds` as `October 31, 2016 03:34 PM`, in English whatever the locale; empty for None and 0.
+
+    Empty also for a time that no calendar reaches.
+    """
+    if not seconds:
+        return ""
+    try:
+        time = (_EPOCH + timedelta(seconds=seconds)).astimezone(zone)
+    except OverflowError:
+        return ""
+    date = f"{_MONTHS[time.month - 1]} {time.day:02}, {time.year:04}"
+    return f"{date} {time.hour % 12 or 12:02}:{time.minute:02} {'AM' if time.hour < 12 else 'PM'}"
+
+
+def url_part(path: str) -> str:
+    """A path as it stands in links: `/`, `:`, `?`, `#`, `%` and blanks are encoded too."""
+    return quote(path, safe=_PLAIN)
+
+
+def breadcrumbs(path: StoragePath) -> Iterator[tuple[str, str]]:
+    """Path and label of each step of the way: the root first."""
+    root = StoragePath(path.scheme, "")
+    yield str(root), path.root_label
+    step = root
+    for name in path.names:
+        step = step.child(name)
+        yield str(step), name

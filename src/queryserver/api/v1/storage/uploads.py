@@ -30,7 +30,7 @@ async def upload_file(call: StorageCall) -> Response:
     """Store a file; under its name it is complete or not there. Spec §4, Contract storage 9.1."""
     storage = call.services.storage
     length = announced_bytes(call.request)
-    storage.uploading.rules.admit(body_bytes=length)
+    storage.upload_rules.admit(body_bytes=length)
     with call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call, file_fields=FILE_NAMES, leading_fields=LEADING_NAMES)
         asked = arriving.read(UploadRequest)
@@ -44,7 +44,7 @@ async def upload_file(call: StorageCall) -> Response:
         content = place.rechecked(
             arriving.content, lambda user: storage.stores.require(call.caller, user, file.directory.scheme)
         )
-        uploaded = await storage.uploading.files.receive(call.caller, file, content)
+        uploaded = await storage.uploads.receive(call.caller, file, content)
     shapes = EntryShapes.of(call.services.settings, uploaded.path.scheme)
     return answer(
         wire.UploadResponse(
@@ -71,7 +71,7 @@ class QueryTooRoute(StorageRoute):
 @router.operation("upload_part", kind=StreamedStorageRoute)
 async def upload_part(call: StorageCall) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
-    call.services.storage.uploading.rules.admit()
+    call.services.storage.upload_rules.admit()
     stores = call.services.storage.stores
     with call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call)
@@ -79,7 +79,7 @@ async def upload_part(call: StorageCall) -> Response:
         content = place.rechecked(
             arriving.content, lambda user: stores.require(call.caller, user, given.directory.scheme)
         )
-        upload = await call.services.storage.uploading.parts.receive(call.caller, given, content)
+        upload = await call.services.storage.part_uploads.receive(call.caller, given, content)
     if given.is_whole:
         return _completed(call, upload)
     return answer(
@@ -98,7 +98,7 @@ async def upload_part(call: StorageCall) -> Response:
 async def upload_state(call: StorageCall) -> Response:
     """What has arrived, on any server and after any restart. Contract storage 9.2."""
     asked = call.read(UploadStateRequest)
-    upload = await call.services.storage.uploading.parts.state(call.caller, asked.qquuid)
+    upload = await call.services.storage.part_uploads.state(call.caller, asked.qquuid)
     return answer(
         wire.UploadStateResponse(
             status=0,
@@ -117,7 +117,7 @@ async def upload_state(call: StorageCall) -> Response:
 async def discard_upload(call: StorageCall) -> Response:
     """Delete the parts of an upload that were sent. Contract storage 9.2."""
     asked = call.read(UploadStateRequest)
-    target = await call.services.storage.uploading.parts.discard(call.caller, asked.qquuid)
+    target = await call.services.storage.part_uploads.discard(call.caller, asked.qquuid)
     return answer(wire.PathResponse(status=0, path=str(target)))
 
 
@@ -133,7 +133,7 @@ async def complete_upload(call: StorageCall) -> Response:
         overwrite=asked.overwrite,
     )
     sha256 = None if asked.sha256 is None else bytes.fromhex(asked.sha256)
-    uploads = call.services.storage.uploading.parts
+    uploads = call.services.storage.part_uploads
     return _completed(call, await uploads.complete(call.caller, asked.qquuid, said, sha256=sha256))
 
 

@@ -18,17 +18,8 @@ from queryserver.errors.base import ConfigurationError
 from queryserver.files.stores.adls.errors import AzureFailure
 
 _SIGNED = (
-    "content-encoding",
-    "content-language",
-    "content-length",
-    "content-md5",
-    "content-type",
-    "date",
-    "if-modified-since",
-    "if-match",
-    "if-none-match",
-    "if-unmodified-since",
-    "range",
+    *("content-encoding", "content-language", "content-length", "content-md5", "content-type", "date"),
+    *("if-modified-since", "if-match", "if-none-match", "if-unmodified-since", "range"),
 )
 
 
@@ -51,22 +42,16 @@ def string_to_sign(
     values: dict[str, list[str]] = {}
     for name, value in query:
         values.setdefault(name.lower(), []).append(value)
-    return "\n".join(
-        [
-            method,
-            *fixed,
-            *(f"{name}:{value}" for name, value in own),
-            f"/{account}{path}",
-            *(f"{name}:{','.join(sorted(values[name]))}" for name in sorted(values)),
-        ]
-    )
+    headed = [f"{name}:{value}" for name, value in own]
+    asked = [f"{name}:{','.join(sorted(values[name]))}" for name in sorted(values)]
+    return "\n".join([method, *fixed, *headed, f"/{account}{path}", *asked])
 
 
 _SCOPE = "https://storage.azure.com/.default"
 _REFRESH_BEFORE_S = 300.0
 _SHORTEST_LIFE_S = 30.0
 
-AskForToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
+FetchToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
 """Posts a form to an address; the JSON object of the answer. Raises AzureFailure."""
 
 
@@ -107,19 +92,17 @@ class ClientCredentials:
 
 
 class Authorizer(Protocol):
-    """Gives calls what the account wants to see."""
+    """Adds to calls what the account requires."""
 
     async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
         """Complete the headers, whose names are in lower case; the address to call. Raises AzureFailure."""
         ...
 
-    def refused(self) -> None:
-        """The account did not accept what was given."""
-        ...
+    def refused(self) -> None: ...
 
 
 def authorizer(
-    credential: SharedKey | SasToken | ClientCredentials, ask: AskForToken, clock: Callable[[], float] = monotonic
+    credential: SharedKey | SasToken | ClientCredentials, ask: FetchToken, clock: Callable[[], float] = monotonic
 ) -> Authorizer:
     """For one account. Raises ConfigurationError: the key is no base64."""
     match credential:
@@ -162,18 +145,12 @@ class _SasAuthorizer:
 
 
 class _TokenAuthorizer:
-    """Holds one token, renews it before it ends, and asks for one at a time."""
+    """Holds one token and renews it before it ends, one request at a time."""
 
-    def __init__(self, credential: ClientCredentials, ask: AskForToken, clock: Callable[[], float]) -> None:
+    def __init__(self, credential: ClientCredentials, ask: FetchToken, clock: Callable[[], float]) -> None:
         self._url = f"{credential.login_url.rstrip('/')}/{quote(credential.tenant_id, safe='')}/oauth2/v2.0/token"
-        self._form = urlencode(
-            {
-                "grant_type": "client_credentials",
-                "client_id": credential.client_id,
-                "client_secret": credential.client_secret,
-                "scope": _SCOPE,
-            }
-        ).encode()
+        login = {"client_id": credential.client_id, "client_secret": credential.client_secret}
+        self._form = urlencode({"grant_type": "client_credentials", **login, "scope": _SCOPE}).encode()
         self._ask = ask
         self._clock = clock
         self._asking = asyncio.Lock()
@@ -186,7 +163,7 @@ class _TokenAuthorizer:
                 try:
                     await self._renew()
                 except AzureFailure:
-                    # A login service that is down for a while harms nobody whose token still lives.
+                    # While the token is valid, a login service that is down does no harm.
                     if self._clock() >= self._ends_at:
                         raise
             headers["authorization"] = f"Bearer {self._token}"
@@ -210,16 +187,13 @@ class _TokenAuthorizer:
         self._renew_at = self._ends_at = -inf
 
 
-MIB = 1024 * 1024
-
-
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long the account is waited for. Seconds."""
+class AzureTimeouts:
+    """Seconds of waiting for the account."""
 
     connect_s: float = 10.0
     answer_s: float = 30.0
-    """Between two signs of life, and to the first byte of a read with all its tries."""
+    """Between two pieces of data, and to the first byte of a read with all its tries."""
     commit_s: float = 120.0
     """For a call that changes many things: a commit of blocks, a rename or delete of a tree."""
     first_retry_s: float = 0.2
@@ -238,11 +212,10 @@ class AzureAccount:
     umask: int = 0o022
     """Bits that new files and directories lack, where the account has permissions."""
     allow_container_creation: bool = False
-    block_bytes: int = 4 * MIB
+    block_bytes: int = 4 * 1024 * 1024
     """Uploads hold up to three times as much in memory."""
-    patience: Patience = field(default_factory=Patience)
+    timeouts: AzureTimeouts = field(default_factory=AzureTimeouts)
 
     @property
     def url(self) -> str:
-        """The service that is spoken to."""
         return self.dfs_url if self.is_hierarchical else self.blob_url

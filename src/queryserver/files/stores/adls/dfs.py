@@ -1,11 +1,11 @@
-"""The calls of the DFS service that we make (Azure Data Lake Storage Gen2 REST API). Failures are AzureFailure."""
+"""Accounts with a hierarchical namespace, over the DFS service (Azure Data Lake Storage Gen2 REST API)."""
 
 import asyncio
 import json
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -30,21 +30,22 @@ from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
 from queryserver.files.stores.adls.http import Answer, AzureClient, Call
 from queryserver.files.stores.adls.shared import (
     AzurePlace,
+    AzureStorage,
     Reader,
-    Writing,
     blocks_of,
-    drained,
+    drain,
     exactly,
     file_place,
     joined_size,
     make_container,
-    part_length,
     place_of,
     unfinished,
 )
 
 MOST_PATHS = 5000
 """The service's limit of a page."""
+_CLEANING_S = 15.0
+_RENAME_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class DfsPage:
 
 
 class DfsCalls:
-    """Of one account."""
+    """The calls of one account. Failures are AzureFailure."""
 
     def __init__(self, client: AzureClient) -> None:
         self._client = client
@@ -75,7 +76,7 @@ class DfsCalls:
         await self._client.change(Call("DELETE", (container,), {"resource": "filesystem"}))
 
     async def paths(self, place: AzurePlace, continuation: str, size: int) -> DfsPage:
-        """What lies directly in a directory."""
+        """The direct entries of a directory."""
         query: dict[str, str | int] = {"resource": "filesystem", "recursive": "false", "maxResults": size}
         if place.key:
             query["directory"] = place.key
@@ -83,20 +84,15 @@ class DfsCalls:
         return _page(await self._client.read(call), "paths")
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
-        """System properties of an entry."""
         return (await self._client.read(Call("HEAD", place.names, {"action": "getStatus"}))).headers
 
     async def create(self, place: AzurePlace, resource: str, permissions: int, umask: int) -> None:
         """A file or directory with its missing parents. Fails when there is anything of that name."""
-        headers = {
-            "if-none-match": "*",
-            "x-ms-permissions": f"{permissions:04o}",
-            "x-ms-umask": f"{umask:04o}",
-        }
+        headers = {"if-none-match": "*", "x-ms-permissions": f"{permissions:04o}", "x-ms-umask": f"{umask:04o}"}
         await self._client.change(Call("PUT", place.names, {"resource": resource}, headers))
 
     async def append(self, place: AzurePlace, position: int, content: bytes) -> None:
-        """Bytes that a flush makes part of the file. Sent twice they take the same place."""
+        """Bytes that a flush adds to the file. It may be sent twice."""
         query = {"action": "append", "position": position}
         await self._client.repeat(Call("PATCH", place.names, query, {}, content))
 
@@ -111,12 +107,11 @@ class DfsCalls:
         await self._client.change(Call("PATCH", place.names, query))
 
     async def touch(self, place: AzurePlace) -> None:
-        """A later time of change: it gets the content type that it has."""
+        """Set a later time of change, by setting the same content type."""
         headers = {"x-ms-content-type": "application/octet-stream"}
         await self._client.change(Call("PATCH", place.names, {"action": "setProperties"}, headers))
 
     async def access_list(self, place: AzurePlace) -> str:
-        """The access control list, which holds the permissions too."""
         return (await self._client.read(Call("HEAD", place.names, {"action": "getAccessControl"}))).headers["x-ms-acl"]
 
     async def set_access(self, place: AzurePlace, headers: Mapping[str, str]) -> None:
@@ -126,30 +121,26 @@ class DfsCalls:
     async def rename(self, source: AzurePlace, target: AzurePlace, condition: Mapping[str, str]) -> None:
         """One step for the service; large trees of some accounts take several calls."""
         headers = {"x-ms-rename-source": "/" + "/".join(quote(name, safe="") for name in source.names), **condition}
-        continuation = ""
-        while True:
-            query = _continued({}, continuation)
-            answer = await self._client.change(Call("PUT", target.names, query, headers))
-            continuation = answer.headers.get("x-ms-continuation", "")
-            if not continuation:
-                return
+        await self._change_all(Call("PUT", target.names, {}, headers))
 
     async def delete(self, place: AzurePlace, *, recursive: bool) -> None:
+        await self._change_all(Call("DELETE", place.names, {"recursive": str(recursive).lower()}))
+
+    async def _change_all(self, call: Call) -> None:
+        """The call, repeated while the service has more to do."""
         continuation = ""
         while True:
-            query = _continued({"recursive": str(recursive).lower()}, continuation)
-            answer = await self._client.change(Call("DELETE", place.names, query))
+            answer = await self._client.change(replace(call, query=_continued(call.query, continuation)))
             continuation = answer.headers.get("x-ms-continuation", "")
             if not continuation:
                 return
 
 
 def is_directory(headers: Mapping[str, str]) -> bool:
-    """What an entry's properties say."""
     return headers.get("x-ms-resource-type", "").lower() == "directory"
 
 
-def _continued(query: dict[str, str | int], continuation: str) -> dict[str, str | int]:
+def _continued(query: Mapping[str, str | int], continuation: str) -> Mapping[str, str | int]:
     return {**query, "continuation": continuation} if continuation else query
 
 
@@ -162,13 +153,12 @@ def _page(answer: Answer, key: str) -> DfsPage:
 
 
 class HierarchicalTree:
-    """What lies where. Raises AzureFailure besides domain errors."""
+    """The entries of an account. Raises AzureFailure besides domain errors."""
 
     def __init__(self, calls: DfsCalls) -> None:
         self._calls = calls
 
     async def find(self, place: AzurePlace) -> FileStatus:
-        """Raises AzureFailure: there is nothing."""
         if place.is_container:
             facts = await self._calls.container_facts(place.container)
             return entries.directory(place.path, entries.time(facts.get("last-modified", "")))
@@ -178,7 +168,6 @@ class HierarchicalTree:
         return entries.hierarchical(place.path, is_directory=is_directory(facts), size_bytes=size_bytes, facts=own)
 
     async def find_or_none(self, place: AzurePlace) -> FileStatus | None:
-        """None when there is nothing. Raises PathNotFound never."""
         try:
             return await self.find(place)
         except AzureFailure as failure:
@@ -195,10 +184,12 @@ class HierarchicalTree:
                 return
 
     async def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        """The root."""
         while True:
             page = await self._calls.containers(cursor or "", min(size, MOST_PATHS))
-            found = [_container(item) for item in page.items]
+            found = [
+                entries.directory(str(item.get("name", "")), entries.time(str(item.get("lastModified", ""))))
+                for item in page.items
+            ]
             cursor = page.continuation or None
             yield Batch(tuple(found), cursor)
             if cursor is None:
@@ -218,10 +209,6 @@ class HierarchicalTree:
                 return
 
 
-def _container(item: Mapping[str, Any]) -> FileStatus:
-    return entries.directory(str(item.get("name", "")), entries.time(str(item.get("lastModified", ""))))
-
-
 def _entry(place: AzurePlace, item: Mapping[str, Any], skipped: int) -> FileStatus:
     """Booleans and numbers come as texts."""
     facts = {name: str(value) for name, value in item.items()}
@@ -233,13 +220,8 @@ def _entry(place: AzurePlace, item: Mapping[str, Any], skipped: int) -> FileStat
     )
 
 
-_CLEANING_S = 15.0
-_RENAME_TRIES = 5
-_FILE = 0o666
-
-
 class HierarchicalUploads:
-    """Raises AzureFailure besides domain errors."""
+    """Uploads to an account. Raises AzureFailure besides domain errors."""
 
     def __init__(self, calls: DfsCalls, tree: HierarchicalTree, account: AzureAccount) -> None:
         self._calls = calls
@@ -254,11 +236,15 @@ class HierarchicalUploads:
         overwrite: bool,
         size_bytes: int | None,  # noqa: ARG002 appends need none
     ) -> FileStatus:
-        """See `Storage.write`."""
         await self._replaced(place, overwrite=overwrite)
         staged = unfinished(place)
         try:
-            await self._create(staged)
+            try:
+                await self._calls.create(staged, "file", 0o666, self._account.umask)
+            except AzureFailure as failure:
+                if failure.status in {400, 404, 409}:
+                    await self._tree.refuse_file_above(staged)
+                raise
             total = 0
             async with aclosing(blocks_of(body, self._account.block_bytes)) as blocks:
                 async for block in blocks:
@@ -270,14 +256,6 @@ class HierarchicalUploads:
             await asyncio.shield(self._clean(staged))
             raise
 
-    async def _create(self, staged: AzurePlace) -> None:
-        try:
-            await self._calls.create(staged, "file", _FILE, self._account.umask)
-        except AzureFailure as failure:
-            if failure.status in {400, 404, 409}:
-                await self._tree.refuse_file_above(staged)
-            raise
-
     async def _complete(self, staged: AzurePlace, total: int) -> None:
         """Raises VerificationFailed. A file that was completed before stays so."""
         if (await self._tree.find(staged)).size_bytes != total:
@@ -286,7 +264,7 @@ class HierarchicalUploads:
                 raise VerificationFailed("The store holds other bytes than were sent.")
 
     async def _name(self, staged: AzurePlace, place: AzurePlace, *, overwrite: bool) -> FileStatus:
-        """Replaces exactly the file whose permissions were taken over."""
+        """Replace exactly the file whose permissions were taken over."""
         for _ in range(_RENAME_TRIES):
             old = await self._replaced(place, overwrite=overwrite)
             if old is not None:
@@ -302,14 +280,14 @@ class HierarchicalUploads:
         raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
     async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
-        """The file that will be replaced. Raises PathExists."""
+        """The file to be replaced. Raises PathExists."""
         old = await self._tree.find_or_none(place)
         if old is not None and (old.is_directory or not overwrite):
             raise PathExists(f"abfs://{place.path} exists.")
         return old
 
     async def _take_over(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
-        """Only owners may give permissions, and only superusers owners."""
+        """Copy permissions and owner where the account allows: owners set the first, superusers both."""
         access = {"x-ms-permissions": f"{old.permissions:04o}"}
         if old.has_acl:
             access = {"x-ms-acl": await self._calls.access_list(place)}
@@ -332,38 +310,36 @@ class HierarchicalUploads:
         if not (await self._tree.find(place.parent)).is_directory:
             raise NotADirectory(f"abfs://{place.parent.path} is not a directory.")
         staging = secrets.token_hex(16)
-        await self._calls.create(unfinished(place, staging), "file", _FILE, self._account.umask)
+        await self._calls.create(unfinished(place, staging), "file", 0o666, self._account.umask)
         return staging
 
     async def write_part(
         self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
     ) -> StoredPart:
-        """Appended at its position in one call, so that half of it never counts."""
-        length = part_length(plan, index)
+        """Append it at its position in one call, so that half of it never counts."""
+        length = plan.size_of(index)
         if length:
             async with aclosing(exactly(body, length)) as content:
                 await self._calls.stream_append(staged, index * plan.part_bytes, content, length)
             # Bytes without a flush leave the time of the file as it was, and old files are swept.
             await self._calls.touch(staged)
         else:
-            await drained(body)
+            await drain(body)
         return StoredPart(index, length, receipt="")
 
     async def join_parts(
         self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        """See `Storage.join_parts`. A flush at less than all bytes would lose the others."""
+        """See `Storage.join_parts`. A flush of fewer bytes would lose the others."""
         staged = unfinished(place, staging)
         await self._replaced(place, overwrite=overwrite)
         await self._complete(staged, joined_size(plan, parts))
         return await self._name(staged, place, overwrite=overwrite)
 
     async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
-        """See `AccountUploads`. Files are flushed once, as `join_parts` does."""
         await self._complete(staged, joined_size(plan, parts))
 
     async def discard(self, staged: AzurePlace) -> None:
-        """Nothing happens when it is gone."""
         try:
             await self._calls.delete(staged, recursive=False)
         except AzureFailure as failure:
@@ -371,7 +347,6 @@ class HierarchicalUploads:
                 raise
 
     async def sweep(self, folder: AzurePlace, before: datetime) -> int:
-        """See `Storage.sweep_leftovers`."""
         continuation, swept = "", 0
         while True:
             page = await self._calls.paths(folder, continuation, MOST_PATHS)
@@ -386,11 +361,8 @@ class HierarchicalUploads:
                 return swept
 
 
-_DIRECTORY = 0o777
-
-
-class HierarchicalStorage(Writing):
-    """See the Protocol; also RenamingStorage, ModeStorage, OwnedStorage. The same for every user."""
+class HierarchicalStorage(AzureStorage):
+    """The store as all users see it; also RenamingStorage, ModeStorage, OwnedStorage."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:
         self._account = account
@@ -400,7 +372,7 @@ class HierarchicalStorage(Writing):
         super().__init__(self._tree, reader, HierarchicalUploads(self._calls, self._tree, account))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. Directly below the root it makes a container, where the settings allow it."""
+        """Directly below the root it makes a container, where the settings allow it."""
         with azure_errors(path):
             if "/" not in path:
                 allowed = self._account.allow_container_creation
@@ -409,7 +381,7 @@ class HierarchicalStorage(Writing):
             place = file_place(path)
             umask = self._account.umask if permissions is None else 0
             try:
-                await self._calls.create(place, "directory", _DIRECTORY if permissions is None else permissions, umask)
+                await self._calls.create(place, "directory", 0o777 if permissions is None else permissions, umask)
             except AzureFailure as failure:
                 if failure.is_taken:
                     raise PathExists(f"abfs://{path} exists.") from None
@@ -431,7 +403,6 @@ class HierarchicalStorage(Writing):
             await self._calls.delete_container(place.container)
 
     def can_rename(self, source: str, target: str) -> bool:
-        """Within a container."""
         return source.partition("/")[0] == target.partition("/")[0]
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
@@ -459,18 +430,18 @@ class HierarchicalStorage(Writing):
         with azure_errors(target.parent.path):
             if not (await self._tree.find(target.parent)).is_directory:
                 raise NotADirectory(f"abfs://{target.parent.path} is not a directory.")
-        there = await self._tree.find_or_none(target)
-        if there is None:
+        existing = await self._tree.find_or_none(target)
+        if existing is None:
             return {"if-none-match": "*"}
-        if not overwrite or not there.is_file or not source.is_file:
+        if not overwrite or not existing.is_file or not source.is_file:
             raise PathExists(f"abfs://{target.path} exists.")
-        return {"if-match": f'"{there.tag}"'}
+        return {"if-match": f'"{existing.tag}"'}
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         await self._set_access(path, {"x-ms-permissions": f"{permissions:04o}"})
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        """See `OwnedStorage`. Owners are object ids of the directory service, or `$superuser`."""
+        """Owners are object ids of the directory service, or `$superuser`."""
         headers = {"x-ms-owner": owner, "x-ms-group": group}
         await self._set_access(path, {name: value for name, value in headers.items() if value is not None})
 

@@ -5,11 +5,11 @@ from urllib.parse import urlsplit
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.protocol import FileSystem, StorageTraits
-from queryserver.files.stores.adls.blob_storage import FlatStorage
 from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
 from queryserver.files.stores.adls.dfs import HierarchicalStorage
+from queryserver.files.stores.adls.flat import FlatStorage
 from queryserver.files.stores.adls.http import AzureClient
-from queryserver.platform.settings.stores import AbfsClusterSettings, AzureAccountSettings
+from queryserver.platform.settings.stores import AbfsClusterSettings
 from queryserver.platform.settings.tree import Settings
 
 
@@ -27,19 +27,13 @@ class AdlsFileSystem:
 
     @property
     def traits(self) -> StorageTraits:
-        """Folders of both kinds are listed elsewhere than in order of their names."""
         return StorageTraits(container_levels=1)
 
     def as_user(self, user: StorageUser) -> HierarchicalStorage | FlatStorage:  # noqa: ARG002 shared credentials
-        """The account decides by this service's login, the same for every user."""
         return self._storage
 
     async def close(self) -> None:
-        """Idempotent."""
         await self._client.close()
-
-
-_PUBLIC_CLOUD = "dfs.core.windows.net"
 
 
 def build(settings: Settings) -> FileSystem | None:
@@ -63,12 +57,11 @@ def build(settings: Settings) -> FileSystem | None:
 
 
 def _addresses(name: str, cluster: AbfsClusterSettings) -> tuple[str, str]:
-    """Of the DFS and of the Blob service."""
     account = _account_name(cluster)
     if not account:
         raise ConfigurationError([f"azure.abfs_clusters.{name}.fs_defaultfs: names no account."])
     host = urlsplit(cluster.fs_defaultfs).netloc.rpartition("@")[2]
-    dfs_url = cluster.webhdfs_url or f"https://{host if '.' in host else f'{account}.{_PUBLIC_CLOUD}'}"
+    dfs_url = cluster.webhdfs_url or f"https://{host if '.' in host else f'{account}.dfs.core.windows.net'}"
     blob_url = cluster.blob_url or dfs_url.replace(".dfs.", ".blob.", 1)
     for key, url in (("webhdfs_url", dfs_url), ("blob_url", blob_url)):
         if urlsplit(url).scheme not in {"http", "https"} or not urlsplit(url).hostname:
@@ -89,15 +82,11 @@ def _credential(settings: Settings, account_name: str) -> SharedKey | SasToken |
         if token := account.sas_token.get_secret_value():
             return SasToken(token)
         if account.tenant_id and account.client_id.get_secret_value():
-            return _application(account)
+            return ClientCredentials(
+                tenant_id=account.tenant_id,
+                client_id=account.client_id.get_secret_value(),
+                client_secret=account.client_secret.get_secret_value(),
+                login_url=account.login_url,
+            )
         break
     raise ConfigurationError(["azure.azure_accounts: needs account_key, sas_token, or tenant_id and client_id."])
-
-
-def _application(account: AzureAccountSettings) -> ClientCredentials:
-    return ClientCredentials(
-        tenant_id=account.tenant_id,
-        client_id=account.client_id.get_secret_value(),
-        client_secret=account.client_secret.get_secret_value(),
-        login_url=account.login_url,
-    )

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -18,6 +17,7 @@ import httpx
 from queryserver.errors.files import InvalidPath, StorageUnavailable
 from queryserver.files.stores.adls.credentials import AzureAccount, authorizer
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
+from queryserver.files.stores.reading import retried
 
 API_VERSION = "2023-11-03"
 _LIMITS = httpx.Limits(max_connections=64, max_keepalive_connections=16, keepalive_expiry=15.0)
@@ -55,35 +55,35 @@ class AzureClient:
 
     def __init__(self, account: AzureAccount) -> None:
         self._base = httpx.URL(account.url)
-        self._patience = account.patience
-        self._authorizer = authorizer(account.credential, self._ask_for_token)
+        self._timeouts = account.timeouts
+        self._authorizer = authorizer(account.credential, self._fetch_token)
         self._opening = asyncio.Lock()
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._is_closed = False
 
     async def read(self, call: Call) -> Answer:
         """An exchange that changes nothing, tried again while the account is busy or out of reach."""
-        async with self._limited(self._patience.answer_s):
+        async with self._limited(self._timeouts.answer_s):
             return await self._insist(lambda: self._exchange(call))
 
     async def repeat(self, call: Call) -> Answer:
         """A change that may be sent twice without harm, tried again as `read`."""
-        async with self._limited(self._patience.commit_s):
+        async with self._limited(self._timeouts.commit_s):
             return await self._insist(lambda: self._exchange(call))
 
     async def change(self, call: Call) -> Answer:
-        """An exchange that is sent once. Without an answer nobody knows what it did."""
-        async with self._limited(self._patience.commit_s):
+        """An exchange that is sent once. Without an answer its effect is unknown."""
+        async with self._limited(self._timeouts.commit_s):
             return await self._exchange(call)
 
     async def send(self, call: Call) -> Answer:
-        """As `change`, with a content that takes as long as its source and the account go on."""
+        """As `change`, without a limit to the whole: the content takes as long as its source."""
         return await self._exchange(call)
 
     @asynccontextmanager
     async def stream(self, call: Call) -> AsyncGenerator[httpx.Response]:
         """The beginning of an answer with a large body. Tried again as `read`, until the first byte."""
-        async with self._limited(self._patience.answer_s):
+        async with self._limited(self._timeouts.answer_s):
             response = await self._insist(lambda: self._begin(call))
         try:
             yield response
@@ -93,22 +93,16 @@ class AzureClient:
             await response.aclose()
 
     async def close(self) -> None:
-        """Idempotent."""
         self._is_closed = True
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.aclose()
 
     async def _insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        for tries in range(1, _TRIES):
-            try:
-                return await attempt()
-            except AzureFailure as failure:
-                if not failure.is_passing:
-                    raise
-            # Only a pause: random so that many callers do not come back at once.
-            await asyncio.sleep(random.uniform(0.5, 1) * self._patience.first_retry_s * 2**tries)  # noqa: S311
-        return await attempt()
+        pause_s = self._timeouts.first_retry_s
+        return await retried(
+            attempt, AzureFailure, tries=_TRIES, first_pause_s=pause_s, may_pass=lambda error: error.is_passing
+        )
 
     async def _exchange(self, call: Call) -> Answer:
         response = await self._begin(call)
@@ -132,7 +126,9 @@ class AzureClient:
 
     async def _begin(self, call: Call) -> httpx.Response:
         """The beginning of an answer of status 2xx."""
-        response = await self._request(call.method, self._url(call), _headers(call), call.content)
+        headers = _headers(call)
+        url = await self._authorizer.authorize(call.method, self._url(call), headers)
+        response = await self._sent(call.method, url, headers, call.content)
         if response.is_success:
             return response
         try:
@@ -147,26 +143,20 @@ class AzureClient:
 
     def _url(self, call: Call) -> httpx.URL:
         if not {".", ".."}.isdisjoint(call.names):
-            # Whoever reads the address on its way would take another entry for it.
+            # A proxy on the way could read the address as that of another entry.
             raise InvalidPath("The path holds a relative name.")
         path = "/".join(quote(name, safe="") for name in call.names)
         query = urlencode(call.query, quote_via=quote, safe="")
         raw = f"{self._base.raw_path.decode().rstrip('/')}/{path}"
         return self._base.copy_with(raw_path=(f"{raw}?{query}" if query else raw).encode())
 
-    async def _request(
-        self, method: str, url: httpx.URL, headers: dict[str, str], content: bytes | AsyncIterator[bytes]
-    ) -> httpx.Response:
-        url = await self._authorizer.authorize(method, url, headers)
-        return await self._sent(method, url, headers, content)
-
     async def _sent(
         self, method: str, url: httpx.URL, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes]
     ) -> httpx.Response:
-        transport, patience = await self._opened(), self._patience
-        waits = {"connect": patience.connect_s, "read": patience.answer_s, "write": patience.answer_s}
+        transport, timeouts = await self._opened(), self._timeouts
+        waits = {"connect": timeouts.connect_s, "read": timeouts.answer_s, "write": timeouts.answer_s}
         request = httpx.Request(
-            method, url, headers=headers, content=content, extensions={"timeout": {**waits, "pool": patience.answer_s}}
+            method, url, headers=headers, content=content, extensions={"timeout": {**waits, "pool": timeouts.answer_s}}
         )
         try:
             response = await transport.handle_async_request(request)
@@ -175,9 +165,9 @@ class AzureClient:
         response.request = request
         return response
 
-    async def _ask_for_token(self, url: str, form: bytes) -> Mapping[str, object]:
+    async def _fetch_token(self, url: str, form: bytes) -> Mapping[str, object]:
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
-        async with self._limited(self._patience.answer_s):
+        async with self._limited(self._timeouts.answer_s):
             response = await self._sent("POST", httpx.URL(url), headers, form)
             try:
                 body = await _whole(response)
@@ -203,7 +193,7 @@ class AzureClient:
 
 
 def _headers(call: Call) -> dict[str, str]:
-    """All but the authorization. Redirects are answers that nobody wants, as every other status outside 2xx."""
+    """All headers but the authorization."""
     length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
     return {
         **call.headers,

@@ -1,4 +1,4 @@
-"""What both kinds of account do in the same way: looking at entries and reading files."""
+"""What both kinds of account have in common: places, entries, reads, and the calls of a Storage."""
 
 import re
 import secrets
@@ -28,17 +28,17 @@ from queryserver.files.stores.adls.http import AzureClient, Call
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _STAGING = re.compile(r"[0-9a-f]{32}")
+_PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class AzurePlace:
-    """A container (`names` has one name) or something inside one. Never the root."""
+    """A container (`names` has one name) or an entry inside one. Never the root."""
 
     names: tuple[str, ...]
 
     @property
     def path(self) -> str:
-        """Relative to the root of the store."""
         return "/".join(self.names)
 
     @property
@@ -47,7 +47,6 @@ class AzurePlace:
 
     @property
     def key(self) -> str:
-        """Within the container; empty for the container itself."""
         return "/".join(self.names[1:])
 
     @property
@@ -56,15 +55,12 @@ class AzurePlace:
 
     @property
     def parent(self) -> "AzurePlace":
-        """What holds it; a container has none that is a place."""
         return AzurePlace(self.names[:-1])
 
     def child(self, name: str) -> "AzurePlace":
-        """An entry of it; names of our own are allowed."""
         return AzurePlace((*self.names, name))
 
     def beside(self, name: str) -> "AzurePlace":
-        """Another entry of the same directory."""
         return self.parent.child(name)
 
 
@@ -79,7 +75,7 @@ def place_of(path: str) -> AzurePlace | None:
 
 
 def file_place(path: str) -> AzurePlace:
-    """Where a file may lie. Raises InvalidPath, PathNotFound: it is the root or directly below it."""
+    """The place of a file. Raises InvalidPath: the root or directly below it; PathNotFound."""
     place = place_of(path)
     if place is None or place.is_container:
         raise InvalidPath("Files lie in containers.")
@@ -92,7 +88,7 @@ def is_container_name(name: str) -> bool:
 
 
 def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
-    """Where the bytes of a file gather until it is complete. Raises InvalidPath: the token is none of ours."""
+    """The place of a file's bytes until it is complete. Raises InvalidPath: a foreign token."""
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
         raise InvalidPath("There is no such staging place.")
@@ -103,17 +99,14 @@ ALL_MAY_ENTER = 0o777
 ALL_MAY_WRITE = 0o666
 """Modes where the account has no permissions of its own (Contract storage 4)."""
 
-_STICKY = 0o1000
 _BITS = (0o400, 0o200, 0o100, 0o040, 0o020, 0o010, 0o004, 0o002, 0o001)
 
 
 def directory(path: str, modified_at: datetime | None = None) -> FileStatus:
-    """A container, or a folder of a flat account."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, modified_at, permissions=ALL_MAY_ENTER)
 
 
 def blob(path: str, size_bytes: int, modified_at: datetime | None, etag: str) -> FileStatus:
-    """A file of a flat account."""
     return FileStatus(path, EntryKind.FILE, size_bytes, modified_at, permissions=ALL_MAY_WRITE, tag=tag(etag))
 
 
@@ -138,7 +131,7 @@ def permission_bits(text: str) -> tuple[int, bool]:
     if len(text) < len(_BITS):
         return 0, False
     bits = sum(bit for bit, letter in zip(_BITS, text, strict=False) if letter in "rwxt")
-    return bits | (_STICKY if text[8] in "tT" else 0), text.endswith("+")
+    return bits | (0o1000 if text[8] in "tT" else 0), text.endswith("+")
 
 
 def time(text: str) -> datetime | None:
@@ -150,18 +143,15 @@ def time(text: str) -> datetime | None:
 
 
 def tag(etag: str) -> str:
-    """Without quotes."""
     return etag.removeprefix("W/").strip('"')
 
-
-_PIECE_BYTES = 256 * 1024
 
 Find = Callable[[AzurePlace], Awaitable[FileStatus]]
 """The entry at a place. Raises PathNotFound."""
 
 
 class Reader:
-    """Reads files, which both services give in the same way."""
+    """Reads files: the same in both services."""
 
     def __init__(self, client: AzureClient, find: Find, is_directory: Callable[[httpx.Headers], bool]) -> None:
         self._client = client
@@ -175,8 +165,13 @@ class Reader:
         if length is not None and length <= 0:
             await self._refuse_directory(place)
             return
+        headers: dict[str, str] = {}
+        if offset or length is not None:
+            headers["range"] = f"bytes={offset}-" if length is None else f"bytes={offset}-{offset + length - 1}"
+        if version is not None and version.tag:
+            headers["if-match"] = f'"{version.tag}"'
         try:
-            async with self._client.stream(Call("GET", place.names, {}, _range(offset, length, version))) as response:
+            async with self._client.stream(Call("GET", place.names, {}, headers)) as response:
                 if self._is_directory(response.headers):
                     raise _not_a_file(place)
                 async for piece in response.aiter_raw(_PIECE_BYTES):
@@ -192,15 +187,6 @@ class Reader:
     async def _refuse_directory(self, place: AzurePlace) -> None:
         if not (await self._find(place)).is_file:
             raise _not_a_file(place)
-
-
-def _range(offset: int, length: int | None, version: FileStatus | None) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    if offset or length is not None:
-        headers["range"] = f"bytes={offset}-" if length is None else f"bytes={offset}-{offset + length - 1}"
-    if version is not None and version.tag:
-        headers["if-match"] = f'"{version.tag}"'
-    return headers
 
 
 def _not_a_file(place: AzurePlace) -> NotAFile:
@@ -237,11 +223,6 @@ async def exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator
         raise VerificationFailed(f"The part does not have the announced {size_bytes} bytes.")
 
 
-def part_length(plan: PartPlan, index: int) -> int:
-    """Bytes of one part."""
-    return max(0, min(plan.part_bytes, plan.size_bytes - index * plan.part_bytes))
-
-
 def joined_size(plan: PartPlan, parts: Sequence[StoredPart]) -> int:
     """Bytes of the whole file. Raises VerificationFailed: parts are missing."""
     if sum(part.size_bytes for part in parts) != plan.size_bytes:
@@ -249,42 +230,53 @@ def joined_size(plan: PartPlan, parts: Sequence[StoredPart]) -> int:
     return plan.size_bytes
 
 
-async def drained(body: AsyncIterator[bytes]) -> None:
-    """Reads a body that must be empty. Raises VerificationFailed."""
+async def drain(body: AsyncIterator[bytes]) -> None:
+    """Read a body that must be empty. Raises VerificationFailed."""
     async with aclosing(exactly(body, 0)) as pieces:
         async for _ in pieces:
             pass
 
 
-def same_size(source: FileStatus, copied: FileStatus) -> FileStatus:
-    """The copy. Raises VerificationFailed."""
-    if copied.size_bytes != source.size_bytes:
-        raise VerificationFailed("The copy has another size than its source.")
-    return copied
-
-
 class AccountTree(Protocol):
-    """The entries of an account. Calls raise AzureFailure."""
+    """The entries of an account. Calls raise AzureFailure; `find` raises PathNotFound, too."""
 
-    async def find(self, place: AzurePlace) -> FileStatus:
-        """The entry at a place. Raises PathNotFound."""
+    async def find(self, place: AzurePlace) -> FileStatus: ...
+    def list_directory(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
+    def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
+
+
+class AccountUploads(Protocol):
+    """Uploads to an account, as in `Storage`. Calls raise AzureFailure besides domain errors."""
+
+    async def write(
+        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
+    ) -> FileStatus: ...
+
+    async def begin_parts(self, place: AzurePlace) -> str: ...
+
+    async def write_part(
+        self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
+    ) -> StoredPart: ...
+
+    async def join_parts(
+        self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus: ...
+
+    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        """Make the parts a file under its reserved name. Raises VerificationFailed."""
         ...
 
-    def list_directory(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        """The entries of a directory or container."""
-        ...
-
-    def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        """The containers of the account."""
-        ...
+    async def discard(self, staged: AzurePlace) -> None: ...
+    async def sweep(self, folder: AzurePlace, before: datetime) -> int: ...
 
 
-class Looking:
-    """Part of a Storage. The same for every user."""
+class AzureStorage:
+    """The part of a Storage that is the same for both kinds of account, and for every user."""
 
-    def __init__(self, tree: AccountTree, reader: Reader) -> None:
+    def __init__(self, tree: AccountTree, reader: Reader, uploads: AccountUploads) -> None:
         self._entries = tree
         self._contents = reader
+        self._uploads = uploads
 
     async def stat(self, path: str) -> FileStatus:
         place = place_of(path)
@@ -296,7 +288,7 @@ class Looking:
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """See the Protocol. In flat accounts folders come where their marks stand: not in the order of names."""
+        """In flat accounts folders come in the order of their marks, not of their names."""
         place = place_of(path)
         with azure_errors(path):
             if place is not None:
@@ -324,52 +316,6 @@ class Looking:
                 async for piece in pieces:
                     yield piece
 
-
-class AccountUploads(Protocol):
-    """How an account takes files. Calls raise AzureFailure besides domain errors."""
-
-    async def write(
-        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
-    ) -> FileStatus:
-        """See `Storage.write`."""
-        ...
-
-    async def begin_parts(self, place: AzurePlace) -> str:
-        """See `Storage.begin_parts`."""
-        ...
-
-    async def write_part(
-        self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
-    ) -> StoredPart:
-        """See `Storage.write_part`."""
-        ...
-
-    async def join_parts(
-        self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
-    ) -> FileStatus:
-        """See `Storage.join_parts`."""
-        ...
-
-    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
-        """Make the parts a file under its reserved name. Raises VerificationFailed."""
-        ...
-
-    async def discard(self, staged: AzurePlace) -> None:
-        """See `Storage.discard_parts`."""
-        ...
-
-    async def sweep(self, folder: AzurePlace, before: datetime) -> int:
-        """See `Storage.sweep_leftovers`."""
-        ...
-
-
-class Writing(Looking):
-    """Part of a Storage. The same for every user."""
-
-    def __init__(self, tree: AccountTree, reader: Reader, uploads: AccountUploads) -> None:
-        super().__init__(tree, reader)
-        self._uploads = uploads
-
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
@@ -378,7 +324,7 @@ class Writing(Looking):
             return await self._uploads.write(place, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """See the Protocol. Streamed through this service."""
+        """Streamed through this service."""
         from_place, to_place = file_place(source), file_place(target)
         with azure_errors(source):
             found = await self._entries.find(from_place)
@@ -387,7 +333,9 @@ class Writing(Looking):
         async with aclosing(self.read(source, version=found)) as body:
             with azure_errors(target):
                 copied = await self._uploads.write(to_place, body, overwrite=overwrite, size_bytes=found.size_bytes)
-        return same_size(found, copied)
+        if copied.size_bytes != found.size_bytes:
+            raise VerificationFailed("The copy has another size than its source.")
+        return copied
 
     async def begin_parts(self, plan: PartPlan) -> str:
         place = file_place(plan.path)
@@ -407,7 +355,7 @@ class Writing(Looking):
             return await self._uploads.join_parts(plan, place, staging, parts, overwrite=overwrite)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        """See `ReadableParts`. The parts are committed under the reserved name first: then they can be read."""
+        """The parts are committed under the reserved name first: then they can be read."""
         staged = unfinished(file_place(plan.path), staging)
         with azure_errors(plan.path):
             await self._uploads.complete_parts(plan, staged, parts)
@@ -420,7 +368,7 @@ class Writing(Looking):
         with azure_errors(plan.path):
             await self._uploads.discard(staged)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         place = place_of(path)
         if place is None:
             return 0
@@ -432,20 +380,16 @@ async def make_container(name: str, find: Find, create: Callable[[str], Awaitabl
     """Raises PathExists (the root too), PermissionDenied, InvalidName, AzureFailure."""
     if not names_of(name):
         raise PathExists("The root exists.")
-    if is_container_name(name) and await _exists(name, find):
-        raise PathExists(f"abfs://{name} exists.")
+    if is_container_name(name):
+        try:
+            await find(AzurePlace((name,)))
+        except AzureFailure as failure:
+            if not failure.is_missing:
+                raise
+        else:
+            raise PathExists(f"abfs://{name} exists.")
     if not is_allowed:
         raise PermissionDenied("This server makes no containers.")
     if not is_container_name(name):
         raise InvalidName("A container has 3 to 63 lower-case letters, digits and single hyphens.")
     await create(name)
-
-
-async def _exists(name: str, find: Find) -> bool:
-    try:
-        await find(AzurePlace((name,)))
-    except AzureFailure as failure:
-        if failure.is_missing:
-            return False
-        raise
-    return True

@@ -1,4 +1,4 @@
-"""Deletion of entries and whole trees, some at a time. Everything here blocks: it is called in threads."""
+"""Deletion, sums and sweeps of trees, a second at a time. Everything here blocks: it is called in threads."""
 
 import os
 import secrets
@@ -13,12 +13,13 @@ from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind, 
 from queryserver.files.stores.local.tree import Tree, enter, file_errors, kind_of
 
 _STEP_S = 1.0
-# Each level holds a descriptor; deeper directories are hung up at the top first.
+# Each level holds a descriptor; deeper directories are moved to the top first.
 _MAX_DEPTH = 64
+_MAX_ENTRIES = 100_000
 
 
 class Deletion:
-    """Deletes an entry; a link itself, never what it points to. `step` is repeated until it is true."""
+    """Deletes an entry; a link itself, never its target. `step` is repeated until it is true."""
 
     def __init__(self, tree: Tree, path: str, *, recursive: bool) -> None:
         self._tree = tree
@@ -40,7 +41,7 @@ class Deletion:
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
             if self._has_begun:
-                return True  # Another deletion of the same tree has helped.
+                return True  # another deletion of the same tree has helped
             raise
         self._has_begun = True
         if not stat.S_ISDIR(found.st_mode):
@@ -48,20 +49,16 @@ class Deletion:
         elif not self._recursive:
             os.rmdir(name, dir_fd=parent)
         else:
-            return self._tree_is_gone(parent, name)
+            top = enter(parent, name)
+            try:
+                is_empty = self._emptied(top, top, depth=1)
+            finally:
+                os.close(top)
+            return is_empty and _is_removed(parent, name)
         return True
 
-    def _tree_is_gone(self, parent: int, name: str) -> bool:
-        top = enter(parent, name)
-        try:
-            if not self._emptied(top, top, depth=1):
-                return False
-        finally:
-            os.close(top)
-        return _is_removed(parent, name)
-
     def _emptied(self, top: int, directory: int, *, depth: int) -> bool:
-        """Whether all that was seen in it is gone before the time is over."""
+        """Whether all that was found in it is gone before the time is over."""
         with os.scandir(directory) as found:
             for entry in found:
                 if time.monotonic() > self._until or not self._entry_is_gone(top, directory, entry, depth=depth):
@@ -79,37 +76,29 @@ class Deletion:
                 return True
             inner = enter(directory, entry.name)
             try:
-                if not self._emptied(top, inner, depth=depth + 1):
-                    return False
+                is_empty = self._emptied(top, inner, depth=depth + 1)
             finally:
                 os.close(inner)
-            return _is_removed(directory, entry.name)
+            return is_empty and _is_removed(directory, entry.name)
         return True
 
 
 def _is_removed(parent: int, name: str) -> bool:
-    """False when something came into it meanwhile."""
+    """False when a new entry came into it meanwhile."""
     try:
         os.rmdir(name, dir_fd=parent)
     except FileNotFoundError:
         return True
     except OSError:
-        if _is_empty(parent, name):
-            raise
+        inner = enter(parent, name)
+        try:
+            with os.scandir(inner) as found:
+                if next(found, None) is None:
+                    raise
+        finally:
+            os.close(inner)
         return False
     return True
-
-
-def _is_empty(parent: int, name: str) -> bool:
-    inner = enter(parent, name)
-    try:
-        with os.scandir(inner) as found:
-            return next(found, None) is None
-    finally:
-        os.close(inner)
-
-
-_MAX_ENTRIES = 100_000
 
 
 class Summation:
@@ -127,24 +116,19 @@ class Summation:
 
     @property
     def summary(self) -> ContentSummary:
-        """What was counted so far."""
         return ContentSummary(self._directories, self._files, self._bytes, self._bytes)
 
     def step(self) -> bool:
         """Count for about a second; whether all is counted. Raises too_many_entries, SymlinkNotFollowed."""
         if self._waiting is None:
-            self._waiting = self._begin()
+            found = self._tree.stat(self._path)
+            self._waiting = [] if found.is_file else [self._path]
+            if found.is_file:
+                self._files, self._bytes = 1, found.size_bytes
         until = time.monotonic() + _STEP_S
         while self._waiting and time.monotonic() < until:
             self._count_directory(self._waiting, self._waiting.pop())
         return not self._waiting
-
-    def _begin(self) -> list[str]:
-        found = self._tree.stat(self._path)
-        if not found.is_file:
-            return [self._path]
-        self._files, self._bytes = 1, found.size_bytes
-        return []
 
     def _count_directory(self, waiting: list[str], path: str) -> None:
         prefix = f"{path}/" if path else ""
@@ -177,11 +161,19 @@ class Summation:
 
 
 def sweep(tree: Tree, path: str, older_than_s: float, dry_run: bool = False) -> int:
-    """Delete, or count only, what was left directly in a directory and last written before that time; how many."""
+    """Delete, or only count, orphaned files directly in a directory, last written before that time; how many."""
     before, removed = time.time() - older_than_s, 0
     with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
         for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:
-            removed += _is_older(directory, name, before, dry_run=dry_run)
+            with suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if status.st_mtime >= before:
+                    continue
+                if not dry_run and stat.S_ISDIR(status.st_mode):
+                    shutil.rmtree(name, dir_fd=directory)
+                elif not dry_run:
+                    os.unlink(name, dir_fd=directory)
+                removed += 1
     return removed
 
 
@@ -190,20 +182,3 @@ def directories_in(tree: Tree, path: str) -> list[str]:
     prefix = f"{path}/" if path else ""
     with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
         return [prefix + e.name for e in found if is_name(e.name) and e.is_dir(follow_symlinks=False)]
-
-
-def _is_older(directory: int, name: str, before: float, *, dry_run: bool) -> bool:
-    with suppress(FileNotFoundError):
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if found.st_mtime < before:
-            if not dry_run:
-                _remove(directory, name, is_tree=stat.S_ISDIR(found.st_mode))
-            return True
-    return False
-
-
-def _remove(directory: int, name: str, *, is_tree: bool) -> None:
-    if is_tree:
-        shutil.rmtree(name, dir_fd=directory)
-    else:
-        os.unlink(name, dir_fd=directory)

@@ -1,70 +1,126 @@
-"""The Storage over one directory of this machine."""
+"""The local root: files below one directory of this machine, for one user or for this service itself."""
 
 import asyncio
 import os
 import stat
 import sys
-import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar, TypeVarTuple
 
-from queryserver.errors.base import ConfigurationError, PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    InvalidPath,
-    NotADirectory,
-    PathNotFound,
-    StoreQuotaExceeded,
-    SymlinkNotFollowed,
-    trash_not_supported,
-)
+from queryserver.errors.base import ConfigurationError, QueryServerError
+from queryserver.errors.files import PathNotFound, StorageUnavailable, trash_not_supported
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
-from queryserver.files.stores.local import deleting as sweeping
-from queryserver.files.stores.local import transfers as parts
-from queryserver.files.stores.local.deleting import Deletion, Summation
-from queryserver.files.stores.local.transfers import Account, Download, Flushing, StagedParts, Upload
-from queryserver.files.stores.local.tree import (
-    HOMES,
-    SHARED,
-    AccessMap,
-    FileThreads,
-    Listing,
-    Tree,
-    file_errors,
-    is_private,
-    must_be_file,
-)
+from queryserver.files.stores.local import transfers
+from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
+from queryserver.files.stores.local.deleting import Deletion, Summation, directories_in, sweep
+from queryserver.files.stores.local.transfers import Account, Download, Incoming, PartUpload, StagedParts, Upload
+from queryserver.files.stores.local.tree import Listing, Tree, file_errors, must_be_file
+from queryserver.files.stores.reading import ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
 
-Ended = TypeVar("Ended")
-Ended_co = TypeVar("Ended_co", covariant=True)
+_TRAITS = StorageTraits(deletes_to_trash=True, changes_modes_of_trees=True, home_parent=HOMES)
+_FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
+_FLUSHED_BYTES = 128 * 1024 * 1024
+_SERVICE = AccessMap(StorageUser("", is_admin=True))
+
+T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 
 
-class Incoming(Protocol[Ended_co]):
-    """Bytes on their way in."""
+class FileThreads:
+    """At most `max_threads` calls at a time; one that takes longer than `timeout_s` raises StorageUnavailable.
 
-    def open(self) -> None:
-        """Refuse what cannot end well before the first byte is taken."""
-        ...
+    To be closed by its owner.
+    """
 
-    def write(self, piece: bytes) -> None:
-        """Add bytes at the end."""
-        ...
+    def __init__(self, *, max_threads: int, timeout_s: float) -> None:
+        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="local-storage")
+        self._flushes = ThreadPoolExecutor(1, thread_name_prefix="local-storage-flush")
+        self._ended_flushes = 0
+        self.read_sizes = ReadSizes()
+        self._timeout_s = timeout_s
 
-    def commit(self) -> Ended_co:
-        """Keep them."""
-        ...
+    async def run(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """The result of the call. It goes on when its caller is cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await loop.run_in_executor(self._threads, call, *arguments)
+        except TimeoutError as error:
+            raise StorageUnavailable("The file system does not answer.") from error
 
-    def abandon(self) -> None:
-        """Leave nothing behind. After `commit` nothing happens."""
-        ...
+    async def until_done(self, step: Callable[[], bool]) -> None:
+        """Repeat a call until it gives True; each has the whole time."""
+        while not await self.run(step):
+            pass
+
+    def start_flush(self, flush: Callable[[], None]) -> Future[None]:
+        """Run a call that waits for the disk in a thread of its own: one at a time, beside all other calls."""
+
+        def run() -> None:
+            try:
+                flush()
+            finally:
+                self._ended_flushes += 1
+
+        return self._flushes.submit(run)
+
+    async def ended(self, flush: Future[None]) -> None:
+        """Wait for a started flush and those queued before it: each has the whole time. Raises what it raises."""
+        waiting, before = asyncio.wrap_future(flush), self._ended_flushes
+        try:
+            while not (await asyncio.wait({waiting}, timeout=self._timeout_s))[0]:
+                if self._ended_flushes == before:
+                    raise StorageUnavailable("The file system does not answer.")
+                before = self._ended_flushes
+            waiting.result()
+        finally:
+            waiting.cancel()
+
+    def start(self, call: Callable[[], None]) -> Future[None]:
+        """Run a call that only `close` waits for."""
+        return self._threads.submit(call)
+
+    async def close(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.to_thread(self._threads.shutdown)
+                await asyncio.to_thread(self._flushes.shutdown)
+        except TimeoutError as error:
+            raise StorageUnavailable("The file system does not answer.") from error
+
+
+class Flushing:
+    """Calls `flush` for every `size_bytes` that were taken, while the next ones come; not twice at a time."""
+
+    def __init__(self, threads: FileThreads, flush: Callable[[], None], *, size_bytes: int = _FLUSHED_BYTES) -> None:
+        self._threads = threads
+        self._flush = flush
+        self._size_bytes = size_bytes
+        self._running: Future[None] | None = None
+
+    async def while_written(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        """The same bytes; a piece is given when those before are written. Raises what `flush` raises."""
+        unflushed = 0
+        async for piece in body:
+            unflushed += len(piece)
+            yield piece
+            if unflushed >= self._size_bytes:
+                unflushed = 0
+                await self._ended()
+                self._running = self._threads.start_flush(self._flush)
+        await self._ended()
+
+    async def _ended(self) -> None:
+        if self._running is not None:
+            await self._threads.ended(self._running)
 
 
 class LocalStorage:
@@ -83,7 +139,7 @@ class LocalStorage:
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """See the Protocol. The order is the file system's own."""
+        """The order is the file system's own."""
         await self._enter(path)
         listing = Listing(self._tree, path, cursor, self._access.shows)
         try:
@@ -104,7 +160,7 @@ class LocalStorage:
         end = sys.maxsize if length is None else offset + length
         try:
             with sizes.reader():
-                # Asked for even if nothing is wanted: a missing file is told.
+                # Read even if nothing is wanted, so that a missing file raises.
                 while piece := await self._threads.run(download.read, offset, min(end - offset, sizes.piece_bytes)):
                     offset += len(piece)
                     yield piece
@@ -114,21 +170,16 @@ class LocalStorage:
             self._threads.start(download.close)
 
     async def write(
-        self,
-        path: str,
-        body: AsyncIterator[bytes],
-        *,
-        overwrite: bool,
-        size_bytes: int | None = None,
+        self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        """See the Protocol. Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
+        """Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
         await self._enter_to_change(path)
         upload = Upload(self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account)
         async with aclosing(Flushing(self._threads, upload.flush).while_written(body)) as pieces:
             return await self._take(upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. Of several that make one directory at a time, one succeeds."""
+        """Of several that make one directory at a time, one succeeds."""
         await self._enter_to_change(path)
         if not self._access.is_in_trash(path):
             # Deleting goes on below the floor, and the trash has directories.
@@ -143,7 +194,7 @@ class LocalStorage:
             return await self.write(target, body, overwrite=overwrite, size_bytes=found.size_bytes)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        """See the Protocol. A deletion that breaks off leaves a part of the tree."""
+        """A deletion that breaks off leaves a part of the tree."""
         await self._enter_to_change(path)
         await self._threads.until_done(Deletion(self._tree, path, recursive=recursive).step)
 
@@ -151,37 +202,37 @@ class LocalStorage:
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """See the Protocol. A link is renamed itself."""
+        """A link is renamed itself."""
         await self._enter_to_change(source)
         await self._enter_to_change(target)
-        await self._threads.run(self._rename, source, target, overwrite)
+        await self._threads.run(partial(self._tree.rename, source, target, overwrite=overwrite))
 
     async def content_summary(self, path: str) -> ContentSummary:
-        """See the Protocol. Counts what the caller may see."""
+        """Counts what the caller may see."""
         await self._enter(path)
         summation = Summation(self._tree, path, self._access.shows)
         await self._threads.until_done(summation.step)
         return summation.summary
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """See the Protocol. Devices, pipes and sockets keep theirs: NotAFile."""
+        """Devices, pipes and sockets keep theirs: NotAFile."""
         await self._enter_to_change(path)
         await self._threads.run(self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """See the Protocol. The room for the whole file is taken at once. Raises InsufficientStorage."""
+        """The room for the whole file is taken at once. Raises InsufficientStorage."""
         await self._enter_to_change(plan.path)
-        return await self._threads.run(parts.begin, self._tree, plan, self._account)
+        return await self._threads.run(transfers.begin, self._tree, plan, self._account)
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         await self._enter_to_change(plan.path)
-        return await self._take(parts.PartUpload(self._tree, plan, staging, index), body)
+        return await self._take(PartUpload(self._tree, plan, staging, index), body)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         await self._enter_to_change(plan.path)
-        return await self._threads.run(self._join, plan, staging, parts, overwrite)
+        return await self._threads.run(partial(transfers.join, self._tree, plan, staging, parts, overwrite=overwrite))
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         del parts
@@ -196,183 +247,39 @@ class LocalStorage:
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         await self._enter_to_change(plan.path)
-        await self._threads.run(parts.discard, self._tree, plan, staging)
+        await self._threads.run(transfers.discard, self._tree, plan, staging)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        """See the Protocol. `older_than_s` must exceed the longest pause of a living write, of other processes too."""
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
+        """`older_than_s` must exceed the longest pause of a living write, of other processes too."""
         await self._enter(path)
-        return await self._threads.run(sweeping.sweep, self._tree, path, older_than_s)
+        return await self._threads.run(sweep, self._tree, path, older_than_s)
 
     async def _enter(self, path: str) -> None:
-        """Before a path is looked at. Raises PermissionDenied."""
+        """Raises PermissionDenied. To be called before a path is read."""
         self._access.check_read(path)
-        await self._settle(path)
 
     async def _enter_to_change(self, path: str) -> None:
-        """Before the entry of a path comes, goes or changes. Raises PermissionDenied."""
+        """Raises PermissionDenied. To be called before the entry of a path comes, goes or changes."""
         self._access.check_change(path)
-        await self._settle(path)
 
-    async def _settle(self, path: str) -> None:
-        """Make what is always there."""
-
-    def _rename(self, source: str, target: str, overwrite: bool) -> None:
-        self._tree.rename(source, target, overwrite=overwrite)
-
-    def _join(self, plan: PartPlan, staging: str, stored: Sequence[StoredPart], overwrite: bool) -> FileStatus:
-        return parts.join(self._tree, plan, staging, stored, overwrite=overwrite)
-
-    async def _take(self, incoming: Incoming[Ended], body: AsyncIterator[bytes]) -> Ended:
-        """Give bytes to what takes them. A failure or a cancel leaves nothing behind."""
+    async def _take(self, incoming: Incoming[T], body: AsyncIterator[bytes]) -> T:
+        """Store the bytes. A failure or a cancel leaves nothing behind."""
         try:
             await self._threads.run(incoming.open)
             async for piece in body:
                 await self._threads.run(incoming.write, piece)
             return await self._threads.run(incoming.commit)
         except BaseException:  # a cancel too: no part of a file may stay
-            await self._shielded(incoming.abandon)
+            with suppress(QueryServerError):
+                await asyncio.shield(self._threads.run(incoming.abandon))
             raise
-
-    async def _shielded(self, call: Callable[[], None]) -> None:
-        with suppress(QueryServerError):
-            await asyncio.shield(self._threads.run(call))
-
-
-OWNER = "user.queryserver.owner"
-# Without these the service could see neither what is in a directory nor whose a file is.
-_READABLE_FILE, _READABLE_DIRECTORY = 0o400, 0o500
-# Between two measurements what this process has written since is added.
-_KEPT_S = 30.0
-# What another server changes meanwhile, and what only the administrator of the machine could make.
-_PASSED_OVER = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
-
-
-@dataclass(slots=True)
-class _Measured:
-    """What is known of one user. `walking` is held while the files are measured, `lock` only for a moment."""
-
-    lock: Lock
-    walking: Lock
-    measured_at: float | None = None
-    used_bytes: int = 0
-    taken_bytes: int = 0
-    """All that was ever counted, for what comes while the files are measured."""
-
-
-class UserQuotas:
-    """At most `max_bytes` of each user; 0: no limit. An upload that was abandoned counts until the next measurement."""
-
-    def __init__(self, tree: Tree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tree = tree
-        self._max_bytes = max_bytes
-        self._clock = clock
-        self._users: dict[str, _Measured] = defaultdict(lambda: _Measured(Lock(), Lock()))
-
-    @property
-    def is_off(self) -> bool:
-        """Whether there is no limit."""
-        return self._max_bytes <= 0
-
-    def take(self, access: AccessMap, size_bytes: int) -> None:
-        """Count bytes that the user is about to store. Raises StoreQuotaExceeded; then they do not count."""
-        if self.is_off:
-            return
-        measured = self._measured(access)
-        with measured.lock:
-            if measured.used_bytes + size_bytes > self._max_bytes:
-                raise StoreQuotaExceeded(
-                    f"Your files in this store would take more than the {self._max_bytes} bytes of"
-                    " `filebrowser.max_bytes_per_user`. Delete some, also from the trash."
-                )
-            measured.used_bytes += size_bytes
-            measured.taken_bytes += size_bytes
-
-    def left(self, access: AccessMap) -> int | None:
-        """How many bytes the user may still store; None: as many as there is room."""
-        if self.is_off:
-            return None
-        measured = self._measured(access)
-        with measured.lock:
-            return max(self._max_bytes - measured.used_bytes, 0)
-
-    def mark(self, file: int, access: AccessMap) -> None:
-        """Write the user's name to a new file. Where the file system keeps no attributes, only homes are counted."""
-        if not self.is_off and hasattr(os, "setxattr"):
-            with suppress(OSError):
-                os.setxattr(file, OWNER, access.user.name.encode())
-
-    def readable(self, permissions: int, *, is_directory: bool) -> int:
-        """The permissions, and with a limit those of the owner without which nothing could be measured."""
-        if self.is_off:
-            return permissions
-        return permissions | (_READABLE_DIRECTORY if is_directory else _READABLE_FILE)
-
-    def _measured(self, access: AccessMap) -> _Measured:
-        """One thread measures; others go on with what is known, so that a user with many files holds no more threads.
-
-        They wait only where nothing is known yet.
-        """
-        measured = self._users[access.user.name]
-        if self._is_fresh(measured) or not measured.walking.acquire(blocking=measured.measured_at is None):
-            return measured
-        try:
-            if not self._is_fresh(measured):
-                began_at, before = self._clock(), measured.taken_bytes
-                used = self._used_bytes(access)
-                with measured.lock:
-                    measured.used_bytes = used + measured.taken_bytes - before
-                    measured.measured_at = began_at
-        finally:
-            measured.walking.release()
-        return measured
-
-    def _is_fresh(self, measured: _Measured) -> bool:
-        return measured.measured_at is not None and self._clock() - measured.measured_at < _KEPT_S
-
-    def _used_bytes(self, access: AccessMap) -> int:
-        name = access.user.name.encode()
-        used = sum(size for _, size in self._files(access.home)) if access.home else 0
-        return used + sum(size for owner, size in self._files(SHARED) if owner() == name)
-
-    def _files(self, root: str) -> Generator[tuple[Callable[[], bytes], int]]:
-        """Owner and size of every file below a directory, those on their way in too; links are not followed.
-
-        What cannot be read counts nothing: else one user could keep all others from storing anything.
-        """
-        waiting = [root]
-        while waiting:
-            path = waiting.pop()
-            with suppress(*_PASSED_OVER), file_errors(path), self._tree.directory(path) as directory:
-                with os.scandir(directory) as found:
-                    names = [entry.name for entry in found]
-                for name in names:
-                    with suppress(FileNotFoundError):
-                        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                        if stat.S_ISDIR(status.st_mode):
-                            waiting.append(f"{path}/{name}")
-                        elif stat.S_ISREG(status.st_mode):
-                            yield _owner_in(directory, name), status.st_size
-
-
-def _owner_in(directory: int, name: str) -> Callable[[], bytes]:
-    def owner() -> bytes:
-        with suppress(OSError, AttributeError):
-            return os.getxattr(f"/proc/self/fd/{directory}/{name}", OWNER, follow_symlinks=False)
-        return b""
-
-    return owner
-
-
-_TRAITS = StorageTraits(deletes_to_trash=True, changes_modes_of_trees=True, home_parent=HOMES)
-_FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
 
 
 class LocalFileSystem:
     """Files below `root`, for users who share one account of the machine. To be closed by its owner.
 
-    New files and directories have the modes that `umask` leaves, homes and trashes 0700. `max_bytes_per_user` 0: users
-    store as much as there is room for. `root` need not be there:
-    then every call is StorageUnavailable.
+    New files and directories have the modes that `umask` leaves, homes and trashes 0700. `max_bytes_per_user` 0: no
+    limit. Without `root` every call raises StorageUnavailable.
     """
 
     def __init__(
@@ -385,32 +292,26 @@ class LocalFileSystem:
         floor: DiskFloor = NO_FLOOR,
         max_bytes_per_user: int = 0,
     ) -> None:
-        self._root = root
-        self._umask = umask
-        self._tree = Tree(root, file_mode=_FILE_MODE & ~umask, directory_mode=self._directory_mode, floor=floor)
+        def directory_mode(names: tuple[str, ...]) -> int:
+            return _PRIVATE_MODE if is_private(names) else _DIRECTORY_MODE & ~umask
+
+        self._tree = Tree(root, file_mode=_FILE_MODE & ~umask, directory_mode=directory_mode, floor=floor)
         self._quotas = UserQuotas(self._tree, max_bytes_per_user)
         self._threads = FileThreads(max_threads=max_threads, timeout_s=timeout_s)
 
     @property
     def scheme(self) -> Scheme:
-        """`file`."""
         return Scheme.FILE
 
     @property
     def traits(self) -> StorageTraits:
-        """Trash by default; modes of trees; homes in `/user`."""
         return _TRAITS
 
     def as_user(self, user: StorageUser) -> "UserStorage":
-        """The store as the map lets `user` see it."""
         return UserStorage(self._tree, self._threads, AccessMap(user), self._quotas)
 
     async def close(self) -> None:
-        """Let calls under way end, and the threads with them. Idempotent."""
         await self._threads.close()
-
-    def _directory_mode(self, names: tuple[str, ...]) -> int:
-        return _PRIVATE_MODE if is_private(names) else _DIRECTORY_MODE & ~self._umask
 
 
 class UserStorage(LocalStorage):
@@ -421,58 +322,49 @@ class UserStorage(LocalStorage):
         self._quotas = quotas
         self._is_settled = False
         if not quotas.is_off:
-            self._account = _UserAccount(quotas, access)
+            self._account = UserAccount(quotas, access)
 
     async def room_bytes(self) -> int | None:
         return await self._threads.run(self._quotas.left, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """See the Protocol. With a share of each user, directories stay readable to the service."""
+        """With a quota, directories stay readable to the service."""
         if permissions is not None:
             permissions = self._quotas.readable(permissions, is_directory=True)
         await super().mkdir(path, permissions=permissions)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """See the Protocol. With a share of each user, files and directories stay readable to the service."""
+        """With a quota, files and directories stay readable to the service."""
         if not self._quotas.is_off:
             is_directory = (await self.stat(path)).kind is EntryKind.DIRECTORY
             permissions = self._quotas.readable(permissions, is_directory=is_directory)
         await super().set_permissions(path, permissions)
 
     async def trash_root(self, path: str) -> str:  # noqa: ARG002 one trash for all paths
-        """See the Protocol. Raises trash_not_supported for a user who cannot have a home here."""
+        """Raises trash_not_supported for a user who cannot have a home here."""
         if not self._access.trash:
             raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
 
+    async def _enter(self, path: str) -> None:
+        await super()._enter(path)
+        await self._settle(path)
+
+    async def _enter_to_change(self, path: str) -> None:
+        await super()._enter_to_change(path)
+        await self._settle(path)
+
     async def _settle(self, path: str) -> None:
-        """The home of the caller, and `/shared`, are there from the first look at where they are."""
+        """Make the home of the user, and `/shared`, before the first call about their directories."""
         if not self._is_settled and path.partition("/")[0] in {"", HOMES, SHARED}:
             await self._threads.run(self._make_homes)
             self._is_settled = True
 
     def _make_homes(self) -> None:
         for directory in (SHARED, self._access.home or HOMES):
-            # On a read-only store there is none, which is told by the call that needs it.
+            # On a read-only store there is none: the call that needs it raises.
             with suppress(QueryServerError):
                 self._tree.ensure_directory(directory)
-
-
-@dataclass(frozen=True, slots=True)
-class _UserAccount:
-    """`Account` of one user."""
-
-    quotas: UserQuotas
-    access: AccessMap
-
-    def take(self, size_bytes: int) -> None:
-        self.quotas.take(self.access, size_bytes)
-
-    def mark(self, file: int) -> None:
-        self.quotas.mark(file, self.access)
-
-
-_SERVICE = AccessMap(StorageUser("", is_admin=True))
 
 
 class PrivateStorage(LocalStorage):
@@ -493,19 +385,17 @@ class PrivateStorage(LocalStorage):
         await self.close()
 
     async def close(self) -> None:
-        """Let calls under way end, and the threads with them. Idempotent. Raises StorageUnavailable if one hangs."""
         await self._threads.close()
 
     async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:
-        """As `sweep_leftovers`, in all directories; or count only."""
+        """As `sweep_orphans`, in all directories; or count only."""
         waiting, removed = [""], 0
         while waiting:
             # One short call per directory: a store of 100,000 directories holds up no other caller.
             with suppress(PathNotFound):
                 path = waiting.pop()
-                waiting += await self._threads.run(sweeping.directories_in, self._tree, path)
-                older_than_s = older_than.total_seconds()
-                removed += await self._threads.run(sweeping.sweep, self._tree, path, older_than_s, dry_run)
+                waiting += await self._threads.run(directories_in, self._tree, path)
+                removed += await self._threads.run(sweep, self._tree, path, older_than.total_seconds(), dry_run)
         return removed
 
 
@@ -527,15 +417,15 @@ class LocalUploadArea(PrivateStorage):
         return self._root / name
 
     async def touch(self, name: str) -> bool:
-        return await self._threads.run(self._touch, name)
+        def touched() -> bool:
+            with file_errors(name), self._tree.parent(name) as (directory, last):
+                try:
+                    os.utime(last, dir_fd=directory, follow_symlinks=False)
+                except FileNotFoundError:
+                    return False
+                return True
 
-    def _touch(self, name: str) -> bool:
-        with file_errors(name), self._tree.parent(name) as (directory, last):
-            try:
-                os.utime(last, dir_fd=directory, follow_symlinks=False)
-            except FileNotFoundError:
-                return False
-            return True
+        return await self._threads.run(touched)
 
 
 def _problem(root: Path) -> str:
@@ -549,22 +439,16 @@ def _problem(root: Path) -> str:
 
 
 def build(settings: Settings) -> FileSystem | None:
-    """None without `local_root`. Raises ConfigurationError."""
+    """None without `local_root`, which is never made. Raises ConfigurationError."""
     filebrowser = settings.filebrowser
-    if problems := list(problems_of(settings)):
-        raise ConfigurationError(problems)
-    if filebrowser.local_root is None:
+    root = filebrowser.local_root
+    if root is None:
         return None
+    if not root.is_dir():
+        raise ConfigurationError([f"filebrowser.local_root: {root} is not a directory."])
     return LocalFileSystem(
-        filebrowser.local_root,
+        root,
         umask=int(filebrowser.umask, 8),
         floor=disk_floor(settings),
         max_bytes_per_user=filebrowser.max_bytes_per_user,
     )
-
-
-def problems_of(settings: Settings) -> Iterator[str]:
-    """What is wrong with the directory: it is the operator's, so that it is never made."""
-    root = settings.filebrowser.local_root
-    if root is not None and not root.is_dir():
-        yield f"filebrowser.local_root: {root} is not a directory."

@@ -1,23 +1,18 @@
 """A directory tree that no path and no link leads out of. Everything here blocks: it is called in threads."""
 
-import asyncio
 import ctypes
 import errno
 import grp
 import os
 import pwd
 import stat
-import unicodedata
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar, TypeVarTuple
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import (
@@ -33,9 +28,8 @@ from queryserver.errors.files import (
     SymlinkNotFollowed,
     TargetInsideSource,
 )
-from queryserver.files.model import EntryKind, FileStatus, StorageUser, is_name, names_of
+from queryserver.files.model import EntryKind, FileStatus, is_name, names_of
 from queryserver.files.protocol import Batch
-from queryserver.files.stores.reading import ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
 _KINDS: dict[int, tuple[type[QueryServerError], str]] = {
@@ -75,8 +69,6 @@ def file_errors(path: str) -> Generator[None]:
         raise kind(text.format(path=path or "The root of the store")) from error
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PERMISSIONS = 0o1777
 _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.LINK}
 
 
@@ -88,7 +80,7 @@ def status_of(path: str, found: os.stat_result) -> FileStatus:
         kind,
         found.st_size if kind is EntryKind.FILE else 0,
         _moment(found.st_mtime_ns),
-        permissions=found.st_mode & _PERMISSIONS,
+        permissions=found.st_mode & 0o1777,
         accessed_at=_moment(found.st_atime_ns),
         owner=_user_name(found.st_uid),
         group=_group_name(found.st_gid),
@@ -105,7 +97,7 @@ def _moment(since_epoch_ns: int) -> datetime | None:
     """None for a time that no calendar reaches: some file systems keep any number."""
     try:
         # A float of seconds would round differently than the microseconds that are kept.
-        return _EPOCH + timedelta(microseconds=since_epoch_ns // 1000)
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)
     except OverflowError:
         return None
 
@@ -126,163 +118,15 @@ def _group_name(gid: int) -> str:
         return str(gid)
 
 
-HOMES = "user"
-SHARED = "shared"
-_TRASH = ".Trash"
-
-
-@dataclass(frozen=True, slots=True)
-class AccessMap:
-    """The map for one user. Paths are compared name by name; links lead nowhere, so that a path is where it says.
-
-    `/user/<name>/**`: that user only. `/shared/**`: everyone. The rest: everyone reads, administrators write.
-    """
-
-    user: StorageUser
-
-    @property
-    def home(self) -> str:
-        """The caller's own directory; empty for a user whose name is none of a file."""
-        return f"{HOMES}/{self.user.name}" if is_name(self.user.name) else ""
-
-    @property
-    def trash(self) -> str:
-        """The root of the caller's trash; empty without a home."""
-        return f"{self.home}/{_TRASH}" if self.home else ""
-
-    def is_in_trash(self, path: str) -> bool:
-        """Whether a path is the caller's trash, or lies in it."""
-        return bool(self.trash) and (path == self.trash or path.startswith(f"{self.trash}/"))
-
-    def shows(self, path: str) -> bool:
-        """Whether a listing tells the caller of an entry: not of the homes of others."""
-        return self._may_enter(tuple(path.split("/", 2)))
-
-    def check_read(self, path: str) -> None:
-        """Raises PermissionDenied, InvalidPath."""
-        if not self._may_enter(names_of(path)):
-            raise PermissionDenied(f"{path} is another user's.")
-
-    def check_change(self, path: str) -> None:
-        """Whether the entry itself may come, go and change. Raises PermissionDenied, InvalidPath."""
-        self.check_read(path)
-        names = names_of(path)
-        if not self.user.is_admin and not (len(names) > 1 and names[0] in {HOMES, SHARED}):
-            raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
-
-    def _may_enter(self, names: tuple[str, ...]) -> bool:
-        """Whether a path does not lie in the home of another."""
-        if self.user.is_admin or len(names) < 2 or not _is_like_homes(names[0]):
-            return True
-        return names[0] == HOMES and names[1] == self.user.name
-
-
-def is_private(names: tuple[str, ...]) -> bool:
-    """Whether only their user has business in there: homes and trashes."""
-    return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
-
-
-@lru_cache(maxsize=1024)
-def _is_like_homes(name: str) -> bool:
-    """Whether a name is that of the homes, or might lead there: some file systems fold case and forms of characters."""
-    return unicodedata.normalize("NFKC", name).casefold() == HOMES
-
-
-T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
-
-
-class FileThreads:
-    """At most `max_threads` calls at a time; who waits longer than `timeout_s` gets StorageUnavailable.
-
-    To be closed by its owner.
-    """
-
-    def __init__(self, *, max_threads: int, timeout_s: float) -> None:
-        self._threads = ThreadPoolExecutor(max_threads, thread_name_prefix="local-storage")
-        self._flushes = ThreadPoolExecutor(1, thread_name_prefix="local-storage-flush")
-        self._ended_flushes = 0
-        self.read_sizes = ReadSizes()
-        self._timeout_s = timeout_s
-
-    async def run(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """What the call gives. A call that nobody waits for any more goes on."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await loop.run_in_executor(self._threads, call, *arguments)
-        except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
-
-    async def until_done(self, step: Callable[[], bool]) -> None:
-        """Repeat a call until it says that nothing is left; each of them has the whole time."""
-        while not await self.run(step):
-            pass
-
-    def start_flush(self, flush: Callable[[], None]) -> Future[None]:
-        """Run a call that waits for the disk. One at a time, beside all others, which it does not hold up."""
-        return self._flushes.submit(self._run_flush, flush)
-
-    async def ended(self, flush: Future[None]) -> None:
-        """Wait for a started flush, which may stand behind those of others: each of them has the whole time.
-
-        Raises what it raises.
-        """
-        waiting, before = asyncio.wrap_future(flush), self._ended_flushes
-        try:
-            while not (await asyncio.wait({waiting}, timeout=self._timeout_s))[0]:
-                if self._ended_flushes == before:
-                    raise StorageUnavailable("The file system does not answer.")
-                before = self._ended_flushes
-            waiting.result()
-        finally:
-            waiting.cancel()
-
-    def _run_flush(self, flush: Callable[[], None]) -> None:
-        try:
-            flush()
-        finally:
-            self._ended_flushes += 1
-
-    def start(self, call: Callable[[], None]) -> Future[None]:
-        """Run a call that nobody waits for; closing the threads does."""
-        return self._threads.submit(call)
-
-    async def close(self) -> None:
-        """Let calls under way end, and the threads with them. Idempotent. Raises StorageUnavailable if one hangs."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await asyncio.to_thread(self._threads.shutdown)
-                await asyncio.to_thread(self._flushes.shutdown)
-        except TimeoutError as error:
-            raise StorageUnavailable("The file system does not answer.") from error
-
-
 _NO_REPLACE = 1  # linux/fs.h: RENAME_NOREPLACE
-# Without the call (libc below 2.28, another system), and from file systems without the flag.
-_NOT_THERE = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
+# Errors without the call (libc below 2.28, another system), and from file systems without the flag.
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
 def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> None:
     """Rename an entry; FileExistsError when there is anything of the new name."""
-    if not _renamed_at_once(old_parent, old, new_parent, new):
-        _rename_in_steps(old_parent, old, new_parent, new)
-
-
-def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bool:
-    """Whether the system has such a call, and it went well."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    if rename(old_parent, os.fsencode(old), new_parent, os.fsencode(new), ctypes.c_uint(_NO_REPLACE)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _NOT_THERE:
-        return False
-    raise OSError(number, os.strerror(number))
-
-
-def _rename_in_steps(old_parent: int, old: str, new_parent: int, new: str) -> None:
+    if _renamed_at_once(old_parent, old, new_parent, new):
+        return
     if not stat.S_ISDIR(os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode):
         # rename(2) would replace a file that appears meanwhile; link(2) cannot.
         os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
@@ -290,12 +134,24 @@ def _rename_in_steps(old_parent: int, old: str, new_parent: int, new: str) -> No
         return
     if is_there(new_parent, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    # Somebody may make the target meanwhile: an empty directory is then replaced, anything else refused.
+    # The target may appear meanwhile: an empty directory is then replaced, anything else refused.
     os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
 
 
+def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bool:
+    """Whether the system has such a call, and it succeeded."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    if rename(old_parent, os.fsencode(old), new_parent, os.fsencode(new), ctypes.c_uint(_NO_REPLACE)) == 0:
+        return True
+    if (number := ctypes.get_errno()) in _UNSUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number))
+
+
 def is_there(parent: int, name: str) -> bool:
-    """Whether there is anything of that name, be it a link to nothing."""
+    """Whether there is anything of that name, also a dangling link."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
@@ -310,13 +166,8 @@ _HAS_HANDLES = hasattr(os, "O_PATH")
 _PRIVATE = 0o700
 
 
-def private(_names: tuple[str, ...]) -> int:
-    """The mode of directories that only this service enters."""
-    return _PRIVATE
-
-
 class Tree:
-    """The tree below `root`. `directory_mode` gives the mode of a new directory.
+    """The tree below `root`. `directory_mode` gives the mode of a new directory: 0700 without it.
 
     A path is walked name by name, each opened relative to its open parent and never through a link. So a directory
     that turns into a link between the check and the use leads nowhere (Contract security T1, storage 10.5).
@@ -327,7 +178,7 @@ class Tree:
         root: Path,
         *,
         file_mode: int = 0o600,
-        directory_mode: Callable[[tuple[str, ...]], int] = private,
+        directory_mode: Callable[[tuple[str, ...]], int] = lambda _: _PRIVATE,
         floor: DiskFloor = NO_FLOOR,
     ) -> None:
         self._root = root
@@ -336,10 +187,7 @@ class Tree:
         self.file_mode = file_mode
 
     def require_room(self, size_bytes: int = 0, *, anew: bool = False) -> None:
-        """Refuse to store so many bytes more when the disk is below its floor. Raises InsufficientStorage.
-
-        `anew`: measure now, after much room was taken at once.
-        """
+        """Raises InsufficientStorage when the disk would fall below its floor. `anew`: measure now."""
         self._floor.require(self._root, size_bytes, anew=anew)
 
     def stat(self, path: str) -> FileStatus:
@@ -363,7 +211,7 @@ class Tree:
             return os.dup(parent), name
 
     def make_directory(self, path: str, permissions: int | None) -> None:
-        """Make one directory that was not there, and its missing parents, durably; all with `permissions` if given."""
+        """Make one new directory and its missing parents, durably; all with `permissions` if given."""
         names = names_of(path)
         if not names:
             raise PathExists("The root of the store exists.")
@@ -371,7 +219,6 @@ class Tree:
             _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
 
     def ensure_directory(self, path: str) -> None:
-        """Make a directory and its parents unless they are there."""
         with file_errors(path), self.directory(path, make=True):
             pass
 
@@ -414,7 +261,6 @@ class Tree:
 
     @contextmanager
     def directory(self, path: str, *, make: bool = False) -> Generator[int]:
-        """The open directory at `path`."""
         with self._walk(names_of(path), make=make) as directory:
             yield directory
 
@@ -426,27 +272,29 @@ class Tree:
             raise StorageUnavailable("The root of the store is gone.") from error
         try:
             for depth, name in enumerate(names, start=1):
-                inner = self._enter_or_make(directory, names[:depth], permissions) if make else enter(directory, name)
+                try:
+                    inner = enter(directory, name)
+                except FileNotFoundError:
+                    if not make:
+                        raise
+                    mode = self._directory_mode(names[:depth]) if permissions is None else permissions
+                    with suppress(FileExistsError):
+                        _make(directory, name, mode)
+                    inner = enter(directory, name)
                 os.close(directory)
                 directory = inner
             yield directory
         finally:
             os.close(directory)
 
-    def _enter_or_make(self, parent: int, names: tuple[str, ...], permissions: int | None) -> int:
-        try:
-            return enter(parent, names[-1])
-        except FileNotFoundError:
-            with suppress(FileExistsError):
-                _make(parent, names[-1], self._directory_mode(names) if permissions is None else permissions)
-            return enter(parent, names[-1])
-
     @contextmanager
     def _handle(self, path: str) -> Generator[tuple[int, EntryKind]]:
-        """Something that stays the same entry, whatever becomes of its name, and what it is."""
+        """A handle that stays the same entry, whatever becomes of its name, and the kind of the entry."""
         with self.parent(path) as (parent, name):
             if not _HAS_HANDLES:
-                _refuse_unopenable(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+                kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+                if kind is not EntryKind.DIRECTORY:
+                    must_be_file(path, kind)
             handle = os.open(name, _HANDLE, dir_fd=parent)
         try:
             yield handle, kind_of(os.fstat(handle))
@@ -466,7 +314,7 @@ def enter(parent: int, name: str) -> int:
 
 
 def refuse_all_but_file(path: str, parent: int, name: str) -> None:
-    """Raises PathExists for what a file must not replace, SymlinkNotFollowed for a link; nothing there is fine."""
+    """Raises PathExists for what a file must not replace, SymlinkNotFollowed for a link."""
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         if kind is EntryKind.LINK:
@@ -495,22 +343,17 @@ def must_be_file(path: str, kind: EntryKind) -> None:
         raise NotAFile(f"{path} is not a file.")
 
 
-def _refuse_unopenable(path: str, found: os.stat_result) -> None:
-    if not stat.S_ISDIR(found.st_mode):
-        must_be_file(path, kind_of(found))
-
-
 def _behind(handle: int) -> str:
-    """A path to exactly the entry that a handle stands for."""
+    """A path to exactly the entry of a handle."""
     return f"/proc/self/fd/{handle}"
 
 
 class Listing:
     """A directory that is opened by the first batch. Entries come in the order that the file system gives them.
 
-    Left out are our own names, names that are no text, and paths that `shows` is false for. A cursor is how many names
-    came before, and the last of them: a listing that goes on from it starts again and passes over these. Most file
-    systems keep their order when other entries come and go; should the named one be gone, the number counts.
+    Left out are our own names, names that are no text, and paths that `shows` is false for. A cursor is the number of
+    names before it and the last of them: a listing from a cursor starts again and skips these. Most file systems keep
+    their order when other entries come and go; if the named one is gone, the number counts.
     """
 
     def __init__(self, tree: Tree, path: str, cursor: str | None, shows: Callable[[str], bool]) -> None:
@@ -538,12 +381,15 @@ class Listing:
             names = list(islice(chain(ahead, self._names), max(size, 1)))
             self._count += len(names)
             self._ahead = next(self._names, None)
-            entries = (self._entry(name) for name in names)
+            entries: list[FileStatus] = []
+            for name in names:
+                with suppress(FileNotFoundError):  # it is gone meanwhile
+                    found = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+                    entries.append(status_of(self._prefix + name, found))
             cursor = f"{self._count}/{names[-1]}" if names and self._ahead is not None else None
-            return Batch(tuple(filter(None, entries)), cursor)
+            return Batch(tuple(entries), cursor)
 
     def close(self) -> None:
-        """Idempotent."""
         with self._lock:
             self._ended = True
             self._open.close()
@@ -567,10 +413,3 @@ class Listing:
             found = opened.enter_context(os.scandir(self._directory))
             self._names = (e.name for e in found if is_name(e.name) and self._shows(self._prefix + e.name))
             self._open = opened.pop_all()
-
-    def _entry(self, name: str) -> FileStatus | None:
-        """None when it is gone meanwhile."""
-        try:
-            return status_of(self._prefix + name, os.stat(name, dir_fd=self._directory, follow_symlinks=False))
-        except FileNotFoundError:
-            return None

@@ -1,14 +1,13 @@
 """The connection to an S3 store: one driver client, and calls with a time limit whose errors are ours."""
 
 import asyncio
-import random
 import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
@@ -32,13 +31,13 @@ from queryserver.errors.files import (
     VerificationFailed,
 )
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, names_of
-from queryserver.files.stores.reading import ReadSizes
+from queryserver.files.stores.reading import ReadSizes, retried
 
 _SLICE_BYTES = 512 * 1024
 
 
 class DirectSession(AIOHTTPSession):
-    """The driver's HTTP session. A redirect is an answer like any other: nobody is sent elsewhere (security T8)."""
+    """The driver's HTTP session. Redirects are not followed: they are answers like any other (security T8)."""
 
     def __init__(self, read_sizes: ReadSizes, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -49,7 +48,7 @@ class DirectSession(AIOHTTPSession):
 
 
 class _DirectClient:
-    """A session that was told once what to do with redirects."""
+    """A session that follows no redirects."""
 
     def __init__(self, session: ClientSession, read_sizes: ReadSizes) -> None:
         self._session = session
@@ -66,7 +65,6 @@ class _DirectClient:
         proxy: str | None,
         proxy_headers: Mapping[str, str] | None,
     ) -> ClientResponse:
-        """As the driver calls it."""
         return await self._session.request(
             method,
             url,
@@ -82,7 +80,7 @@ class _DirectClient:
 
 
 async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
-    """A large body, so that it is not copied as a whole and others have their turn. Headers tell its length."""
+    """A large body, not copied as a whole, so that other tasks have their turn. Its length is in the headers."""
     whole = memoryview(content)
     for start in range(0, len(whole), _SLICE_BYTES):
         yield whole[start : start + _SLICE_BYTES]
@@ -176,9 +174,6 @@ _TEXTS: Mapping[type[QueryServerError], str] = MappingProxyType(dict(_KINDS.valu
 _CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
 _OVERLOADED_FROM = 500
 
-_NO_ANSWER = "The store does not answer."
-_NO_LOGIN = "This service has no credentials for the store, or those it has cannot be read."
-
 
 @contextmanager
 def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[None]:
@@ -186,14 +181,14 @@ def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[No
     try:
         yield
     except botocore_errors.ClientError as error:
-        _raise_refusal(error, path, means)
+        raise _refusal(error, path, means) from error
     except (
         botocore_errors.NoCredentialsError,
         botocore_errors.PartialCredentialsError,
         botocore_errors.CredentialRetrievalError,
         botocore_errors.ProfileNotFound,
     ) as error:
-        raise StorageError(_NO_LOGIN) from error
+        raise StorageError("This service has no credentials for the store, or those it has cannot be read.") from error
     except botocore_errors.IncompleteReadError as error:
         raise StorageError(f"The store broke off in the middle of {path}.") from error
     except botocore_errors.SSLError as error:
@@ -205,22 +200,22 @@ def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[No
         TimeoutError,
         OSError,
     ) as error:
-        raise StorageUnavailable(_NO_ANSWER) from error
+        raise StorageUnavailable("The store does not answer.") from error
     except (botocore_errors.BotoCoreError, ValueError) as error:
         raise StorageError("The store gives an answer that is none, or this call is none for it.") from error
 
 
-def _raise_refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> NoReturn:
+def _refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> QueryServerError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     if kind := means.get(code):
-        raise kind(_TEXTS.get(kind, "{path} cannot be used for this.").format(path=path)) from error
+        return kind(_TEXTS.get(kind, "{path} cannot be used for this.").format(path=path))
     if code in _KINDS:
         kind, text = _KINDS[code]
-        raise kind(text.format(path=path)) from error
+        return kind(text.format(path=path))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    told = code if _CODE.fullmatch(code) else "an unknown code"
-    failed = StorageUnavailable if status >= _OVERLOADED_FROM else StorageError
-    raise failed(f"The store refuses a call for {path}: {told}.") from error
+    shown = code if _CODE.fullmatch(code) else "an unknown code"
+    kind = StorageUnavailable if status >= _OVERLOADED_FROM else StorageError
+    return kind(f"The store refuses a call for {path}: {shown}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +229,7 @@ class S3Keys:
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Address and login of one store. Texts may be empty: the default of AWS counts."""
+    """Address and login of one store. Empty texts: the defaults of AWS."""
 
     region: str = "us-east-1"
     endpoint: str = ""
@@ -242,13 +237,13 @@ class S3Options:
     is_secure: bool = True
     path_style: bool = False
     keys: S3Keys | None = None
-    """None: those of the environment: its variables, its files, the machine's role."""
+    """None: those of the environment, from its variables, its files, or the machine's role."""
     buckets: tuple[str, ...] = ()
-    """The buckets that the root shows; empty: all that the store tells."""
+    """The buckets that the root shows; empty: all that the store lists."""
     allow_bucket_creation: bool = False
     max_connections: int = 50
     timeout_s: float = 30.0
-    """How long the store may be silent. Calls that move bytes get more, by their number."""
+    """How long the store may be silent. Calls that move bytes get more, in proportion."""
 
     @property
     def endpoint_url(self) -> str | None:
@@ -261,7 +256,7 @@ class S3Options:
 
 
 _CONNECT_TIMEOUT_S = 5.0
-# Slower than this a store is taken for dead.
+# A slower store counts as dead.
 _SLOWEST_BYTES_PER_S = 256 * 1024
 # Silence of the store in the middle of a call that may take long, such as the joining of parts.
 _SILENCE_S = 300.0
@@ -275,8 +270,8 @@ _NO_MEANINGS: Meanings = MappingProxyType({})
 class S3Connection:
     """A client of the driver, made by the first call. To be closed by its owner.
 
-    It sends a call once; `ask` repeats those that do no harm twice. Nothing but the configured store is talked to:
-    redirects are not followed, and no bucket's region is looked for.
+    It sends a call once; `ask` repeats those that are harmless twice. It connects only to the configured store:
+    redirects are not followed, and no bucket's region is looked up.
     """
 
     def __init__(self, options: S3Options) -> None:
@@ -302,21 +297,21 @@ class S3Connection:
         timeout_s: float | None = None,
         repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """One call of the API and its answer. `operation` and `arguments` are called as the driver calls them.
+        """One call of the API and its answer. `operation` and `arguments` have the driver's names.
 
-        `about` is the path for messages. A `repeatable` call is tried thrice when the store does not answer or is
-        overloaded, all within `timeout_s`, by default that of the options. Raises what `errors.py` makes of refusals.
+        `about` is the path for messages. A `repeatable` call is tried three times when the store does not answer or is
+        overloaded, all within `timeout_s`, by default that of the options. Raises as `s3_errors`.
         """
         with s3_errors(about, means):
             async with asyncio.timeout(timeout_s or self.options.timeout_s):
                 client = await self._opened()
-                for attempt in range(1, _TRIES if repeatable else 1):
-                    try:
-                        with s3_errors(about, means):
-                            return await getattr(client, operation)(**arguments)
-                    except StorageUnavailable:
-                        await asyncio.sleep(_pause_s(attempt))
-                return await getattr(client, operation)(**arguments)
+
+                async def call() -> Mapping[str, Any]:
+                    with s3_errors(about, means):
+                        return await getattr(client, operation)(**arguments)
+
+                tries = _TRIES if repeatable else 1
+                return await retried(call, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
 
     async def ask_if_absent(
         self,
@@ -329,17 +324,13 @@ class S3Connection:
     ) -> Mapping[str, Any]:
         """As `ask`, on the condition that there is no object of that key; sent once.
 
-        A store that does not know the condition gets the call without it: callers look before.
+        A store that does not know the condition gets the call without it: callers check before.
         """
         if operation not in self._without_conditions:
             try:
+                conditional = {**arguments, "IfNoneMatch": "*"}
                 return await self.ask(
-                    operation,
-                    {**arguments, "IfNoneMatch": "*"},
-                    about=about,
-                    means=means,
-                    timeout_s=timeout_s,
-                    repeatable=False,
+                    operation, conditional, about=about, means=means, timeout_s=timeout_s, repeatable=False
                 )
             except NotSupported:
                 self._without_conditions.add(operation)
@@ -353,7 +344,7 @@ class S3Connection:
             await self._resources.aclose()
 
     async def _opened(self) -> Any:
-        """The client. Its making reads the driver's description of the API, for which threads are used."""
+        """The client. Making it reads the driver's description of the API in threads."""
         async with self._opening:
             if self._closed:
                 raise StorageError("The store is closed.")
@@ -395,16 +386,12 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
 
 
 def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
-    """Tell the driver that it has been redirected already, lest it looks for the region of a bucket."""
+    """Keep the driver from looking up the region of a bucket: it counts as redirected already."""
     params["context"].get("s3_redirect", {})["redirected"] = True
 
 
-def _pause_s(attempt: int) -> float:
-    return _FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0)  # noqa: S311 no secret
-
-
 MAX_KEY_BYTES = 1024
-# Anything else is no bucket: names of access points are addresses, and directory buckets list in no order.
+# Other names are not buckets: access points have addresses, and directory buckets list in no order.
 _BUCKET = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 DIRECTORY_PERMISSIONS = 0o777
@@ -412,8 +399,8 @@ FILE_PERMISSIONS = 0o666
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A path taken apart. The root has no bucket; a bucket has no key."""
+class ObjectPlace:
+    """A path as bucket and key. The root has no bucket; a bucket has no key."""
 
     path: str
     bucket: str
@@ -421,18 +408,16 @@ class Place:
 
     @property
     def label(self) -> str:
-        """For messages."""
         return label(self.path)
 
     @property
     def prefix(self) -> str:
-        """What the keys of all entries below begin with; the key of the directory's own marker."""
+        """The start of the keys of all entries below; the key of the directory's own marker."""
         return f"{self.key}/" if self.key else ""
 
     @property
-    def parent(self) -> "Place":
-        """The directory that holds it."""
-        return Place(self.path.rpartition("/")[0], self.bucket, self.key.rpartition("/")[0])
+    def parent(self) -> "ObjectPlace":
+        return ObjectPlace(self.path.rpartition("/")[0], self.bucket, self.key.rpartition("/")[0])
 
     def path_of(self, key: str) -> str:
         """The path of another key of this bucket, of a directory also with its slash."""
@@ -440,24 +425,23 @@ class Place:
 
 
 def label(path: str) -> str:
-    """A path as users write it."""
     return str(StoragePath(Scheme.S3A, path))
 
 
-def place_of(path: str) -> Place:
+def place_of(path: str) -> ObjectPlace:
     """Raises InvalidPath; PathNotFound where no bucket can have that name."""
     names = names_of(path)
     if not names:
-        return Place("", "", "")
+        return ObjectPlace("", "", "")
     key = "/".join(names[1:])
     if len(key.encode()) > MAX_KEY_BYTES:
         raise InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
     if not is_bucket_name(names[0]):
         raise PathNotFound(f"{label(path)} does not exist.")
-    return Place(path, names[0], key)
+    return ObjectPlace(path, names[0], key)
 
 
-def object_place(path: str) -> Place:
+def object_place(path: str) -> ObjectPlace:
     """The place of an object. Raises as `place_of`, and InvalidPath for the root and for buckets."""
     place = place_of(path)
     if not place.key:
@@ -466,10 +450,10 @@ def object_place(path: str) -> Place:
 
 
 def is_bucket_name(name: str) -> bool:
-    """Whether a bucket could be called so, in the widest of the rules that stores have."""
+    """Whether a bucket could have this name, by the widest of the stores' rules."""
     return _BUCKET.fullmatch(name) is not None
 
 
 def directory(path: str) -> FileStatus:
-    """A bucket or a prefix: the store knows no times of them."""
+    """A bucket or a prefix, which have no times."""
     return FileStatus(path, EntryKind.DIRECTORY, 0, None, permissions=DIRECTORY_PERMISSIONS)

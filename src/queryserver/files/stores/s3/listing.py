@@ -1,4 +1,4 @@
-"""Directories of an S3 store, page by page in order of keys."""
+"""Objects and directories of an S3 store: lookups, listings in order of keys, reads."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ from queryserver.files.stores.s3.connection import (
     FILE_PERMISSIONS,
     MAX_KEY_BYTES,
     Meanings,
+    ObjectPlace,
     PastTheEnd,
-    Place,
     S3Connection,
     directory,
     is_bucket_name,
@@ -36,18 +36,20 @@ IF_ABSENT: Meanings = {
     # Two conditional writes at once: the other one wins.
     "ConditionalRequestConflict": PathExists,
 }
+MAX_KEYS = 1000
+"""Most keys that a store lists in one call."""
 
 
 class Objects:
-    """Calls of one object each."""
+    """The objects and directories of a store. A folder counts as `name/`, as in keys."""
 
     def __init__(self, connection: S3Connection) -> None:
-        self._connection = connection
+        self.connection = connection
 
-    async def head(self, place: Place) -> Mapping[str, Any] | None:
+    async def head(self, place: ObjectPlace) -> Mapping[str, Any] | None:
         """The answer of HeadObject; None where there is no object of that key."""
         try:
-            return await self._connection.ask(
+            return await self.connection.ask(
                 "head_object", {"Bucket": place.bucket, "Key": place.key}, about=place.label
             )
         except PathNotFound:
@@ -55,97 +57,57 @@ class Objects:
         except StorageUnavailable:
             raise
         except (PermissionDenied, StorageError):
-            # Refusals of HEAD have no text; those of this call tell wrong keys, clocks and regions apart.
+            # Refusals of HEAD have no text; those of this call distinguish wrong keys, clocks and regions.
             await self.keys_below(place, 1)
             raise
 
-    async def find(self, place: Place) -> FileStatus | None:
+    async def find(self, place: ObjectPlace) -> FileStatus | None:
         """The file of that key."""
         found = await self.head(place)
         return None if found is None else file_status(place.path, found, found["ContentLength"])
 
-    async def keys_below(self, place: Place, most: int) -> Sequence[str]:
+    async def keys_below(self, place: ObjectPlace, most: int) -> Sequence[str]:
         """The first keys of a directory, its marker among them. Raises PathNotFound: no such bucket."""
         if len(place.prefix.encode()) > MAX_KEY_BYTES:
             return ()
-        found = await self._connection.ask(
-            "list_objects_v2",
-            {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": most},
-            about=place.label,
+        found = await self.connection.ask(
+            "list_objects_v2", {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": most}, about=place.label
         )
         return [entry["Key"] for entry in found.get("Contents", ())]
 
-    async def status(self, place: Place) -> FileStatus:
-        """What is there: a bucket, a file, or a prefix of keys. Raises PathNotFound."""
+    async def status(self, place: ObjectPlace) -> FileStatus:
+        """A bucket, a file, or a prefix of keys. Raises PathNotFound."""
         if not place.bucket:
             return directory("")
         if place.key and (found := await self.find(place)):
             return found
-        # Of a bucket the answer alone says that it is there.
+        # An answer about a bucket, even an empty one, shows that it exists.
         if await self.keys_below(place, 1) or not place.key:
             return directory(place.path)
         raise PathNotFound(f"{place.label} does not exist.")
 
-    async def make_marker(self, place: Place) -> None:
+    async def make_marker(self, place: ObjectPlace) -> None:
         """Make the empty object that stands for an empty directory. Raises PathExists."""
-        await self._connection.ask_if_absent(
-            "put_object",
-            {"Bucket": place.bucket, "Key": place.prefix, "Body": b""},
-            about=place.label,
-            means=IF_ABSENT,
+        await self.connection.ask_if_absent(
+            "put_object", {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}, about=place.label, means=IF_ABSENT
         )
 
-    async def make_bucket(self, place: Place) -> None:
+    async def make_bucket(self, place: ObjectPlace) -> None:
         """Raises PathExists, InvalidName."""
-        region = self._connection.options.region
-        # The first region of AWS refuses to be named.
+        region = self.connection.options.region
+        # AWS refuses the name of its first region.
         where = {} if region in {"", "us-east-1"} else {"LocationConstraint": region}
         arguments = {"Bucket": place.bucket, **({"CreateBucketConfiguration": where} if where else {})}
-        await self._connection.ask("create_bucket", arguments, about=place.label, repeatable=False)
+        await self.connection.ask("create_bucket", arguments, about=place.label, repeatable=False)
 
-    async def delete_bucket(self, place: Place) -> None:
+    async def delete_bucket(self, place: ObjectPlace) -> None:
         """Raises DirectoryNotEmpty, PathNotFound."""
         if await self.keys_below(place, 1):
             raise DirectoryNotEmpty(f"{place.label} is not empty.")
-        await self._connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
+        await self.connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
 
-
-def file_status(path: str, told: Mapping[str, Any], size_bytes: int) -> FileStatus:
-    """An object as HeadObject or a listing tells it."""
-    return FileStatus(
-        path,
-        EntryKind.FILE,
-        size_bytes,
-        _modified_at(told),
-        permissions=FILE_PERMISSIONS,
-        tag=tag_of(told),
-    )
-
-
-def _modified_at(told: Mapping[str, Any]) -> datetime | None:
-    """In whole seconds: some stores tell more in listings than of an object."""
-    modified_at: datetime | None = told.get("LastModified")
-    return modified_at and modified_at.astimezone(UTC).replace(microsecond=0)
-
-
-def tag_of(told: Mapping[str, Any]) -> str:
-    """The ETag without quotes; empty: none."""
-    return str(told.get("ETag") or "").removeprefix("W/").strip('"')
-
-
-MAX_KEYS = 1000
-"""Most that a store tells in one call."""
-
-
-class Listing:
-    """Listings of directories. A folder counts as `name/`, as in keys."""
-
-    def __init__(self, connection: S3Connection, objects: Objects) -> None:
-        self._connection = connection
-        self._objects = objects
-
-    async def batches(self, place: Place, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
-        """One batch for each call of the store. A cursor is the store's own token, good for any instance at any time.
+    async def batches(self, place: ObjectPlace, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
+        """One batch for each call of the store. A cursor is the store's token, valid on any instance at any time.
 
         Raises PathNotFound, NotADirectory.
         """
@@ -153,8 +115,10 @@ class Listing:
             yield await self._buckets()
             return
         page = await self._page(place, cursor, batch_size)
-        if cursor is None and place.key and not _has_keys(page):
-            await self._refuse_absent(place)
+        if cursor is None and place.key and not (page.get("Contents") or page.get("CommonPrefixes")):
+            if await self.find(place):
+                raise NotADirectory(f"{place.label} is a file.")
+            raise PathNotFound(f"{place.label} does not exist.")
         while True:
             following = _following(page, cursor)
             yield Batch(tuple(_entries(place, page)), following)
@@ -163,7 +127,7 @@ class Listing:
             cursor = following
             page = await self._page(place, cursor, batch_size)
 
-    async def below(self, place: Place) -> AsyncGenerator[Sequence[FileStatus]]:
+    async def below(self, place: ObjectPlace) -> AsyncGenerator[Sequence[FileStatus]]:
         """All keys below a bucket or a folder, one batch for each call of the store."""
         cursor: str | None = None
         while True:
@@ -174,7 +138,7 @@ class Listing:
                 return
 
     async def _page(
-        self, place: Place, cursor: str | None, batch_size: int, *, delimiter: str = "/"
+        self, place: ObjectPlace, cursor: str | None, batch_size: int, *, delimiter: str = "/"
     ) -> Mapping[str, Any]:
         arguments: dict[str, object] = {
             "Bucket": place.bucket,
@@ -185,37 +149,88 @@ class Listing:
             arguments["Delimiter"] = delimiter
         if cursor is not None:
             arguments["ContinuationToken"] = cursor
-        return await self._connection.ask("list_objects_v2", arguments, about=place.label)
-
-    async def _refuse_absent(self, place: Place) -> None:
-        if await self._objects.find(place):
-            raise NotADirectory(f"{place.label} is a file.")
-        raise PathNotFound(f"{place.label} does not exist.")
+        return await self.connection.ask("list_objects_v2", arguments, about=place.label)
 
     async def _buckets(self) -> Batch:
-        """All in one batch: the configured ones, which nobody is asked about, else those that the store tells."""
-        configured = self._connection.options.buckets
-        names = set(configured) or {name async for name in self._told_buckets()}
+        """All in one batch: the configured ones, without a call, else those that the store lists."""
+        configured = self.connection.options.buckets
+        names = set(configured) or {name async for name in self._listed_buckets()}
         shown = sorted((name for name in names if is_bucket_name(name)), key=lambda name: f"{name}/")
         return Batch(tuple(directory(name) for name in shown), None)
 
-    async def _told_buckets(self) -> AsyncGenerator[str]:
+    async def _listed_buckets(self) -> AsyncGenerator[str]:
         arguments: dict[str, object] = {}
         while True:
             try:
-                told = await self._connection.ask("list_buckets", arguments, about="s3a://")
+                answer = await self.connection.ask("list_buckets", arguments, about="s3a://")
             except PermissionDenied:
                 raise bucket_listing_denied("the store does not tell these credentials its buckets.") from None
-            for bucket in told.get("Buckets", ()):
+            for bucket in answer.get("Buckets", ()):
                 yield bucket["Name"]
-            following = told.get("ContinuationToken")
+            following = answer.get("ContinuationToken")
             if not following or following == arguments.get("ContinuationToken"):
                 return
             arguments = {"ContinuationToken": following}
 
+    async def pieces(
+        self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
+    ) -> AsyncGenerator[bytes]:
+        """Bytes [offset, offset + length). Raises PathNotFound, NotAFile, ChangedMeanwhile, StorageError."""
+        if length == 0 and version is not None:
+            return
+        try:
+            answer = await self._open(place, offset, length, version)
+        except PastTheEnd:
+            return
+        except PathNotFound:
+            if await self.keys_below(place, 1):
+                raise NotAFile(f"{place.label} is a directory.") from None
+            raise
+        async with answer["Body"] as body:
+            if length == 0:
+                return
+            expected, received = int(answer["ContentLength"]), 0
+            while received < expected:
+                with s3_errors(place.label):
+                    async with asyncio.timeout(self.connection.options.timeout_s):
+                        piece = await body.read(self.connection.read_sizes.piece_bytes)
+                if not piece:
+                    break
+                received += len(piece)
+                yield piece
+        if received < expected:
+            raise StorageError(f"The store broke off in the middle of {place.label}.")
 
-def _has_keys(page: Mapping[str, Any]) -> bool:
-    return bool(page.get("Contents") or page.get("CommonPrefixes"))
+    async def _open(
+        self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
+    ) -> Mapping[str, Any]:
+        arguments: dict[str, object] = {"Bucket": place.bucket, "Key": place.key}
+        if offset or length is not None:
+            # A range cannot be empty; one byte shows whether the file exists.
+            last = "" if length is None else offset + max(length, 1) - 1
+            arguments["Range"] = f"bytes={offset}-{last}"
+        if version is not None and version.tag:
+            arguments["IfMatch"] = f'"{version.tag}"'
+        return await self.connection.ask("get_object", arguments, about=place.label)
+
+
+def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileStatus:
+    """An object as HeadObject or a listing describes it."""
+    modified_at: datetime | None = answer.get("LastModified")
+    return FileStatus(
+        path,
+        EntryKind.FILE,
+        size_bytes,
+        # Some stores report fractions of seconds in listings only.
+        modified_at and modified_at.astimezone(UTC).replace(microsecond=0),
+        permissions=FILE_PERMISSIONS,
+        tag=tag_of(answer),
+    )
+
+
+def tag_of(answer: Mapping[str, Any]) -> str:
+    """The ETag without quotes; empty: none."""
+    return str(answer.get("ETag") or "").removeprefix("W/").strip('"')
 
 
 def _following(page: Mapping[str, Any], cursor: str | None) -> str | None:
@@ -227,7 +242,7 @@ def _following(page: Mapping[str, Any], cursor: str | None) -> str | None:
     return str(following)
 
 
-def _entries(place: Place, page: Mapping[str, Any]) -> Iterator[FileStatus]:
+def _entries(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
     """Entries that a path can name, in order of keys; the directory's own marker is none."""
     found = {entry["Key"]: entry for entry in page.get("Contents", ())}
     found.update({entry["Prefix"]: None for entry in page.get("CommonPrefixes", ())})
@@ -235,62 +250,16 @@ def _entries(place: Place, page: Mapping[str, Any]) -> Iterator[FileStatus]:
         name = key[len(place.prefix) :].removesuffix("/")
         if not is_name(name):
             continue
-        told = found[key]
+        answer = found[key]
         path = place.path_of(key)
-        yield directory(path) if told is None else file_status(path, told, told["Size"])
+        yield directory(path) if answer is None else file_status(path, answer, answer["Size"])
 
 
-def _keys(place: Place, page: Mapping[str, Any]) -> Iterator[FileStatus]:
+def _keys(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:
     """Files and markers of folders whose every name a path can have; the place's own marker is none."""
-    for told in page.get("Contents", ()):
-        key = told["Key"]
+    for answer in page.get("Contents", ()):
+        key = answer["Key"]
         names = key[len(place.prefix) :].removesuffix("/").split("/")
         if all(map(is_name, names)):
             path = place.path_of(key)
-            yield directory(path) if key.endswith("/") else file_status(path, told, told["Size"])
-
-
-class Reading:
-    """Reads ranges of objects."""
-
-    def __init__(self, connection: S3Connection, objects: Objects) -> None:
-        self._connection = connection
-        self._objects = objects
-
-    async def pieces(
-        self, place: Place, offset: int, length: int | None, version: FileStatus | None
-    ) -> AsyncGenerator[bytes]:
-        """Bytes [offset, offset + length). Raises PathNotFound, NotAFile, ChangedMeanwhile, StorageError."""
-        if length == 0 and version is not None:
-            return
-        try:
-            # An empty range cannot be asked for; one byte tells whether the file is there.
-            answer = await self._open(place, offset, 1 if length == 0 else length, version)
-        except PastTheEnd:
-            return
-        except PathNotFound:
-            if await self._objects.keys_below(place, 1):
-                raise NotAFile(f"{place.label} is a directory.") from None
-            raise
-        async with answer["Body"] as body:
-            if length == 0:
-                return
-            expected, received = int(answer["ContentLength"]), 0
-            while received < expected and (piece := await self._piece(place, body)):
-                received += len(piece)
-                yield piece
-        if received < expected:
-            raise StorageError(f"The store broke off in the middle of {place.label}.")
-
-    async def _open(self, place: Place, offset: int, length: int | None, version: FileStatus | None) -> Any:
-        arguments: dict[str, object] = {"Bucket": place.bucket, "Key": place.key}
-        if offset or length is not None:
-            arguments["Range"] = f"bytes={offset}-{'' if length is None else offset + length - 1}"
-        if version is not None and version.tag:
-            arguments["IfMatch"] = f'"{version.tag}"'
-        return await self._connection.ask("get_object", arguments, about=place.label)
-
-    async def _piece(self, place: Place, body: Any) -> bytes:
-        with s3_errors(place.label):
-            async with asyncio.timeout(self._connection.options.timeout_s):
-                return await body.read(self._connection.read_sizes.piece_bytes)
+            yield directory(path) if key.endswith("/") else file_status(path, answer, answer["Size"])

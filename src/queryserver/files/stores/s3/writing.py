@@ -1,12 +1,15 @@
-"""Files on their way in: small ones in one call, larger ones in parts with bounded memory."""
+"""Uploads, copies and deletions of S3: small files in one call, larger ones in parts with bounded memory."""
 
 import asyncio
+import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from queryserver.errors.base import PermissionDenied
+from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import (
     ChangedMeanwhile,
     DirectoryNotEmpty,
@@ -14,32 +17,252 @@ from queryserver.errors.files import (
     PathExists,
     PathNotFound,
     StorageError,
+    StorageUnavailable,
     VerificationFailed,
 )
 from queryserver.files.model import FileStatus
-from queryserver.files.stores.s3.connection import Place, S3Connection
+from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
 from queryserver.files.stores.s3.listing import IF_ABSENT, MAX_KEYS, Objects, file_status, tag_of
-from queryserver.files.stores.s3.multipart import (
-    MAX_PARTS,
-    MIB,
-    Blocks,
-    MultipartUpload,
-    SentPart,
-    finished,
-    part_bytes,
-)
+
+MIB = 1024 * 1024
+MIN_PART_BYTES = 5 * MIB
+"""Smallest part that S3 takes, except for the last."""
+MAX_PARTS = 10_000
+"""Most parts that S3 takes."""
+# No object is larger: a larger announced size would only make this process hold larger parts.
+_MAX_OBJECT_BYTES = 5 * MIB * MIB
+# Of a body of unknown size each part may be a thousandth of what came before: 10,000 parts are 40 TiB then.
+_GROWTH = 1000
+# S3 may take minutes to join many parts.
+_JOIN_TIMES = 10
+_ABORTS = 3
+_LAST_PART_S = 5.0
+_TAG_LENGTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SentPart:
+    """A part that the store has. Numbers count from 1 and may have gaps."""
+
+    number: int
+    size_bytes: int
+    tag: str
+
+
+class MultipartUpload:
+    """One upload under way. It ends by `complete` or `abort`; until then it shows nowhere."""
+
+    def __init__(self, objects: Objects, place: ObjectPlace, upload_id: str) -> None:
+        self._connection = objects.connection
+        self._objects = objects
+        self._place = place
+        self.upload_id = upload_id
+
+    @classmethod
+    async def begin(
+        cls, objects: Objects, place: ObjectPlace, attributes: Mapping[str, object] | None = None
+    ) -> "MultipartUpload":
+        """A new upload. `attributes` are those of the object to be, such as ContentType."""
+        arguments = {"Bucket": place.bucket, "Key": place.key, **(attributes or {})}
+        call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
+        return cls(objects, place, str((await call)["UploadId"]))
+
+    async def send(self, number: int, block: bytearray) -> SentPart:
+        """Store a part. Another one of the same number is replaced. Raises UploadGone."""
+        return await _landed(self._send(number, block))
+
+    async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
+        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
+        return await _landed(self._copy(number, source, tag, start, end))
+
+    async def stored(self) -> Sequence[SentPart]:
+        """The parts that the store has, by number. Raises UploadGone."""
+        return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._listed_parts()]
+
+    async def last_sent_at(self, begun_at: datetime) -> datetime:
+        """When the last part arrived; `begun_at` without any. Raises UploadGone."""
+        return max([begun_at, *[part["LastModified"] async for part in self._listed_parts() if "LastModified" in part]])
+
+    async def complete(self, parts: Sequence[SentPart], *, overwrite: bool) -> FileStatus:
+        """The object, of these parts in this order.
+
+        Raises PathExists (without `overwrite`), VerificationFailed (before: the store has others or other sizes).
+        """
+        if not set(parts) <= set(await self.stored()):
+            raise VerificationFailed(f"The store has not the parts of {self._place.label} that were sent.")
+        try:
+            await self._join(parts, overwrite=overwrite)
+        except StorageUnavailable:
+            # The answer may be lost and the object complete.
+            if not await self.is_complete(parts):
+                raise
+        status = await self._objects.status(self._place)
+        if status.tag == joined_tag(parts) and status.size_bytes != sum(part.size_bytes for part in parts):
+            raise VerificationFailed(f"{self._place.label} has another size than what was sent.")
+        return status
+
+    async def is_complete(self, parts: Sequence[SentPart]) -> bool:
+        """Whether the object is there and made of these parts."""
+        found = await self._objects.find(self._place)
+        return found is not None and found.tag == joined_tag(parts) != ""
+
+    async def abort(self) -> None:
+        """Remove all parts. Nothing happens when the upload is gone, and what cannot be removed now stays.
+
+        A part that is being sent may be kept all the same, so it is repeated until the store does not know the upload.
+        """
+        with suppress(QueryServerError):
+            for _ in range(_ABORTS):
+                await self.discard()
+                await self.stored()
+
+    async def discard(self) -> None:
+        """Remove all parts that arrived. Nothing happens when the upload is gone."""
+        with suppress(UploadGone):
+            await self._connection.ask("abort_multipart_upload", self._names, about=self._place.label)
+
+    async def _listed_parts(self) -> AsyncGenerator[Mapping[str, Any]]:
+        arguments: dict[str, object] = dict(self._names)
+        while True:
+            answer = await self._connection.ask("list_parts", arguments, about=self._place.label)
+            for part in answer.get("Parts", ()):
+                yield part
+            if not answer.get("IsTruncated"):
+                return
+            arguments["PartNumberMarker"] = answer["NextPartNumberMarker"]
+
+    async def _send(self, number: int, block: bytearray) -> SentPart:
+        try:
+            sent = await self._connection.ask(
+                "upload_part",
+                {**self._names, "PartNumber": number, "Body": block},
+                about=self._place.label,
+                timeout_s=self._connection.time_for(len(block)),
+            )
+        except StorageUnavailable:
+            # A store that refuses a part without reading it may close the connection before its answer arrives.
+            await self.stored()
+            raise
+        return SentPart(number, len(block), tag_of(sent))
+
+    async def _copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
+        copied = await self._connection.ask(
+            "upload_part_copy",
+            {
+                **self._names,
+                "PartNumber": number,
+                "CopySource": {"Bucket": source.bucket, "Key": source.key},
+                "CopySourceIfMatch": f'"{tag}"',
+                "CopySourceRange": f"bytes={start}-{end - 1}",
+            },
+            about=source.label,
+            timeout_s=self._connection.time_for(end - start),
+        )
+        return SentPart(number, end - start, tag_of(copied["CopyPartResult"]))
+
+    async def _join(self, parts: Sequence[SentPart], *, overwrite: bool) -> None:
+        joined = [{"PartNumber": part.number, "ETag": f'"{part.tag}"'} for part in parts]
+        arguments = {**self._names, "MultipartUpload": {"Parts": joined}}
+        about, operation = self._place.label, "complete_multipart_upload"
+        timeout_s = self._connection.options.timeout_s * _JOIN_TIMES
+        if overwrite:
+            await self._connection.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=False)
+        else:
+            await self._connection.ask_if_absent(
+                operation, arguments, about=about, means=IF_ABSENT, timeout_s=timeout_s
+            )
+
+    @property
+    def _names(self) -> Mapping[str, object]:
+        return {"Bucket": self._place.bucket, "Key": self._place.key, "UploadId": self.upload_id}
+
+
+def joined_tag(parts: Sequence[SentPart]) -> str:
+    """The tag that S3 gives an object of these parts; empty where their own tags are no MD5 sums."""
+    try:
+        sums = [bytes.fromhex(part.tag) for part in parts if len(part.tag) == _TAG_LENGTH]
+    except ValueError:
+        return ""
+    if len(sums) < len(parts):
+        return ""
+    return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(parts)}"
+
+
+async def finished(upload: MultipartUpload) -> None:
+    """Abort an upload even when the caller is cancelled meanwhile."""
+    ending = asyncio.ensure_future(upload.abort())
+    try:
+        await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await ending
+        raise
+
+
+async def _landed(sending: Coroutine[Any, Any, SentPart]) -> SentPart:
+    """Wait for a part. A cancel gives it a moment to arrive: one that arrives after the abort would be left behind."""
+    task = asyncio.ensure_future(sending)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=_LAST_PART_S)
+        task.cancel()
+        await asyncio.wait({task})
+        raise
+
+
+class Blocks:
+    """Takes blocks from a body. Holds what is left of one piece."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self._rest = memoryview(b"")
+
+    async def take(self, size_bytes: int) -> bytearray:
+        """The next `size_bytes`; fewer only at the end."""
+        block = bytearray()
+        while len(block) < size_bytes:
+            if not self._rest:
+                piece = await anext(self._body, None)
+                if piece is None:
+                    break
+                self._rest = memoryview(piece)
+            wanted = size_bytes - len(block)
+            block += self._rest[:wanted]
+            self._rest = self._rest[wanted:]
+        return block
+
+
+def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
+    """Size of the next part of a body, so that 10,000 parts suffice. What was announced counts until it is wrong."""
+    if announced_bytes is not None and sent_bytes < announced_bytes:
+        wanted = -(-min(announced_bytes, _MAX_OBJECT_BYTES) // MAX_PARTS)
+    else:
+        wanted = sent_bytes // _GROWTH
+    return max(MIN_PART_BYTES, -(-wanted // MIB) * MIB)
+
 
 UPLOAD_BYTES = 16 * MIB
 """Memory of one upload: the parts on their way and the one that is filled. A single part may need more."""
+
+SINGLE_COPY_BYTES = 128 * MIB
+"""Larger objects are copied in parts, side by side. S3 demands it above 5 GiB."""
+_PART_BYTES = 64 * MIB
+_AT_ONCE = 8
+_ATTRIBUTES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
+
+_BATCH_TIMEOUT_S = 120.0
+# Stores on file systems keep a directory's marker until its entries are gone.
+_PASSES = 3
+_FIRST_PRINTABLE = " "
+# XML, in which keys are deleted by the thousand, has no way to write these.
+_NOT_IN_XML = frozenset("\ufffe\uffff")
 
 
 class Upload:
     """One body that becomes one object."""
 
-    def __init__(
-        self, connection: S3Connection, objects: Objects, place: Place, *, overwrite: bool, announced_bytes: int | None
-    ) -> None:
-        self._connection = connection
+    def __init__(self, objects: Objects, place: ObjectPlace, *, overwrite: bool, announced_bytes: int | None) -> None:
+        self._connection = objects.connection
         self._objects = objects
         self._place = place
         self._overwrite = overwrite
@@ -50,12 +273,12 @@ class Upload:
     async def run(self, body: AsyncIterator[bytes]) -> FileStatus:
         """Store it. A body that raises, and a cancel, leave nothing. Raises PathExists, VerificationFailed."""
         blocks = Blocks(body)
-        size = self._next_size()
-        # Held by nobody else, so that a block is gone as soon as it was sent.
+        size = part_bytes(0, self._announced_bytes)
+        # The only reference, so that a block is freed as soon as it was sent.
         self._block = await blocks.take(size)
         if len(self._block) < size:
             return await self._put(self._block)
-        upload = await MultipartUpload.begin(self._connection, self._objects, self._place)
+        upload = await MultipartUpload.begin(self._objects, self._place)
         try:
             parts = await self._send(upload, blocks)
             return await upload.complete(parts, overwrite=self._overwrite)
@@ -75,13 +298,12 @@ class Upload:
         status = await self._objects.find(self._place)
         if status is None:
             raise StorageError(f"{about} is gone as soon as it was stored.")
-        # With another tag somebody else has replaced it since.
+        # With another tag another client has replaced it since.
         if status.tag == tag_of(stored) and status.size_bytes != len(content):
             raise VerificationFailed(f"{about} has another size than what was sent.")
         return status
 
     async def _send(self, upload: MultipartUpload, blocks: Blocks) -> Sequence[SentPart]:
-        """All parts, while the next one is read."""
         parts = list[SentPart]()
         try:
             async with asyncio.TaskGroup() as group:
@@ -92,7 +314,7 @@ class Upload:
                     self._sent_bytes += len(self._block)
                     sending.append(group.create_task(upload.send(number, self._block)))
                     self._block = bytearray()
-                    size = self._next_size()
+                    size = part_bytes(self._sent_bytes, self._announced_bytes)
                     while sending and (len(sending) + 1) * size > UPLOAD_BYTES:
                         parts.append(await sending.popleft())
                     self._block = await blocks.take(size)
@@ -101,77 +323,70 @@ class Upload:
             raise errors.exceptions[0] from None
         return parts
 
-    def _next_size(self) -> int:
-        return part_bytes(self._sent_bytes, self._announced_bytes)
+
+async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, overwrite: bool) -> FileStatus:
+    """Copy an object with its attributes. The store refuses when it changes meanwhile.
+
+    Raises PathNotFound, NotAFile, PathExists, ChangedMeanwhile, VerificationFailed.
+    """
+    answer = await objects.head(source)
+    if answer is None:
+        if await objects.keys_below(source, 1):
+            raise NotAFile(f"{source.label} is a directory.")
+        raise PathNotFound(f"{source.label} does not exist.")
+    found = file_status(source.path, answer, answer["ContentLength"])
+    if found.size_bytes > SINGLE_COPY_BYTES:
+        copied = await _copy_in_parts(objects, source, target, found, answer, overwrite=overwrite)
+    else:
+        copied = await _copy_at_once(objects, source, target, found, overwrite=overwrite)
+    if copied.size_bytes != found.size_bytes:
+        raise VerificationFailed(f"{target.label} has another size than {source.label}.")
+    return copied
 
 
-SINGLE_COPY_BYTES = 128 * MIB
-"""Larger objects are copied in parts, side by side. S3 demands it above 5 GiB."""
-_PART_BYTES = 64 * MIB
-_AT_ONCE = 8
-_ATTRIBUTES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Metadata")
-
-
-class Copies:
-    """Copies within a store."""
-
-    def __init__(self, connection: S3Connection, objects: Objects) -> None:
-        self._connection = connection
-        self._objects = objects
-
-    async def copy(self, source: Place, target: Place, *, overwrite: bool) -> FileStatus:
-        """Copy an object with its attributes. The store refuses when it changes meanwhile.
-
-        Raises PathNotFound, NotAFile, PathExists, ChangedMeanwhile, VerificationFailed.
-        """
-        told = await self._objects.head(source)
-        if told is None:
-            if await self._objects.keys_below(source, 1):
-                raise NotAFile(f"{source.label} is a directory.")
-            raise PathNotFound(f"{source.label} does not exist.")
-        found = file_status(source.path, told, told["ContentLength"])
-        if found.size_bytes > SINGLE_COPY_BYTES:
-            copied = await self._in_parts(source, target, found, told, overwrite=overwrite)
+async def _copy_at_once(
+    objects: Objects, source: ObjectPlace, target: ObjectPlace, found: FileStatus, *, overwrite: bool
+) -> FileStatus:
+    arguments = {
+        "Bucket": target.bucket,
+        "Key": target.key,
+        "CopySource": {"Bucket": source.bucket, "Key": source.key},
+        "CopySourceIfMatch": f'"{found.tag}"',
+    }
+    timeout_s = objects.connection.time_for(found.size_bytes)
+    try:
+        if overwrite:
+            await objects.connection.ask("copy_object", arguments, about=source.label, timeout_s=timeout_s)
         else:
-            copied = await self._at_once(source, target, found, overwrite=overwrite)
-        if copied.size_bytes != found.size_bytes:
-            raise VerificationFailed(f"{target.label} has another size than {source.label}.")
-        return copied
-
-    async def _at_once(self, source: Place, target: Place, found: FileStatus, *, overwrite: bool) -> FileStatus:
-        arguments = {
-            "Bucket": target.bucket,
-            "Key": target.key,
-            "CopySource": {"Bucket": source.bucket, "Key": source.key},
-            "CopySourceIfMatch": f'"{found.tag}"',
-        }
-        timeout_s = self._connection.time_for(found.size_bytes)
-        try:
-            if overwrite:
-                await self._connection.ask("copy_object", arguments, about=source.label, timeout_s=timeout_s)
-            else:
-                await self._connection.ask_if_absent("copy_object", arguments, about=source.label, timeout_s=timeout_s)
-        except ChangedMeanwhile:
-            # One code for both conditions, that of the source and that of the target.
-            if not overwrite and await self._objects.find(target):
-                raise PathExists(f"{target.label} exists.") from None
-            raise
-        return await self._objects.status(target)
-
-    async def _in_parts(
-        self, source: Place, target: Place, found: FileStatus, told: Mapping[str, Any], *, overwrite: bool
-    ) -> FileStatus:
-        attributes = {name: told[name] for name in _ATTRIBUTES if told.get(name)}
-        upload = await MultipartUpload.begin(self._connection, self._objects, target, attributes)
-        try:
-            parts = await _copy_parts(upload, source, found)
-            return await upload.complete(parts, overwrite=overwrite)
-        except BaseException:  # a cancel too: the parts must not stay
-            await finished(upload)
-            raise
+            await objects.connection.ask_if_absent("copy_object", arguments, about=source.label, timeout_s=timeout_s)
+    except ChangedMeanwhile:
+        # One code for both conditions, that of the source and that of the target.
+        if not overwrite and await objects.find(target):
+            raise PathExists(f"{target.label} exists.") from None
+        raise
+    return await objects.status(target)
 
 
-async def _copy_parts(upload: MultipartUpload, source: Place, found: FileStatus) -> Sequence[SentPart]:
+async def _copy_in_parts(
+    objects: Objects,
+    source: ObjectPlace,
+    target: ObjectPlace,
+    found: FileStatus,
+    answer: Mapping[str, Any],
+    *,
+    overwrite: bool,
+) -> FileStatus:
+    attributes = {name: answer[name] for name in _ATTRIBUTES if answer.get(name)}
+    upload = await MultipartUpload.begin(objects, target, attributes)
+    try:
+        parts = await _copy_parts(upload, source, found)
+        return await upload.complete(parts, overwrite=overwrite)
+    except BaseException:  # a cancel too: the parts must not stay
+        await finished(upload)
+        raise
+
+
+async def _copy_parts(upload: MultipartUpload, source: ObjectPlace, found: FileStatus) -> Sequence[SentPart]:
     copying, parts = deque[asyncio.Task[SentPart]](), list[SentPart]()
     try:
         async with asyncio.TaskGroup() as group:
@@ -192,75 +407,58 @@ def copy_ranges(size_bytes: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + part, size_bytes)
 
 
-_BATCH_TIMEOUT_S = 120.0
-# Stores on file systems keep a directory's marker until its entries are gone.
-_PASSES = 3
-_FIRST_PRINTABLE = " "
-# XML, in which keys are deleted by the thousand, has no way to write these.
-_NOT_IN_XML = frozenset("\ufffe\uffff")
+async def delete(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
+    """Delete an entry; the directory that held it stays. Raises PathNotFound, DirectoryNotEmpty."""
+    if await objects.head(place) is not None:
+        await _delete_key(objects, place, place.key)
+    else:
+        await _delete_directory(objects, place, recursive=recursive)
+    if place.parent.key and not await objects.keys_below(place.parent, 1):
+        with suppress(PathExists):
+            await objects.make_marker(place.parent)
 
 
-class Deletion:
-    """Deletes entries; the directory that held them stays."""
-
-    def __init__(self, connection: S3Connection, objects: Objects) -> None:
-        self._connection = connection
-        self._objects = objects
-
-    async def delete(self, place: Place, *, recursive: bool) -> None:
-        """Raises PathNotFound, DirectoryNotEmpty."""
-        if await self._objects.head(place) is not None:
-            await self._delete_key(place, place.key)
-        else:
-            await self._delete_directory(place, recursive=recursive)
-        if place.parent.key:
-            await self._keep(place.parent)
-
-    async def _delete_directory(self, place: Place, *, recursive: bool) -> None:
-        keys = await self._objects.keys_below(place, 2)
-        if not keys:
-            raise PathNotFound(f"{place.label} does not exist.")
-        if not recursive and any(key != place.prefix for key in keys):
-            raise DirectoryNotEmpty(f"{place.label} is not empty.")
-        for _ in range(_PASSES):
-            await self._pass(place)
-            if not await self._objects.keys_below(place, 1):
-                return
-        raise StorageError(f"The store kept entries of {place.label}.")
-
-    async def _pass(self, place: Place) -> None:
-        """Delete all keys of a prefix once."""
-        arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": MAX_KEYS}
-        while True:
-            page = await self._connection.ask("list_objects_v2", arguments, about=place.label)
-            await self._delete_keys(place, [entry["Key"] for entry in page.get("Contents", ())])
-            if not page.get("IsTruncated"):
-                return
-            arguments["ContinuationToken"] = page["NextContinuationToken"]
-
-    async def _delete_keys(self, place: Place, keys: Sequence[str]) -> None:
-        """Delete up to 1000 keys, the deepest first. Raises PermissionDenied."""
-        for key in filter(_is_odd, keys):
-            await self._delete_key(place, key)
-        if not (batch := [{"Key": key} for key in sorted(keys, reverse=True) if not _is_odd(key)]):
+async def _delete_directory(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
+    keys = await objects.keys_below(place, 2)
+    if not keys:
+        raise PathNotFound(f"{place.label} does not exist.")
+    if not recursive and any(key != place.prefix for key in keys):
+        raise DirectoryNotEmpty(f"{place.label} is not empty.")
+    for _ in range(_PASSES):
+        await _delete_keys_below(objects, place)
+        if not await objects.keys_below(place, 1):
             return
-        answer = await self._connection.ask(
-            "delete_objects",
-            {"Bucket": place.bucket, "Delete": {"Objects": batch, "Quiet": True}},
-            about=place.label,
-            timeout_s=_BATCH_TIMEOUT_S,
-        )
-        if any(error.get("Code") == "AccessDenied" for error in answer.get("Errors", ())):
-            raise PermissionDenied(f"The store refuses to delete entries of {place.label}.")
+    raise StorageError(f"The store kept entries of {place.label}.")
 
-    async def _delete_key(self, place: Place, key: str) -> None:
-        await self._connection.ask("delete_object", {"Bucket": place.bucket, "Key": key}, about=place.label)
 
-    async def _keep(self, directory: Place) -> None:
-        """A directory whose last entry went stays, by its marker."""
-        if not await self._objects.keys_below(directory, 1):
-            with suppress(PathExists):
-                await self._objects.make_marker(directory)
+async def _delete_keys_below(objects: Objects, place: ObjectPlace) -> None:
+    arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": MAX_KEYS}
+    while True:
+        page = await objects.connection.ask("list_objects_v2", arguments, about=place.label)
+        await _delete_keys(objects, place, [entry["Key"] for entry in page.get("Contents", ())])
+        if not page.get("IsTruncated"):
+            return
+        arguments["ContinuationToken"] = page["NextContinuationToken"]
+
+
+async def _delete_keys(objects: Objects, place: ObjectPlace, keys: Sequence[str]) -> None:
+    """Delete up to 1000 keys, the deepest first. Raises PermissionDenied."""
+    for key in filter(_is_odd, keys):
+        await _delete_key(objects, place, key)
+    if not (batch := [{"Key": key} for key in sorted(keys, reverse=True) if not _is_odd(key)]):
+        return
+    answer = await objects.connection.ask(
+        "delete_objects",
+        {"Bucket": place.bucket, "Delete": {"Objects": batch, "Quiet": True}},
+        about=place.label,
+        timeout_s=_BATCH_TIMEOUT_S,
+    )
+    if any(error.get("Code") == "AccessDenied" for error in answer.get("Errors", ())):
+        raise PermissionDenied(f"The store refuses to delete entries of {place.label}.")
+
+
+async def _delete_key(objects: Objects, place: ObjectPlace, key: str) -> None:
+    await objects.connection.ask("delete_object", {"Bucket": place.bucket, "Key": key}, about=place.label)
 
 
 def _is_odd(key: str) -> bool:

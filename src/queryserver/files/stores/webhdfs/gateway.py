@@ -1,4 +1,4 @@
-"""Calls to name nodes and gateways over HTTP: who is asked, how often, and where the data of a call goes."""
+"""HTTP calls to name nodes and gateways: identities, the choice of the name node, retries, redirects to data nodes."""
 
 import asyncio
 import base64
@@ -52,7 +52,7 @@ class WebHdfsAddress:
 
 
 class RedirectRule:
-    """Which hosts may be asked for the data of a call (Contract storage 12, S12)."""
+    """The hosts that may serve the data of a call (Contract storage 12, S12)."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         names = [host.strip().lower() for host in hosts]
@@ -60,7 +60,7 @@ class RedirectRule:
         self._suffixes = tuple(name[1:] for name in names if name.startswith("*."))
 
     def check(self, scheme: str, host: str, *, sent_by: str) -> None:
-        """Raises StorageError. `sent_by` is the scheme of the call: from https nothing goes on by http."""
+        """Raises StorageError. `sent_by` is the scheme of the call: https is never redirected to http."""
         name = host.lower()
         is_known = name in self._hosts or (bool(self._suffixes) and name.endswith(self._suffixes))
         if not is_known or scheme not in {sent_by, "https"}:
@@ -80,26 +80,26 @@ _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
 
 
 def acting_name(name: str) -> str:
-    """The name of a caller as the store gets it. Raises PermissionDenied: the store would read it as another one."""
+    """The name of a caller for the store. Raises PermissionDenied: the store would read it as another user's."""
     if not name or _PRINCIPAL.search(name):
         raise PermissionDenied("Users of this name have no access to the store.")
     return name
 
 
 class Identity(Protocol):
-    """How callers are told to the store."""
+    """How calls name the caller."""
 
     async def parameters(self, user: str) -> Mapping[str, str]:
-        """Those that name the caller in a call."""
+        """The query parameters that name the caller."""
         ...
 
     def refused(self, user: str) -> bool:
-        """The store did not accept them. Whether another try may do better."""
+        """The store refused them; whether another try may succeed."""
         ...
 
 
 class NamedIdentity:
-    """The service's login and the caller's name, as clusters without Kerberos believe them."""
+    """The service's login and the caller's name, for clusters without Kerberos."""
 
     def __init__(self, service_user: str) -> None:
         self._service_user = service_user
@@ -119,10 +119,7 @@ class _Token:
 
 
 class TokenIdentity:
-    """A delegation token for each caller, obtained by the service for him, renewed in time.
-
-    `obtain` and `renew` ask the store with the service's own login.
-    """
+    """A delegation token for each caller, obtained and renewed with the service's own login."""
 
     def __init__(
         self,
@@ -137,7 +134,6 @@ class TokenIdentity:
         self._lock = asyncio.Lock()
 
     async def parameters(self, user: str) -> Mapping[str, str]:
-        """See the Protocol. Raises what obtaining and renewing raise."""
         async with self._lock:
             now = self._clock()
             token = self._tokens.get(user)
@@ -175,15 +171,10 @@ class Call:
     path: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     is_repeatable: bool = False
-    """Whether it may be made again when it failed for want of a store that answers."""
-
-    def avoiding(self, node: str) -> "Call":
-        """The same, with its data by another data node than that one."""
-        return replace(self, parameters={**self.parameters, "excludedatanodes": node})
+    """Whether it may be repeated when the store did not answer."""
 
 
 def encoded(path: str) -> str:
-    """A path name by name in percent-encoding, without a slash at its beginning."""
     return "/".join(quote(name, safe="") for name in path.split("/"))
 
 
@@ -217,7 +208,6 @@ class Gateway:
         )
 
     async def close(self) -> None:
-        """End all connections. Idempotent."""
         await self._client.aclose()
 
     async def answer(self, user: str, call: Call) -> bytes:
@@ -232,8 +222,8 @@ class Gateway:
 
         return await self._tried(call, once)
 
-    async def told(self, user: str, call: Call, *keys: str) -> Any:
-        """What stands in the JSON of the answer below those keys."""
+    async def ask(self, user: str, call: Call, *keys: str) -> Any:
+        """The value below those keys in the JSON of the answer."""
         body = await self.answer(user, call)
         try:
             found = json.loads(body)
@@ -245,7 +235,7 @@ class Gateway:
 
     @asynccontextmanager
     async def reading(self, user: str, call: Call) -> AsyncGenerator[httpx.Response]:
-        """The open answer to a call for data, from wherever the store sends it."""
+        """The open answer to a call for data, after the store's redirect."""
 
         async def once() -> httpx.Response:
             response = await self._asked(user, call)
@@ -263,7 +253,7 @@ class Gateway:
             await response.aclose()
 
     async def upload(self, user: str, call: Call, body: AsyncIterator[bytes]) -> None:
-        """Send a body, as fast as the store takes it. The store is told first, and says where it wants the bytes."""
+        """Send a body to the address that the store gives for it."""
         for tries_left in reversed(range(_TRIES)):
             url = await self._tried(replace(call, is_repeatable=True), lambda asked=call: self._target(user, asked))
             request = self._client.build_request("PUT", url, content=body, headers=_BODY_HEADERS)
@@ -272,10 +262,11 @@ class Gateway:
             except _Failed as error:
                 raise error.failure from error
             except _Unconnected as error:
-                # Nothing of the body is gone: connections are made before it is asked for its first piece.
+                # The body is untouched: its first piece is read after the connection is made.
                 if not tries_left:
                     raise StorageUnavailable("A part of the store does not answer.") from error
-                call = call.avoiding(url.netloc.decode())
+                node = url.netloc.decode()
+                call = replace(call, parameters={**call.parameters, "excludedatanodes": node})
             else:
                 return
 
@@ -292,9 +283,10 @@ class Gateway:
         return self._place_of_data(location, response.request.url, call)
 
     async def _asked(self, user: str, call: Call) -> httpx.Response:
-        """The open answer of the first name node that is in charge."""
+        """The open answer of the first active name node."""
         failure: QueryServerError | None = None
-        for index in self._in_turn():
+        count = len(self._urls)
+        for index in [(self._active + step) % count for step in range(count)]:
             try:
                 response = await self._answered(index, user, call)
             except _MoveOn as error:
@@ -322,7 +314,6 @@ class Gateway:
         raise StorageError("The store refuses the login of this service.")
 
     async def _checked(self, request: httpx.Request, call: Call) -> httpx.Response:
-        """An open answer that is no failure."""
         with transport_errors():
             try:
                 response = await self._client.send(request, stream=True)
@@ -333,11 +324,8 @@ class Gateway:
             remote = RemoteFailure.of(response.status_code, await _whole(response))
         raise _Failed(remote.name, self._error_of(remote, call.path))
 
-    def _in_turn(self) -> list[int]:
-        return [(self._active + step) % len(self._urls) for step in range(len(self._urls))]
-
     def _place_of_data(self, location: str, asked: httpx.URL, call: Call) -> httpx.URL:
-        """The checked address of data. Its path is written anew: WebHDFS forgets to encode some characters in it."""
+        """The checked address of data. Its path is built anew: WebHDFS does not encode some characters."""
         try:
             parts = urlsplit(location)
             host = parts.hostname or ""
@@ -351,27 +339,25 @@ class Gateway:
         return url
 
     async def _tried(self, call: Call, once: Callable[[], Awaitable[T]]) -> T:
-        """The outcome of a call that is repeated a few times if it may be, within its time."""
+        """The outcome of a call, repeated a few times if it may be, within its time."""
         try:
             async with asyncio.timeout(self._call_s):
                 for tries_left in reversed(range(_TRIES if call.is_repeatable else 1)):
                     try:
-                        return await self._unwrapped(once)
+                        return await once()
+                    except _Failed as error:
+                        if not tries_left or not isinstance(error.failure, StorageUnavailable):
+                            raise error.failure from error
+                    except _Unconnected as error:
+                        if not tries_left:
+                            raise StorageUnavailable("A part of the store does not answer.") from error
                     except StorageUnavailable:
                         if not tries_left:
                             raise
-                        await asyncio.sleep(random.uniform(0.05, 0.4))  # noqa: S311 no secret
+                    await asyncio.sleep(random.uniform(0.05, 0.4))  # noqa: S311 no secret
         except TimeoutError as error:
             raise StorageUnavailable("The store does not answer in time.") from error
         raise AssertionError
-
-    async def _unwrapped(self, once: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await once()
-        except _Failed as error:
-            raise error.failure from error
-        except _Unconnected as error:
-            raise StorageUnavailable("A part of the store does not answer.") from error
 
 
 class _Unconnected(Exception):
@@ -387,7 +373,7 @@ class _MoveOn(Exception):
 
 
 class _Failed(Exception):
-    """The store says that it failed."""
+    """The store reports a failure."""
 
     def __init__(self, name: str, failure: QueryServerError) -> None:
         super().__init__()
@@ -396,7 +382,6 @@ class _Failed(Exception):
 
 
 async def _whole(response: httpx.Response) -> bytes:
-    """The body, and the end of the answer."""
     body = bytearray()
     try:
         with transport_errors():
@@ -409,20 +394,16 @@ async def _whole(response: httpx.Response) -> bytes:
     return bytes(body)
 
 
-_UNAUTHORIZED = 401
-
-
 class Negotiate(httpx.Auth):
-    """Answers the challenge of a host with a ticket for `HTTP@host`. For asynchronous clients: a thread asks for it."""
+    """Answers the challenge of a host with a ticket for `HTTP@host`, which a thread gets."""
 
     def __init__(self) -> None:
         self._gssapi: Any = importlib.import_module("gssapi")
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
-        """See httpx.Auth."""
         response = yield request
         offered = response.headers.get("www-authenticate", "").lower()
-        if response.status_code != _UNAUTHORIZED or "negotiate" not in offered:
+        if response.status_code != 401 or "negotiate" not in offered:
             return
         try:
             token = await asyncio.to_thread(self._first_token, request.url.host)
@@ -436,6 +417,5 @@ class Negotiate(httpx.Auth):
         return self._gssapi.SecurityContext(name=name, usage="initiate").step() or b""
 
 
-def is_installed() -> bool:
-    """Whether the extra `kerberos` is there."""
+def has_kerberos() -> bool:
     return importlib.util.find_spec("gssapi") is not None

@@ -1,4 +1,4 @@
-"""Objects of WebHDFS's JSON as ours. Times are milliseconds there."""
+"""Entries, summaries and failures of WebHDFS's JSON as ours. Its times are milliseconds."""
 
 import json
 import re
@@ -26,86 +26,79 @@ from queryserver.errors.files import (
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_KINDS: Mapping[str, EntryKind] = {
-    "DIRECTORY": EntryKind.DIRECTORY,
-    "FILE": EntryKind.FILE,
-    "SYMLINK": EntryKind.LINK,
-}
+_KINDS: Mapping[str, EntryKind] = {"DIRECTORY": EntryKind.DIRECTORY, "FILE": EntryKind.FILE, "SYMLINK": EntryKind.LINK}
 _SUMMARY_FIELDS = frozenset(
     {"directoryCount", "fileCount", "length", "spaceConsumed", "quota", "spaceQuota", "replication"}
 )
 
 
-def file_status(told: Mapping[str, Any], path: str) -> FileStatus:
+def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
     """The entry at `path`, from a `FileStatus`. Raises StorageError: it is none."""
     try:
-        kind = _KINDS.get(told["type"], EntryKind.UNKNOWN)
+        kind = _KINDS.get(found["type"], EntryKind.UNKNOWN)
         return FileStatus(
             path=path,
             kind=kind,
-            size_bytes=0 if kind is EntryKind.DIRECTORY else int(told["length"]),
-            modified_at=_time(told["modificationTime"]),
-            permissions=int(told["permission"], 8) & 0o1777,
-            accessed_at=_time(told.get("accessTime", 0)),
-            owner=told.get("owner", ""),
-            group=told.get("group", ""),
-            has_acl=bool(told.get("aclBit", False)),
-            block_size=int(told.get("blockSize", 0)),
-            replication=int(told.get("replication", 0)),
-            file_id=str(told.get("fileId") or ""),
+            size_bytes=0 if kind is EntryKind.DIRECTORY else int(found["length"]),
+            modified_at=_time(found["modificationTime"]),
+            permissions=int(found["permission"], 8) & 0o1777,
+            accessed_at=_time(found.get("accessTime", 0)),
+            owner=found.get("owner", ""),
+            group=found.get("group", ""),
+            has_acl=bool(found.get("aclBit", False)),
+            block_size=int(found.get("blockSize", 0)),
+            replication=int(found.get("replication", 0)),
+            file_id=str(found.get("fileId") or ""),
         )
     except (LookupError, ValueError, TypeError, OverflowError) as error:
         raise StorageError("The store told something else than the status of a file.") from error
 
 
-class ToldStatuses(Sequence[FileStatus]):
-    """Entries as the store told them, by their paths. Each is read when it is asked for: of a batch of a thousand, a
-    page shows thirty.
-    """
+class ListedStatuses(Sequence[FileStatus]):
+    """Entries that are parsed when they are used: of a batch of a thousand, a page shows thirty."""
 
-    def __init__(self, told: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        self._told = told
+    def __init__(self, listed: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        self._listed = listed
 
     def __len__(self) -> int:
-        return len(self._told)
+        return len(self._listed)
 
     @overload
     def __getitem__(self, index: int) -> FileStatus: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[FileStatus]: ...
     def __getitem__(self, index: int | slice) -> FileStatus | Sequence[FileStatus]:
-        """Raises StorageError: it is no entry."""
         if isinstance(index, slice):
-            return [_status_of(entry) for entry in self._told[index]]
-        return _status_of(self._told[index])
+            return [_status_of(entry) for entry in self._listed[index]]
+        return _status_of(self._listed[index])
 
     def __iter__(self) -> Iterator[FileStatus]:
-        return map(_status_of, self._told)
+        return map(_status_of, self._listed)
 
 
 def _status_of(entry: tuple[str, Mapping[str, Any]]) -> FileStatus:
-    path, told = entry
-    return file_status(told, path)
+    path, found = entry
+    return file_status(found, path)
 
 
-def content_summary(told: Mapping[str, Any]) -> ContentSummary:
+def content_summary(found: Mapping[str, Any]) -> ContentSummary:
     """From a `ContentSummary`. Raises StorageError: it is none."""
     try:
         return ContentSummary(
-            directory_count=int(told["directoryCount"]),
-            file_count=int(told["fileCount"]),
-            length_bytes=int(told["length"]),
-            space_consumed_bytes=int(told["spaceConsumed"]),
-            quota=int(told.get("quota", -1)),
-            space_quota_bytes=int(told.get("spaceQuota", -1)),
-            further={name: value for name, value in told.items() if name not in _SUMMARY_FIELDS},
+            directory_count=int(found["directoryCount"]),
+            file_count=int(found["fileCount"]),
+            length_bytes=int(found["length"]),
+            space_consumed_bytes=int(found["spaceConsumed"]),
+            quota=int(found.get("quota", -1)),
+            space_quota_bytes=int(found.get("spaceQuota", -1)),
+            further={name: value for name, value in found.items() if name not in _SUMMARY_FIELDS},
         )
     except (LookupError, ValueError, TypeError) as error:
-        raise StorageError("The store told something else than a summary.") from error
+        raise StorageError("The store found something else than a summary.") from error
 
 
 def _time(milliseconds: int) -> datetime | None:
-    """None for a time that no calendar reaches: whoever may write a file may give it any."""
+    """None for a time that no calendar reaches: writers may set any."""
     try:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
@@ -143,7 +136,7 @@ _ERRORS_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = {
     "ConnectException": (StorageUnavailable, "A part of the store does not answer."),
     "UnsupportedOperationException": (NotSupported, "The store does not support this."),
 }
-# Where one name stands for several failures, the text tells.
+# Where one name stands for several failures, the text distinguishes them.
 _BY_TEXT: tuple[tuple[str, type[QueryServerError], str], ...] = (
     ("is not a directory)", NotADirectory, "A part of {path} is a file."),
     ("Path is not a file", NotAFile, "{path} is no file."),
@@ -163,7 +156,7 @@ _HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RemoteFailure:
-    """An answer that tells of a failure. `name` is that of the exception, empty when the answer has none."""
+    """A failure as the store reports it. `name` is that of the exception, empty when the answer has none."""
 
     status: int
     name: str
@@ -171,23 +164,22 @@ class RemoteFailure:
 
     @classmethod
     def of(cls, status: int, body: bytes) -> "RemoteFailure":
-        """From an answer; pages of HTML say nothing to a caller."""
         try:
-            told = json.loads(body)["RemoteException"]
-            return cls(status, str(told["exception"]).rpartition(".")[2], str(told.get("message") or ""))
+            remote = json.loads(body)["RemoteException"]
+            return cls(status, str(remote["exception"]).rpartition(".")[2], str(remote.get("message") or ""))
         except (ValueError, LookupError, TypeError, AttributeError):
             return cls(status, "", "")
 
     def error(self, path: str) -> QueryServerError:
-        """As a domain error about `path`, which is relative to the root."""
+        """The domain error about `path`, which is relative to the root."""
         for part, kind, text in _BY_TEXT:
             if part in self.message:
                 return kind(text.format(path=f"/{path}"))
         if known := _ERRORS_KINDS.get(self.name):
             kind, text = known
-            return kind(text.format(path=f"/{path}") or told(self.message))
+            return kind(text.format(path=f"/{path}") or shown(self.message))
         if self.name:
-            return StorageError(told(self.message))
+            return StorageError(shown(self.message))
         if self.status == _UNAUTHORIZED:
             return StorageError("The store refuses the login of this service.")
         if self.status in _BUSY:
@@ -195,7 +187,7 @@ class RemoteFailure:
         return StorageError(f"The store failed with status {self.status}.")
 
 
-def told(message: str) -> str:
+def shown(message: str) -> str:
     """The first line for a person: no names of classes, no hosts."""
     first = message.strip().partition("\n")[0]
     first = _HOST.sub("the store", _CLASS_NAME.sub("", first)).strip()

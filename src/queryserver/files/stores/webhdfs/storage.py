@@ -1,4 +1,9 @@
-"""The Storage of HDFS over WebHDFS or HttpFS, as one user sees it."""
+"""HDFS over WebHDFS or HttpFS: the Storage as one user sees it, with its trash, and the cluster.
+
+Parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` beside the target. They become one
+file by CONCAT, which moves blocks and copies nothing, or where the store refuses that, by a streamed join. Both can be
+continued where they stopped.
+"""
 
 import asyncio
 import ssl
@@ -6,10 +11,17 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 import httpx
 
-from queryserver.errors.base import ConfigurationError, InvalidParameter, NotSupported
+from queryserver.errors.base import (
+    ConfigurationError,
+    InvalidParameter,
+    NotSupported,
+    PermissionDenied,
+    QueryServerError,
+)
 from queryserver.errors.files import (
     ChangedMeanwhile,
     NotADirectory,
@@ -18,6 +30,8 @@ from queryserver.errors.files import (
     PathNotFound,
     StorageError,
     StorageUnavailable,
+    StoreQuotaExceeded,
+    VerificationFailed,
     root_not_allowed,
 )
 from queryserver.files.model import (
@@ -30,52 +44,65 @@ from queryserver.files.model import (
     is_name,
     names_of,
 )
-from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
-from queryserver.files.stores.webhdfs import gateway as spnego
-from queryserver.files.stores.webhdfs import writing as part_files
+from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.webhdfs.gateway import (
     Call,
     ErrorOf,
     Gateway,
     Identity,
     NamedIdentity,
+    Negotiate,
     TokenIdentity,
     WebHdfsAddress,
     acting_name,
+    has_kerberos,
 )
 from queryserver.files.stores.webhdfs.statuses import RemoteFailure, content_summary
-from queryserver.files.stores.webhdfs.tree import ListingOperation, NewFile, Tree, finished
-from queryserver.files.stores.webhdfs.writing import OLD_PREFIX, Renaming, keep_owner, restore, written
+from queryserver.files.stores.webhdfs.tree import (
+    OLD_PREFIX,
+    ListingOperation,
+    NewFile,
+    Renaming,
+    Tree,
+    beside,
+    finished,
+    keep_owner,
+    restore,
+    write_verified,
+    written,
+)
 from queryserver.platform.settings.stores import HdfsClusterSettings, OzoneSettings
 from queryserver.platform.settings.tree import Settings
 
 _MOST_IN_BATCH = 1000
+_FACTS_S = 2.0
+_JOINED = "joined"
+# These errors are no refusal of CONCAT: a streamed join would fail with them, too.
+_NO_REFUSALS = (StorageUnavailable, PermissionDenied, StoreQuotaExceeded)
 
 
 class WebHdfsStorage:
-    """See the Protocols. `renaming` belongs to the FileSystem."""
-
     def __init__(self, tree: Tree, renaming: Renaming, *, umask: int) -> None:
-        self._tree = tree
+        self.tree = tree
         self._renaming = renaming
         self._umask = umask
 
     async def stat(self, path: str) -> FileStatus:
         names_of(path)
-        return await self._tree.stat(path)
+        return await self.tree.stat(path)
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
-        """See the Protocol. A cursor is the last name.
+        """A cursor is the last name.
 
-        HDFS compares names as signed bytes, so that names beyond ASCII come first. What comes in one batch is sorted
-        by code points; larger directories keep the order of the store.
+        HDFS compares names as signed bytes, so that names beyond ASCII come first. A directory of one batch is sorted
+        by code points; larger ones keep the order of the store.
         """
         names_of(path)
         most, is_first = max(batch_size, _MOST_IN_BATCH), cursor is None
         while True:
-            async with aclosing(self._tree.entries(path, cursor, most)) as entries:
+            async with aclosing(self.tree.entries(path, cursor, most)) as entries:
                 async for found in entries:
                     cursor = None if found.remaining == 0 else found.last
                     shown = found.statuses(path, is_name, by_name=is_first and cursor is None)
@@ -87,9 +114,9 @@ class WebHdfsStorage:
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        """See the Protocol. The last piece is given when the file is still that version."""
+        """The last piece is given only if the file is still that version."""
         names_of(path)
-        status = version or await self._tree.stat(path)
+        status = version or await self.tree.stat(path)
         if not status.is_file:
             raise NotAFile(f"/{path} is no file.")
         wanted = status.size_bytes - offset if length is None else min(length, status.size_bytes - offset)
@@ -98,7 +125,7 @@ class WebHdfsStorage:
             return
         held = b""
         try:
-            async with aclosing(self._tree.content(path, offset, wanted)) as pieces:
+            async with aclosing(self.tree.content(path, offset, wanted)) as pieces:
                 async for piece in pieces:
                     if held:
                         yield held
@@ -122,28 +149,28 @@ class WebHdfsStorage:
         if not names_of(path):
             raise PathExists("The root exists.")
         wanted = 0o777 & ~self._umask if permissions is None else permissions
-        await self._renaming.make_directory(self._tree, path, wanted)
+        await self._renaming.make_directory(self.tree, path, wanted)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """See the Protocol. The bytes go through this server."""
+        """The bytes go through this server."""
         names_of(source)
         names_of(target)
-        status = await self._tree.stat(source)
+        status = await self.tree.stat(source)
         if not status.is_file:
             raise NotAFile(f"/{source} is no file.")
         former = await self._replaceable(target, overwrite=overwrite)
         async with aclosing(self.read(source, version=status)) as body:
-            return await self._write(target, body, former, self._like(status))
+            new = NewFile(status.permissions, status.replication, status.block_size)
+            return await self._write(target, body, former, new if self.tree.has_attributes else self._new_file(None))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         if not names_of(path):
             raise root_not_allowed("The root is not deleted.")
-        if not await self._tree.remove(path, recursive=recursive):
-            await self._tree.stat(path)
+        if not await self.tree.remove(path, recursive=recursive):
+            await self.tree.stat(path)
             raise StorageError("The store does not delete this.")
 
     def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
-        """See the Protocol: all of a cluster is near enough."""
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
@@ -151,28 +178,28 @@ class WebHdfsStorage:
             raise root_not_allowed("The root has no other name.")
         if not names_of(target):
             raise PathExists("The root exists.")
-        await self._renaming.rename(self._tree, source, target, overwrite=overwrite)
+        await self._renaming.rename(self.tree, source, target, overwrite=overwrite)
 
     async def trash_root(self, path: str) -> str:
-        """See the Protocol. Encryption zones have a trash of their own."""
+        """Encryption zones have a trash of their own."""
         names_of(path)
         try:
-            told = await self._tree.told("GETTRASHROOT", path, "Path")
+            root = await self.tree.ask("GETTRASHROOT", path, "Path")
         except NotSupported:
-            return f"user/{self._tree.user}/.Trash"
-        return str(told).strip("/")
+            return f"user/{self.tree.user}/.Trash"
+        return str(root).strip("/")
 
     async def set_replication(self, path: str, factor: int) -> None:
         names_of(path)
-        status = await self._tree.stat(path)
+        status = await self.tree.stat(path)
         if not status.is_file:
             raise NotAFile(f"/{path} is no file.")
         try:
-            is_done = await self._tree.set_replication(path, factor)
+            is_done = await self.tree.set_replication(path, factor)
         except StorageUnavailable:
             raise
         except StorageError as error:
-            # The bounds are the cluster's own; only the text tells.
+            # The bounds are the cluster's own; only the text names them.
             if "replication" in error.message.lower():
                 raise InvalidParameter(error.message) from error
             raise
@@ -181,110 +208,183 @@ class WebHdfsStorage:
 
     async def content_summary(self, path: str) -> ContentSummary:
         names_of(path)
-        return content_summary(await self._tree.told("GETCONTENTSUMMARY", path, "ContentSummary"))
+        return content_summary(await self.tree.ask("GETCONTENTSUMMARY", path, "ContentSummary"))
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         names_of(path)
-        await self._tree.set_permissions(path, permissions)
+        await self.tree.set_permissions(path, permissions)
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
         names_of(path)
-        await self._tree.set_owner(path, owner, group)
+        await self.tree.set_owner(path, owner, group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
+        """The staging place is the hex of the directory's name."""
         names_of(plan.path)
-        return await part_files.begin(self._tree, plan)
+        parent = plan.path.rpartition("/")[0]
+        if not (await self.tree.stat(parent)).is_directory:
+            raise NotADirectory(f"/{parent} is no directory.")
+        staging = uuid4().hex
+        await self.tree.make_directory(_parts_directory(plan, staging), 0o700)
+        return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
+        """Each try has a name of its own, which is the receipt."""
         names_of(plan.path)
-        return await part_files.write_part(self._tree, plan, staging, index, body)
+        directory = _parts_directory(plan, staging)
+        if await self.tree.find(directory) is None:
+            raise PathNotFound("The parts of this upload are gone.")
+        name = f"{index}_{uuid4().hex}"
+        size = (await write_verified(self.tree, f"{directory}/{name}", body, NewFile(0o600))).size_bytes
+        if size != plan.size_of(index):
+            await self.tree.remove(f"{directory}/{name}", recursive=False)
+            raise VerificationFailed(f"Part {index} has {size} instead of {plan.size_of(index)} bytes.")
+        return StoredPart(index, size, name)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         former = await self._replaceable(plan.path, overwrite=overwrite)
-        joined = await part_files.join(self._tree, plan, staging, parts, self._new_file(former))
+        joined = await self._join(plan, staging, parts, self._new_file(former))
         if former is not None:
-            await keep_owner(self._tree, joined, await self._tree.stat(joined), former)
-        status = await self._renaming.give_name(self._tree, joined, plan.path, former)
-        await finished(part_files.discard(self._tree, plan, staging))
+            await keep_owner(self.tree, joined, await self.tree.stat(joined), former)
+        status = await self._renaming.give_name(self.tree, joined, plan.path, former)
+        await finished(self.tree.remove(_parts_directory(plan, staging), recursive=True))
         return status
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         names_of(plan.path)
-        async with aclosing(part_files.read(self._tree, plan, staging, parts)) as pieces:
+        stored = await self._stored(_parts_directory(plan, staging))
+        names = [_JOINED, *(part.receipt for part in _not_joined(parts, stored))]
+        async with aclosing(self._streamed([stored[name] for name in names if name in stored])) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
         names_of(plan.path)
-        await part_files.discard(self._tree, plan, staging)
+        await self.tree.remove(_parts_directory(plan, staging), recursive=True)
 
-    async def sweep_leftovers(self, path: str, older_than_s: float) -> int:
-        """See the Protocol. What stepped aside for a new file is brought back if that never came."""
+    async def sweep_orphans(self, path: str, older_than_s: float) -> int:
+        """A file that was moved aside for a new one is brought back if that never came."""
         names_of(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         count = 0
-        async with aclosing(self._tree.all_entries(path)) as entries:
+        async with aclosing(self.tree.all_entries(path)) as entries:
             async for entry in entries:
                 if entry.name.startswith(RESERVED_PREFIX) and entry.modified_at and entry.modified_at < before:
                     if entry.name.startswith(OLD_PREFIX) and entry.is_directory:
-                        await restore(self._tree, path, entry.path)
+                        await restore(self.tree, path, entry.path)
                     else:
-                        await self._tree.remove(entry.path, recursive=True)
+                        await self.tree.remove(entry.path, recursive=True)
                     count += 1
         return count
 
     async def _write(
         self, path: str, body: AsyncIterator[bytes], former: FileStatus | None, new: NewFile
     ) -> FileStatus:
-        async with written(self._tree, path, body, new) as status:
+        async with written(self.tree, path, body, new) as status:
             if former is not None:
-                await keep_owner(self._tree, status.path, status, former)
-            return await self._renaming.give_name(self._tree, status.path, path, former)
+                await keep_owner(self.tree, status.path, status, former)
+            return await self._renaming.give_name(self.tree, status.path, path, former)
 
     async def _replaceable(self, path: str, *, overwrite: bool) -> FileStatus | None:
         """The file that a new one is to replace; None: there is none. Raises PathExists."""
         if not names_of(path):
             raise PathExists("The root exists.")
-        former = await self._tree.find(path)
+        former = await self.tree.find(path)
         if former is not None and (not overwrite or not former.is_file):
             raise PathExists(f"/{path} exists.")
         return former
 
     def _new_file(self, former: FileStatus | None) -> NewFile:
-        """With what a file is made that may replace another one."""
-        if former is None or not self._tree.has_attributes:
+        """The attributes of a new file that replaces `former`."""
+        if former is None or not self.tree.has_attributes:
             return NewFile(0o666 & ~self._umask)
         return NewFile(former.permissions, former.replication)
-
-    def _like(self, status: FileStatus) -> NewFile:
-        """With what a copy is made."""
-        if not self._tree.has_attributes:
-            return self._new_file(None)
-        return NewFile(status.permissions, status.replication, status.block_size)
 
     async def _check(self, path: str, version: FileStatus | None) -> None:
         """Raises ChangedMeanwhile."""
         if version is None:
             return
         with suppress(PathNotFound, NotADirectory):
-            if (await self._tree.stat(path)).is_same_content(version):
+            if (await self.tree.stat(path)).is_same_content(version):
                 return
         raise ChangedMeanwhile(f"/{path} was changed meanwhile.")
 
+    async def _join(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], new: NewFile) -> str:
+        """One file of all parts, still in the staging directory. Raises VerificationFailed, PathNotFound."""
+        directory = _parts_directory(plan, staging)
+        joined = f"{directory}/{_JOINED}"
+        stored = await self._stored(directory)
+        missing = _not_joined(parts, stored)
+        if sum(part.size_bytes for part in parts) != plan.size_bytes:
+            raise VerificationFailed("The parts are not as long as the file.")
+        if _JOINED not in stored:
+            await write_verified(self.tree, joined, no_bytes(), new)
+        await self._append(directory, [f"{directory}/{part.receipt}" for part in missing if part.size_bytes], new)
+        status = await self.tree.stat(joined)
+        if status.size_bytes != plan.size_bytes:
+            raise VerificationFailed(f"The store joined {status.size_bytes} of {plan.size_bytes} bytes.")
+        return joined
+
+    async def _append(self, directory: str, sources: Sequence[str], new: NewFile) -> None:
+        joined = f"{directory}/{_JOINED}"
+        try:
+            await self.tree.concat(joined, sources)
+        except _NO_REFUSALS:
+            raise
+        except QueryServerError:
+            # Encryption zones, erasure coding and Ozone refuse it, each with texts of its own.
+            left = {entry.path: entry async for entry in self.tree.all_entries(directory)}
+            files = [left[source] for source in (joined, *sources) if source == joined or source in left]
+            copy = f"{directory}/{_JOINED}_{uuid4().hex}"
+            await write_verified(self.tree, copy, self._streamed(files), new)
+            await self.tree.remove(joined, recursive=False)
+            await self.tree.rename(copy, joined, overwrite=False)
+
+    async def _stored(self, directory: str) -> Mapping[str, FileStatus]:
+        return {entry.name: entry async for entry in self.tree.all_entries(directory)}
+
+    async def _streamed(self, files: Sequence[FileStatus]) -> AsyncGenerator[bytes]:
+        for file in files:
+            if file.size_bytes:
+                async with aclosing(self.tree.content(file.path, 0, file.size_bytes)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+
+
+def _parts_directory(plan: PartPlan, staging: str) -> str:
+    """Raises InvalidParameter: a foreign staging place."""
+    if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
+        raise InvalidParameter("This is no upload of parts.")
+    return beside(plan.path.rpartition("/")[0], f"{RESERVED_PREFIX}parts_{staging}")
+
+
+def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, FileStatus]) -> Sequence[StoredPart]:
+    """The parts, in order, that no earlier call has joined. Raises VerificationFailed."""
+    parts = sorted(parts, key=lambda part: part.index)
+    done = stored[_JOINED].size_bytes if _JOINED in stored else 0
+    start = 0
+    while done > 0 and start < len(parts):
+        done -= parts[start].size_bytes
+        start += 1
+    for part in parts[start:]:
+        kept = stored.get(part.receipt)
+        if kept is None or kept.size_bytes != part.size_bytes:
+            raise VerificationFailed(f"Part {part.index} is not as it was stored.")
+    if done:
+        raise VerificationFailed("The parts that were joined are not as they were stored.")
+    return parts[start:]
+
 
 def _exact(remaining: int | None, last: str) -> int | None:
-    """How many entries follow; None where names of our own may be among them, which begin with an ASCII dot."""
+    """How many entries follow; None where reserved names may be among them, which begin with an ASCII dot."""
     is_behind_ours = last[:1].isascii() and last > f"{RESERVED_PREFIX}\U0010ffff"
     return remaining if remaining == 0 or is_behind_ours else None
 
 
-_FACTS_S = 2.0
-
-
 class WebHdfsCluster:
-    """Connections to one cluster or gateway, and what was learned of it. To be closed by its owner."""
+    """Connections to one cluster or gateway. To be closed by its owner."""
 
     def __init__(
         self,
@@ -295,15 +395,12 @@ class WebHdfsCluster:
         has_attributes: bool = True,
         listing: ListingOperation | None = None,
     ) -> None:
-        """`login` is how the service logs in where there are tokens; None: by its Kerberos ticket.
-
-        Raises ConfigurationError: the package for that is missing.
-        """
+        """`login`: how the service logs in to get tokens; None: by Kerberos. Raises ConfigurationError."""
         self._named = NamedIdentity(address.service_user)
         if address.uses_tokens:
-            if login is None and not spnego.is_installed():
+            if login is None and not has_kerberos():
                 raise ConfigurationError(["Kerberos of a file store needs the extra queryserver[kerberos]."])
-            self._login = Gateway(address, self._named, auth=login or spnego.Negotiate(), error_of=error_of)
+            self._login = Gateway(address, self._named, auth=login or Negotiate(), error_of=error_of)
             identity: Identity = TokenIdentity(self._obtain, self._renew)
             self.gateway = Gateway(address, identity, error_of=error_of)
         else:
@@ -315,21 +412,19 @@ class WebHdfsCluster:
         self._renaming = Renaming()
 
     def tree(self, user: StorageUser) -> Tree:
-        """Raises PermissionDenied: a name that the store would read as another one's."""
+        """Raises PermissionDenied: a name that the store would read as another user's."""
         return Tree(self.gateway, acting_name(user.name), self._listing, has_attributes=self._has_attributes)
 
     def storage(self, user: StorageUser) -> WebHdfsStorage:
-        """As `tree`."""
         return WebHdfsStorage(self.tree(user), self._renaming, umask=self._umask)
 
     async def close(self) -> None:
-        """End all connections. Idempotent."""
         await self.gateway.close()
         await self._login.close()
 
     async def _obtain(self, user: str) -> str:
         call = Call("GET", "GETDELEGATIONTOKEN", parameters={"renewer": self._service_user}, is_repeatable=True)
-        token = await self._login.told(user, call, "Token")
+        token = await self._login.ask(user, call, "Token")
         if not isinstance(token, Mapping) or not isinstance(text := token.get("urlString"), str):
             raise StorageError("The store gives no delegation tokens.")
         return text
@@ -340,7 +435,7 @@ class WebHdfsCluster:
 
 
 class WebHdfsFileSystem:
-    """See the Protocols FileSystem and ClusterFileSystem."""
+    """One HDFS cluster."""
 
     def __init__(
         self,
@@ -351,7 +446,7 @@ class WebHdfsFileSystem:
         trash_interval_min: int = 0,
         login: httpx.Auth | None = None,
     ) -> None:
-        """Connects to nothing. `trash_interval_min` 0: the cluster is asked. Raises ConfigurationError."""
+        """Connects to nothing. `trash_interval_min` 0: that of the cluster. Raises ConfigurationError."""
         self._cluster = WebHdfsCluster(address, login=login)
         self._superuser = superuser
         self._supergroup = supergroup
@@ -372,16 +467,19 @@ class WebHdfsFileSystem:
         )
 
     def as_user(self, user: StorageUser) -> WebHdfsStorage:
-        """See the Protocol. Raises PermissionDenied."""
+        """Raises PermissionDenied."""
         return self._cluster.storage(user)
 
     async def facts(self, user: StorageUser) -> ClusterFacts:
-        """See the Protocol. The superuser is the owner of the root."""
+        """The superuser is the owner of the root."""
         tree = self._cluster.tree(user)
         try:
             async with asyncio.timeout(_FACTS_S):
                 superuser = (await tree.stat("")).owner or self._superuser
-                minutes = self._trash_interval_min or await self._interval(tree)
+                minutes = self._trash_interval_min
+                if not minutes:
+                    found = await tree.ask("GETSERVERDEFAULTS", "", "FsServerDefaults", "trashInterval")
+                    minutes = found if isinstance(found, int) else 0
         except TimeoutError as error:
             raise StorageUnavailable("The store does not answer in time.") from error
         return ClusterFacts(
@@ -394,32 +492,24 @@ class WebHdfsFileSystem:
     async def close(self) -> None:
         await self._cluster.close()
 
-    async def _interval(self, tree: Tree) -> int:
-        told = await tree.told("GETSERVERDEFAULTS", "", "FsServerDefaults", "trashInterval")
-        return told if isinstance(told, int) else 0
-
 
 def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Settings) -> WebHdfsAddress:
-    """Where the calls of a cluster go. Raises ConfigurationError."""
-    return WebHdfsAddress(
-        urls=_urls(table, given.webhdfs_url),
-        service_user=given.service_user,
-        tls=ssl.create_default_context() if given.ssl_cert_ca_verify else False,
-        uses_tokens=given.security_enabled,
-        redirect_hosts=given.redirect_hosts,
-        umask=int(settings.filebrowser.umask, 8),
-    )
-
-
-def _urls(table: str, text: str) -> Sequence[str]:
-    urls = [url.strip() for url in text.split(",") if url.strip()]
+    """The address of a cluster. Raises ConfigurationError."""
+    urls = [url.strip() for url in given.webhdfs_url.split(",") if url.strip()]
     if not urls:
         raise ConfigurationError([f"{table}.webhdfs_url is missing."])
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.username:
             raise ConfigurationError([f"{table}.webhdfs_url must be http(s)://<host>:<port>/webhdfs/v1."])
-    return urls
+    return WebHdfsAddress(
+        urls=urls,
+        service_user=given.service_user,
+        tls=ssl.create_default_context() if given.ssl_cert_ca_verify else False,
+        uses_tokens=given.security_enabled,
+        redirect_hosts=given.redirect_hosts,
+        umask=int(settings.filebrowser.umask, 8),
+    )
 
 
 def build(settings: Settings) -> FileSystem | None:

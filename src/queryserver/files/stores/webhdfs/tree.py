@@ -1,11 +1,15 @@
-"""The operations of WebHDFS as one user makes them. Nothing is checked here: names of our own are welcome."""
+"""The operations of WebHDFS as one user, and writes and renames that no crash leaves half done.
+
+Paths are not checked here: reserved names are allowed. New files get their name by a rename.
+"""
 
 import asyncio
 import codecs
 import json
 import re
+import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter
@@ -14,25 +18,29 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 
-from queryserver.errors.base import NotSupported
-from queryserver.errors.files import NotADirectory, PathNotFound, StorageError
+from queryserver.errors.base import NotSupported, PermissionDenied, QueryServerError
+from queryserver.errors.files import (
+    NotADirectory,
+    PathExists,
+    PathNotFound,
+    StorageError,
+    TargetInsideSource,
+    VerificationFailed,
+)
 from queryserver.files.model import FileStatus
 from queryserver.files.stores.webhdfs.gateway import Call, Gateway, encoded
-from queryserver.files.stores.webhdfs.statuses import ToldStatuses, file_status
+from queryserver.files.stores.webhdfs.statuses import ListedStatuses, file_status
 
 _BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
 _NEXT = re.compile(r"[^\s,]")
 _BORDERS, _BETWEEN = ("},{", "},\n{"), " \t\r\n,"
 _REMAINING = re.compile(r'"remainingEntries"\s*:\s*(\d+)')
 _MOST_PENDING = 1024 * 1024
-"""Characters that may wait for the end of an entry: a name has at most a few thousand bytes."""
+"""Characters of an unfinished entry: a name has at most a few thousand bytes."""
 
 
 class ListingScanner:
-    """Takes an answer in pieces and gives the objects of the array `FileStatus` out of it.
-
-    What it holds is less than one piece and one entry.
-    """
+    """Reads an answer in pieces and gives the objects of its array `FileStatus`. Holds a piece and an entry at most."""
 
     def __init__(self) -> None:
         self._characters = codecs.getincrementaldecoder("utf-8")()
@@ -48,7 +56,10 @@ class ListingScanner:
         except UnicodeDecodeError as error:
             raise _no_listing() from error
         if self._before:
-            self._find_begin()
+            self._find_remaining()
+            if found := _BEGIN.search(self._pending):
+                self._pending = self._pending[found.end() :]
+                self._before = False
         if not self._before and not self._after:
             yield from self._objects()
         if self._after:
@@ -57,16 +68,10 @@ class ListingScanner:
             raise _no_listing()
 
     def end(self) -> int:
-        """The answer is over: how many entries the store keeps for further calls. Raises StorageError: it is cut."""
+        """How many entries the store keeps for further calls. Raises StorageError: the answer is cut."""
         if not self._after:
             raise _no_listing()
         return self._remaining
-
-    def _find_begin(self) -> None:
-        self._find_remaining()
-        if found := _BEGIN.search(self._pending):
-            self._pending = self._pending[found.end() :]
-            self._before = False
 
     def _objects(self) -> Iterator[Mapping[str, Any]]:
         yield from self._many_objects()
@@ -83,10 +88,7 @@ class ListingScanner:
             raise _no_listing()
 
     def _many_objects(self) -> Sequence[Mapping[str, Any]]:
-        """All but the last one at once, which is several times faster; none where it does not come out even.
-
-        What is cut within a text, or behind the end of the array, is no JSON.
-        """
+        """All but the last entry at once, which is several times faster; none where the cut gives no JSON."""
         cut = max(map(self._pending.rfind, _BORDERS))
         if cut < 0:
             return []
@@ -108,23 +110,23 @@ def _no_listing() -> StorageError:
     return StorageError("The store told something else than a listing.")
 
 
-Told = tuple[str, Mapping[str, Any]]
+ListedEntry = tuple[str, Mapping[str, Any]]
 _SIGNED = bytes((byte + 128) % 256 for byte in range(256))
 _LONGEST_QUERY = 12_000
 """Characters of paths in one call; servers refuse headers above 64 KiB, proxies above 8 or 16."""
 
 
 class Renamed(Enum):
-    """What RENAME answered."""
+    """The answer to RENAME."""
 
     AS_ASKED = "the store knows the option, and has done it"
-    WITHOUT_OPTION = "done, but the option was passed over"
+    WITHOUT_OPTION = "done, but the option was ignored"
     REFUSED = "not done"
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """With what a file is made; None: the store's own."""
+    """The attributes of a new file; None: the store's defaults."""
 
     permissions: int
     replication: int | None = None
@@ -132,34 +134,33 @@ class NewFile:
 
     @property
     def parameters(self) -> Mapping[str, str]:
-        """Of CREATE."""
         given = {"replication": self.replication, "blocksize": self.block_size}
         return {"permission": f"{self.permissions:o}", **{name: str(value) for name, value in given.items() if value}}
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Consecutive entries of a directory, names of our own among them."""
+    """Consecutive entries of a directory, with reserved names."""
 
-    told: Sequence[Told]
-    """Names, and what the store says of them."""
+    listed: Sequence[ListedEntry]
+    """Names, and the store's description of each."""
     last: str
     """The last name, where the listing goes on."""
     remaining: int | None
     """How many follow; None: some, perhaps."""
 
-    def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ToldStatuses:
-        """The entries of the directory at `path`, but for names that are not shown."""
-        before, told = f"{path}/" if path else "", self.told
+    def statuses(self, path: str, shows: Callable[[str], bool] = bool, *, by_name: bool = False) -> ListedStatuses:
+        """The entries of the directory at `path` with the names that are shown."""
+        before, listed = f"{path}/" if path else "", self.listed
         if by_name:
-            told = sorted(told, key=itemgetter(0))
-        return ToldStatuses([(before + name, status) for name, status in told if shows(name)])
+            listed = sorted(listed, key=itemgetter(0))
+        return ListedStatuses([(before + name, status) for name, status in listed if shows(name)])
 
 
 class ListingOperation:
-    """How directories are listed: in batches, and on gateways that do not know these, at once.
+    """How directories are listed: in batches, or all at once on gateways without these.
 
-    HDFS compares the bytes of names as numbers from -128 to 127, so that other letters come before those of ASCII.
+    HDFS compares the bytes of names as numbers from -128 to 127, so that other letters come before ASCII.
     """
 
     def __init__(self, *, is_signed: bool = True) -> None:
@@ -167,17 +168,17 @@ class ListingOperation:
         self._op = "LISTSTATUS_BATCH"
 
     def key(self, name: str) -> bytes:
-        """By which the store orders names."""
+        """The sort key of the store."""
         raw = name.encode("utf-8", "surrogatepass")
         return raw.translate(_SIGNED) if self._is_signed else raw
 
     def call(self, path: str, after: str | None) -> Call:
-        """For the entries behind a name, if the store lets it choose where to begin."""
+        """The call for the entries behind a name."""
         parameters = {} if after is None else {"startAfter": after}
         return Call("GET", self._op, path, parameters, is_repeatable=True)
 
     def give_up_batches(self) -> bool:
-        """The store does not support the call. Whether there is another one."""
+        """Change to the other call; whether there is one."""
         former, self._op = self._op, "LISTSTATUS"
         return former != self._op
 
@@ -192,35 +193,33 @@ class Tree:
         self.user = user
         self.has_attributes = has_attributes
 
-    async def told(self, op: str, path: str, *keys: str) -> Any:
-        """The answer to a question, below those keys."""
-        return await self._gateway.told(self.user, Call("GET", op, path, is_repeatable=True), *keys)
+    async def ask(self, op: str, path: str, *keys: str) -> Any:
+        """The answer to a reading operation, below those keys."""
+        return await self._gateway.ask(self.user, Call("GET", op, path, is_repeatable=True), *keys)
 
     async def stat(self, path: str) -> FileStatus:
-        """Raises PathNotFound, NotADirectory."""
-        return file_status(await self.told("GETFILESTATUS", path, "FileStatus"), path)
+        return file_status(await self.ask("GETFILESTATUS", path, "FileStatus"), path)
 
     async def find(self, path: str) -> FileStatus | None:
-        """As `stat`; None: there is nothing."""
         try:
             return await self.stat(path)
         except PathNotFound:
             return None
 
     async def make_directory(self, path: str, permissions: int) -> bool:
-        """Make it and its parents; what is there already counts as made."""
+        """Make it and its parents; an existing one counts as made."""
         made = await self._agreed("PUT", "MKDIRS", path, {"permission": f"{permissions:o}"})
-        # HttpFS takes bits away that its own umask names.
+        # HttpFS removes the bits of its own umask.
         if made and permissions & 0o022 and self.has_attributes:
             await self.set_permissions(path, permissions)
         return made
 
     async def remove(self, path: str, *, recursive: bool) -> bool:
-        """False: there is nothing. Raises DirectoryNotEmpty."""
+        """False: it does not exist. Raises DirectoryNotEmpty."""
         return await self._agreed("DELETE", "DELETE", path, {"recursive": str(recursive).lower()})
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> Renamed:
-        """RENAME with one of its options. Where they are passed over, the target may be a directory it moves into."""
+        """RENAME with one of its options. A store that ignores them moves into a target that is a directory."""
         option = "OVERWRITE" if overwrite else "NONE"
         parameters = {"destination": f"/{target}", "renameoptions": option}
         body = await self._gateway.answer(self.user, Call("PUT", "RENAME", source, parameters))
@@ -229,16 +228,14 @@ class Tree:
         return Renamed.WITHOUT_OPTION if _boolean(body) else Renamed.REFUSED
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """SETPERMISSION."""
         await self._done("PUT", "SETPERMISSION", path, {"permission": f"{permissions:o}"})
 
     async def set_owner(self, path: str, owner: str | None, group: str | None) -> None:
-        """SETOWNER."""
         given = {"owner": owner, "group": group}
         await self._done("PUT", "SETOWNER", path, {name: value for name, value in given.items() if value})
 
     async def set_replication(self, path: str, factor: int) -> bool:
-        """False: it is no file, or there is nothing."""
+        """False: it is no file, or does not exist."""
         return await self._agreed("PUT", "SETREPLICATION", path, {"replication": str(factor)})
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
@@ -247,15 +244,12 @@ class Tree:
         for source in sources:
             size = len(encoded(source)) + 3
             if batch and length + size > _LONGEST_QUERY:
-                await self._concat(target, batch)
+                await self._done("POST", "CONCAT", target, {"sources": ",".join(batch)})
                 batch, length = [], 0
-            batch.append(source)
+            batch.append(f"/{source}")
             length += size
         if batch:
-            await self._concat(target, batch)
-
-    async def _concat(self, target: str, sources: Sequence[str]) -> None:
-        await self._done("POST", "CONCAT", target, {"sources": ",".join(f"/{source}" for source in sources)})
+            await self._done("POST", "CONCAT", target, {"sources": ",".join(batch)})
 
     async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
         """Write a file; how many bytes the body had. Parents are made. Raises PathExists without `overwrite`."""
@@ -292,18 +286,22 @@ class Tree:
 
     async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
         """One call for entries behind a name. Raises NotADirectory."""
-        scanner, found, last, key = ListingScanner(), list[Told](), after, self._listing.key
+        scanner, found, last, key = ListingScanner(), list[ListedEntry](), after, self._listing.key
         async with self._listed(path, after) as answer:
             async for piece in answer.aiter_bytes():
-                for told in scanner.feed(piece):
-                    name = _name(told, path)
-                    # HttpFS passes over where to begin.
+                for entry in scanner.feed(piece):
+                    name = entry.get("pathSuffix")
+                    if not isinstance(name, str):
+                        raise _no_listing()
+                    if not name:  # a file is listed as its only entry, without a name
+                        raise NotADirectory(f"/{path} is no directory.")
+                    # HttpFS ignores where to begin.
                     if after is not None and key(name) <= key(after):
                         continue
                     if len(found) >= most:
                         yield Entries(found, last or "", None)
                         found = []
-                    found.append((name, told))
+                    found.append((name, entry))
                     last = name
             remaining = scanner.end()
         if remaining and last == after:
@@ -313,20 +311,18 @@ class Tree:
     @asynccontextmanager
     async def _listed(self, path: str, after: str | None) -> AsyncGenerator[httpx.Response]:
         async with AsyncExitStack() as stack:
+            call = self._listing.call(path, after)
             try:
-                answer = await stack.enter_async_context(
-                    self._gateway.reading(self.user, self._listing.call(path, after))
-                )
+                answer = await stack.enter_async_context(self._gateway.reading(self.user, call))
             except NotSupported:
                 if not self._listing.give_up_batches():
                     raise
-                answer = await stack.enter_async_context(
-                    self._gateway.reading(self.user, self._listing.call(path, after))
-                )
+                call = self._listing.call(path, after)
+                answer = await stack.enter_async_context(self._gateway.reading(self.user, call))
             yield answer
 
     async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
-        """Every entry of a directory, names of our own too."""
+        """Every entry of a directory, with reserved names."""
         after: str | None = None
         while True:
             remaining: int | None = None
@@ -353,21 +349,11 @@ def _boolean(body: bytes) -> bool:
     return agreed is True
 
 
-def _name(told: Mapping[str, Any], path: str) -> str:
-    """Of an entry; a file tells itself as its only entry, without a name."""
-    name = told.get("pathSuffix")
-    if not isinstance(name, str):
-        raise StorageError("The store told something else than a listing.")
-    if not name:
-        raise NotADirectory(f"/{path} is no directory.")
-    return name
-
-
 T = TypeVar("T")
 
 
 async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """The outcome of steps that go on when the caller is cancelled; the cancel is raised when they are done.
+    """The outcome of steps that go on when the caller is cancelled; the cancel is raised after them.
 
     Every call in `work` must have a time-out.
     """
@@ -381,3 +367,177 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
         task.exception()
         raise cancel
     return task.result()
+
+
+OLD_PREFIX = "._qs_old_"
+_DIRECTORY_PREFIX = "._qs_directory_"
+_UPLOAD_PREFIX = "._qs_upload_"
+_TIMES_TO_REMOVE = 3
+_PAUSE_S = 0.3
+
+
+class Renaming:
+    """RENAME of one store, with what was learned about its options."""
+
+    def __init__(self) -> None:
+        self._knows_options: bool | None = None
+
+    async def rename(self, tree: Tree, source: str, target: str, *, overwrite: bool) -> None:
+        if target == source or target.startswith(f"{source}/"):
+            await tree.stat(source)
+            raise (PathExists if target == source else TargetInsideSource)(f"/{target} is in /{source}.")
+        former = await tree.find(target) if overwrite or not self._knows_options else None
+        if former is None:
+            return await self._rename_new(tree, source, target)
+        if not overwrite or not former.is_file or not (await tree.stat(source)).is_file:
+            raise PathExists(f"/{target} exists.")
+        return await self._replace(tree, source, target)
+
+    async def give_name(self, tree: Tree, source: str, target: str, former: FileStatus | None) -> FileStatus:
+        """Rename a new file of ours, over `former` if there was one; the entry then. Raises PathExists."""
+        if former is None:
+            await self._rename_new(tree, source, target)
+        else:
+            await self._replace(tree, source, target)
+        status = await tree.stat(target)
+        if status.is_directory:
+            # A directory of that name was made meanwhile, and the file went into it.
+            with suppress(QueryServerError):
+                await finished(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
+            raise PathExists(f"/{target} exists.")
+        return status
+
+    async def make_directory(self, tree: Tree, path: str, permissions: int) -> None:
+        """Make a directory that did not exist, which MKDIRS does not check. Raises PathExists."""
+        if await tree.find(path) is not None:
+            raise PathExists(f"/{path} exists.")
+        made = beside(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
+        if not await tree.make_directory(made, permissions):
+            raise StorageError("The store does not make this directory.")
+        try:
+            await self._rename_new(tree, made, path)
+        except BaseException:  # a cancel too: the directory beside must not stay
+            with suppress(QueryServerError):
+                await finished(tree.remove(made, recursive=False))
+            raise
+        inside = f"{path}/{_name_of(made)}"
+        if not self._knows_options and await tree.find(inside) is not None:
+            await finished(tree.remove(inside, recursive=False))
+            raise PathExists(f"/{path} exists.")
+
+    async def _replace(self, tree: Tree, source: str, target: str) -> None:
+        if self._knows_options is not False:
+            outcome = await tree.rename(source, target, overwrite=True)
+            self._knows_options = outcome is Renamed.AS_ASKED
+            if outcome is not Renamed.REFUSED:
+                return
+        await finished(_replace_in_steps(tree, source, target))
+
+    async def _rename_new(self, tree: Tree, source: str, target: str) -> None:
+        outcome = await tree.rename(source, target, overwrite=False)
+        self._knows_options = outcome is Renamed.AS_ASKED
+        if outcome is Renamed.REFUSED:
+            raise await _why_refused(tree, source, target)
+
+
+async def _replace_in_steps(tree: Tree, source: str, target: str) -> None:
+    parent = target.rpartition("/")[0]
+    aside = beside(parent, f"{OLD_PREFIX}{uuid.uuid4().hex}")
+    old = f"{aside}/{_name_of(target)}"
+    await tree.make_directory(aside, 0o700)
+    if await tree.rename(target, old, overwrite=False) is Renamed.REFUSED:
+        await tree.remove(aside, recursive=False)
+        raise await _why_refused(tree, source, target)
+    try:
+        if await tree.rename(source, target, overwrite=False) is Renamed.REFUSED:
+            raise await _why_refused(tree, source, target)
+    except QueryServerError:
+        await tree.rename(old, target, overwrite=False)
+        await tree.remove(aside, recursive=False)
+        raise
+    await tree.remove(aside, recursive=True)
+
+
+async def restore(tree: Tree, parent: str, aside: str) -> None:
+    """After a crash: bring back the file that was moved aside, unless there is a new one, and delete the rest."""
+    async for old in tree.all_entries(aside):
+        target = beside(parent, old.name)
+        if await tree.find(target) is None:
+            await tree.rename(old.path, target, overwrite=False)
+    await tree.remove(aside, recursive=True)
+
+
+async def _why_refused(tree: Tree, source: str, target: str) -> QueryServerError:
+    if await tree.find(source) is None:
+        return PathNotFound(f"/{source} does not exist.")
+    parent = target.rpartition("/")[0]
+    holder = await tree.find(parent)
+    if holder is None:
+        return PathNotFound(f"/{parent} does not exist.")
+    if not holder.is_directory:
+        return NotADirectory(f"/{parent} is no directory.")
+    if await tree.find(target) is not None:
+        return PathExists(f"/{target} exists.")
+    return StorageError("The store does not rename this.")
+
+
+def beside(parent: str, name: str) -> str:
+    return f"{parent}/{name}" if parent else name
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+@asynccontextmanager
+async def written(tree: Tree, target: str, body: AsyncIterator[bytes], new: NewFile) -> AsyncGenerator[FileStatus]:
+    """A file beside the target with the whole body; deleted at the end unless it was renamed.
+
+    Raises VerificationFailed, and whatever `body` raises.
+    """
+    path = beside(target.rpartition("/")[0], f"{_UPLOAD_PREFIX}{uuid.uuid4().hex}")
+    try:
+        yield await write_verified(tree, path, body, new)
+    except BaseException:  # a cancel too: no part of a file may stay
+        with suppress(QueryServerError):
+            await finished(remove_broken(tree, path))
+        raise
+
+
+async def write_verified(
+    tree: Tree, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True
+) -> FileStatus:
+    """Write a file. Raises VerificationFailed; PathExists without `overwrite`."""
+    sent = await tree.upload(path, body, new, overwrite=overwrite)
+    status = await tree.stat(path)
+    if status.size_bytes != sent:
+        raise VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
+    if status.permissions == new.permissions or not tree.has_attributes:
+        return status
+    # HttpFS removes the bits of its own umask.
+    with suppress(PermissionDenied):
+        await tree.set_permissions(path, new.permissions)
+    return await tree.stat(path)
+
+
+async def keep_owner(tree: Tree, path: str, status: FileStatus, former: FileStatus) -> None:
+    """Owner and group of a file that is replaced, as far as the store lets the user set them."""
+    if not tree.has_attributes:
+        return
+    owner = former.owner if former.owner != status.owner else None
+    group = former.group if former.group != status.group else None
+    if owner:
+        with suppress(PermissionDenied):
+            await tree.set_owner(path, owner, group)
+            return
+    if group:
+        with suppress(PermissionDenied):
+            await tree.set_owner(path, None, group)
+
+
+async def remove_broken(tree: Tree, path: str) -> None:
+    """Delete the file of a broken upload, which the store may make a moment later."""
+    for _ in range(_TIMES_TO_REMOVE):
+        if await tree.remove(path, recursive=False):
+            return
+        await asyncio.sleep(_PAUSE_S)

@@ -8,17 +8,18 @@ import pytest
 from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.stores.s3.connection import object_place, place_of
-from queryserver.files.stores.s3.multipart import (
+from queryserver.files.stores.s3.storage import PartNumbers, join
+from queryserver.files.stores.s3.writing import (
     MAX_PARTS,
     MIB,
     MIN_PART_BYTES,
+    SINGLE_COPY_BYTES,
     Blocks,
     SentPart,
+    copy_ranges,
     joined_tag,
     part_bytes,
 )
-from queryserver.files.stores.s3.storage import PartNumbers, join
-from queryserver.files.stores.s3.writing import SINGLE_COPY_BYTES, copy_ranges
 
 GIB = 1024 * MIB
 TIB = 1024 * GIB

@@ -32,7 +32,7 @@ READS = {
     "read": lambda s, p: content(s, f"{p}/file"),
     "summary": lambda s, p: s.content_summary(p),
     "copy": lambda s, p: s.copy(f"{p}/file", f"user/{s._access.user.name}/copied"),
-    "sweep": lambda s, p: s.sweep_leftovers(p, 0),
+    "sweep": lambda s, p: s.sweep_orphans(p, 0),
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.storage_basis import body, content, names, put
-from tests.unit.storages.local.descriptors import open_below
+from tests.unit.files.stores.local.descriptors import open_below
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import (
@@ -189,11 +189,11 @@ async def test_leftovers_of_a_crash_are_never_seen_and_swept_once_they_are_old(p
         await content(private, leftover)
 
     assert await private.sweep_everywhere(timedelta(hours=1)) == 0
-    assert await private.sweep_leftovers("a/b", 3600) == 0
+    assert await private.sweep_orphans("a/b", 3600) == 0
     os.utime(own / leftover, (0, 0))
     assert await private.sweep_everywhere(timedelta(hours=1), dry_run=True) == 1
-    assert await private.sweep_leftovers("a", 3600) == 0
-    assert await private.sweep_leftovers("a/b", 3600) == 1
+    assert await private.sweep_orphans("a", 3600) == 0
+    assert await private.sweep_orphans("a/b", 3600) == 1
     assert everything(own) == ["a", "a/b"]
 
 

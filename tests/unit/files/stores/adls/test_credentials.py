@@ -1,4 +1,4 @@
-"""Logins: tokens are kept while they live, and no secret shows."""
+"""Logins of Azure accounts, and signatures of calls."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,14 @@ import httpx
 import pytest
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.files.stores.adls.credentials import ClientCredentials, SasToken, SharedKey, authorizer
+from queryserver.files.stores.adls.credentials import (
+    ClientCredentials,
+    SasToken,
+    SharedKey,
+    authorizer,
+    signature,
+    string_to_sign,
+)
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
 
 URL = httpx.URL("https://account.dfs.core.windows.net/c/a%20b?action=flush")
@@ -107,3 +114,40 @@ def test_a_key_that_is_no_base64_is_told_at_the_start():
 def test_secrets_do_not_show(credential):
     assert "secret" not in repr(credential)
     assert "client" not in repr(credential)
+
+
+COMMON = {"x-ms-date": "Fri, 26 Jun 2015 23:39:12 GMT", "x-ms-version": "2015-02-21"}
+REFERENCE = (
+    "GET\n\n\n\n\n\n\n\n\n\n\n\n"
+    "x-ms-date:Fri, 26 Jun 2015 23:39:12 GMT\nx-ms-version:2015-02-21\n"
+    "/myaccount/mycontainer\ncomp:metadata\nrestype:container\ntimeout:20"
+)
+
+
+def test_the_example_of_the_reference_is_built():
+    """Authorize with Shared Key, "Constructing the signature string"."""
+    query = [("restype", "container"), ("comp", "metadata"), ("timeout", "20")]
+    assert string_to_sign("myaccount", "GET", "/mycontainer", query, COMMON) == REFERENCE
+
+
+def test_headers_stand_in_their_lines():
+    headers = {**COMMON, "content-length": "11", "content-type": "text/plain", "range": "bytes=0-9", "if-match": '"1"'}
+    lines = string_to_sign("a", "PUT", "/c/%C3%BC", [], headers).split("\n")
+    assert lines[:12] == ["PUT", "", "", "11", "", "text/plain", "", "", '"1"', "", "", "bytes=0-9"]
+    assert lines[-1] == "/a/c/%C3%BC"
+
+
+@pytest.mark.parametrize(("length", "line"), [("0", ""), ("1", "1")])
+def test_a_length_of_nothing_is_an_empty_line(length, line):
+    assert string_to_sign("a", "PUT", "/c", [], {"content-length": length}).split("\n")[3] == line
+
+
+def test_parameters_are_sorted_in_lower_case_and_values_joined():
+    query = [("maxResults", "5"), ("b", "2"), ("a", "y"), ("a", "x")]
+    assert string_to_sign("a", "GET", "/", query, {}).split("\n")[-3:] == ["a:x,y", "b:2", "maxresults:5"]
+
+
+def test_the_signature_is_of_the_key():
+    first, second = (signature(key, "a", "GET", "/", [], COMMON) for key in (b"one", b"two"))
+    assert first != second
+    assert first == signature(b"one", "a", "GET", "/", [], dict(reversed(COMMON.items())))

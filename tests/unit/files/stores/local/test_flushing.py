@@ -10,8 +10,9 @@ from threading import Event
 import pytest
 
 from queryserver.errors.files import StorageUnavailable
-from queryserver.files.stores.local.transfers import Flushing, Upload
-from queryserver.files.stores.local.tree import FileThreads, Tree
+from queryserver.files.stores.local.storage import FileThreads, Flushing
+from queryserver.files.stores.local.transfers import Upload
+from queryserver.files.stores.local.tree import Tree
 
 _PATIENCE_S = 10
 

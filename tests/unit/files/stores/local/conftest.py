@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.storages.local.descriptors import open_below
+from tests.unit.files.stores.local.descriptors import open_below
 
 from queryserver.files.model import StorageUser
 from queryserver.files.stores.local.storage import LocalFileSystem, PrivateStorage, UserStorage

@@ -81,7 +81,7 @@ async def test_nothing_goes_through_a_link(alice, admin, link, shared, outside):
             lambda s: s.copy(link, "shared/copy"),
             lambda s: s.copy("shared/file", link, overwrite=True),
             lambda s: s.rename("shared/file", link, overwrite=True),
-            lambda s: s.sweep_leftovers(link, 0),
+            lambda s: s.sweep_orphans(link, 0),
             lambda s: s.stat(f"{link}/secret"),
             lambda s: content(s, f"{link}/secret"),
             lambda s: names(s, f"{link}/secret"),
@@ -209,7 +209,7 @@ async def test_a_tree_that_keeps_turning_into_a_link_is_deleted_without_the_othe
             for call in (
                 alice.delete(f"shared/tree/door/{number}", recursive=True),
                 alice.content_summary("shared/tree"),
-                alice.sweep_leftovers("shared/tree/door", 0),
+                alice.sweep_orphans("shared/tree/door", 0),
             ):
                 with suppress(SymlinkNotFollowed, PathNotFound, NotADirectory):
                     await call

@@ -1,4 +1,4 @@
-"""Permissions, times and tags as Azure writes them; paths; errors."""
+"""Places, entries and block sizes of Azure accounts."""
 
 from datetime import UTC, datetime
 
@@ -17,6 +17,7 @@ from queryserver.errors.files import (
 )
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure, azure_errors
+from queryserver.files.stores.adls.flat import block_size
 from queryserver.files.stores.adls.shared import AzurePlace, file_place, is_container_name, place_of, unfinished
 
 
@@ -99,3 +100,18 @@ def test_errors_have_their_kinds(status, code, error):
         raise AzureFailure(status, code)
     assert type(told.value) is error
     assert told.value.message.endswith(".")
+
+
+MIB = 1024 * 1024
+TIB = MIB * MIB
+
+
+@pytest.mark.parametrize("size", [None, 0, 100 * MIB, TIB, 4 * TIB])
+def test_an_announced_file_has_no_more_blocks_than_the_service_takes(size: int | None):
+    assert block_size(8 * MIB, size) >= 8 * MIB
+    assert -(-(size or 0) // block_size(8 * MIB, size)) <= 50_000
+
+
+@pytest.mark.security("S10")
+def test_who_announces_more_than_any_store_takes_gets_no_larger_blocks():
+    assert block_size(8 * MIB, 10**18) <= 100 * MIB

@@ -1,0 +1,571 @@
+"""Flat accounts, over the Blob service: its calls, the entries, uploads and the Storage.
+
+Uploads are one put, or blocks that appear with their commit. A commit drops all blocks of that name that it does not
+list, so the parts of a file have a name of their own.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import unquote
+from xml.etree import ElementTree as ET
+
+import httpx
+
+from queryserver.errors.files import (
+    ChangedMeanwhile,
+    DirectoryNotEmpty,
+    NotADirectory,
+    PathExists,
+    PathNotFound,
+    VerificationFailed,
+    root_not_allowed,
+)
+from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
+from queryserver.files.protocol import Batch, PartPlan, StoredPart
+from queryserver.files.stores.adls import shared as entries
+from queryserver.files.stores.adls.credentials import AzureAccount
+from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
+from queryserver.files.stores.adls.http import Answer, AzureClient, Call
+from queryserver.files.stores.adls.shared import (
+    AzurePlace,
+    AzureStorage,
+    Reader,
+    blocks_of,
+    drain,
+    exactly,
+    file_place,
+    joined_size,
+    make_container,
+    place_of,
+    unfinished,
+)
+
+FOLDER = "hdi_isfolder"
+"""The metadata that makes a folder of an empty blob, as Hadoop and Azure's tools write it."""
+
+PAGE = 1000
+"""5000 is the service's limit; XML of 1000 blobs is parsed in a few milliseconds."""
+
+_BIG_XML = 256 * 1024
+_DELETES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One item of a page. `name` is the whole key, or of a container; prefixes end with `/`."""
+
+    name: str
+    is_prefix: bool = False
+    is_folder: bool = False
+    size_bytes: int = 0
+    last_modified: str = ""
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Items in the order of the service, and where the next page begins."""
+
+    items: Sequence[Listed]
+    marker: str
+
+
+class BlobCalls:
+    """The calls of one account. Failures are AzureFailure."""
+
+    def __init__(self, client: AzureClient) -> None:
+        self._client = client
+
+    async def containers(self, marker: str, size: int) -> Page:
+        query = {"comp": "list", "maxresults": size, **({"marker": marker} if marker else {})}
+        return await _page(await self._client.read(Call("GET", (), query)), "Container")
+
+    async def container_facts(self, container: str) -> Answer:
+        return await self._client.read(Call("HEAD", (container,), {"restype": "container"}))
+
+    async def create_container(self, container: str) -> None:
+        await self._client.change(Call("PUT", (container,), {"restype": "container"}))
+
+    async def delete_container(self, container: str) -> None:
+        await self._client.change(Call("DELETE", (container,), {"restype": "container"}))
+
+    async def blobs(
+        self, container: str, prefix: str, *, marker: str = "", size: int = PAGE, delimiter: bool = False,
+    ) -> Page:  # fmt: skip
+        """Keys that begin with `prefix`; with `delimiter` only up to the next slash."""
+        query: dict[str, str | int] = {"restype": "container", "comp": "list", "maxresults": size, "prefix": prefix}
+        query["include"] = "metadata"
+        if delimiter:
+            query["delimiter"] = "/"
+        if marker:
+            query["marker"] = marker
+        return await _page(await self._client.read(Call("GET", (container,), query)), "Blob")
+
+    async def facts(self, place: AzurePlace) -> httpx.Headers:
+        """The properties of a blob; those of a folder hold its mark."""
+        return (await self._client.read(Call("HEAD", place.names))).headers
+
+    async def put(self, place: AzurePlace, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
+        """A blob in one step."""
+        all_headers = {"x-ms-blob-type": "BlockBlob", "content-type": "application/octet-stream", **headers}
+        return (await self._client.change(Call("PUT", place.names, {}, all_headers, content))).headers
+
+    async def put_folder(self, place: AzurePlace) -> None:
+        """Fails when there is a blob of that name."""
+        await self.put(place, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
+
+    async def touch(self, place: AzurePlace) -> None:
+        """Set a later time of change."""
+        headers = {"x-ms-meta-queryserver": "upload"}
+        await self._client.change(Call("PUT", place.names, {"comp": "metadata"}, headers))
+
+    async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
+        """It may be sent twice."""
+        await self._client.repeat(Call("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
+
+    async def stream_block(self, place: AzurePlace, block: str, content: AsyncIterator[bytes], length: int) -> None:
+        query = {"comp": "block", "blockid": block}
+        await self._client.send(Call("PUT", place.names, query, {}, content, length))
+
+    async def blocks(self, place: AzurePlace) -> Mapping[str, int]:
+        """Sizes of the blocks that were sent, committed or not."""
+        answer = await self._client.read(Call("GET", place.names, {"comp": "blocklist", "blocklisttype": "all"}))
+        root = await _parsed(answer.body)
+        return {block.findtext("Name", ""): int(block.findtext("Size", "0")) for block in root.iter("Block")}
+
+    async def commit(self, place: AzurePlace, blocks: Sequence[str], headers: Mapping[str, str]) -> httpx.Headers:
+        """The blob of these blocks, in this order."""
+        latest = "".join(f"<Latest>{block}</Latest>" for block in blocks)
+        content = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
+        kinds = {"content-type": "application/xml", "x-ms-blob-content-type": "application/octet-stream"}
+        call = Call("PUT", place.names, {"comp": "blocklist"}, {**kinds, **headers}, content)
+        return (await self._client.change(call)).headers
+
+    async def delete(self, place: AzurePlace) -> None:
+        await self._client.change(Call("DELETE", place.names, {}, {"x-ms-delete-snapshots": "include"}))
+
+
+def block_name(text: str) -> str:
+    """An id as the service wants it; those of one blob must be of one length."""
+    return base64.b64encode(text.encode()).decode()
+
+
+def is_folder(headers: Mapping[str, str]) -> bool:
+    return headers.get(f"x-ms-meta-{FOLDER}", "").lower() == "true"
+
+
+async def _page(answer: Answer, kind: str) -> Page:
+    root = await _parsed(answer.body)
+    items = [_listed(element) for element in root.iter() if element.tag in {kind, "BlobPrefix"}]
+    return Page(items, root.findtext("NextMarker") or "")
+
+
+def _listed(element: ET.Element) -> Listed:
+    if element.tag == "BlobPrefix":
+        return Listed(_name(element), is_prefix=True)
+    metadata = element.find("Metadata")
+    marks = [] if metadata is None else [e.text or "" for e in metadata if e.tag.lower() == FOLDER]
+    return Listed(
+        _name(element),
+        is_folder=any(mark.lower() == "true" for mark in marks),
+        size_bytes=int(element.findtext("Properties/Content-Length") or 0),
+        last_modified=element.findtext("Properties/Last-Modified") or "",
+        etag=element.findtext("Properties/Etag") or "",
+    )
+
+
+def _name(element: ET.Element) -> str:
+    """Names that XML cannot hold come percent-encoded."""
+    found = element.find("Name")
+    if found is None:
+        return ""
+    text = found.text or ""
+    return unquote(text) if found.get("Encoded") == "true" else text
+
+
+async def _parsed(body: bytes) -> ET.Element:
+    # Entities of a document type could grow without a bound; the service sends none.
+    if b"<!DOCTYPE" in body:
+        raise AzureFailure(200, "UnexpectedAnswer")
+    try:
+        if len(body) > _BIG_XML:
+            return await asyncio.to_thread(ET.fromstring, body)
+        return ET.fromstring(body)  # noqa: S314 no document type
+    except ET.ParseError:
+        raise AzureFailure(200, "UnexpectedAnswer") from None
+
+
+class FlatTree:
+    """The entries of an account. Raises AzureFailure besides domain errors."""
+
+    def __init__(self, calls: BlobCalls) -> None:
+        self._calls = calls
+
+    async def find(self, place: AzurePlace) -> FileStatus:
+        if place.is_container:
+            facts = await self._calls.container_facts(place.container)
+            return entries.directory(place.path, entries.time(facts.headers.get("last-modified", "")))
+        if status := await self.blob_at(place):
+            return status
+        if await self.has_entries(place):
+            return entries.directory(place.path)
+        raise PathNotFound(f"abfs://{place.path} does not exist.")
+
+    async def blob_at(self, place: AzurePlace) -> FileStatus | None:
+        """The blob of exactly this name, be it a file or the mark of a folder."""
+        try:
+            facts = await self._calls.facts(place)
+        except AzureFailure as failure:
+            if failure.is_missing:
+                return None
+            raise
+        modified_at = entries.time(facts.get("last-modified", ""))
+        if is_folder(facts):
+            return entries.directory(place.path, modified_at)
+        return entries.blob(place.path, int(facts.get("content-length", "0")), modified_at, facts.get("etag", ""))
+
+    async def make_folders(self, place: AzurePlace) -> None:
+        """Marks for this folder and those above it. Raises NotADirectory: one of them is a file."""
+        missing: list[AzurePlace] = []
+        while not place.is_container and not await self._is_marked(place):
+            missing.append(place)
+            place = place.parent
+        for folder in reversed(missing):
+            try:
+                await self._calls.put_folder(folder)
+            except AzureFailure as failure:
+                if not failure.is_taken:
+                    raise
+                await self._is_marked(folder)
+
+    async def _is_marked(self, place: AzurePlace) -> bool:
+        status = await self.blob_at(place)
+        if status is not None and not status.is_directory:
+            raise NotADirectory(f"abfs://{place.path} is not a directory.")
+        return status is not None
+
+    async def delete_folder(self, place: AzurePlace, *, recursive: bool) -> None:
+        """A folder that is there, with all below it. Raises DirectoryNotEmpty."""
+        if not recursive and set(await self._keys_below(place, 2)) - {f"{place.key}/"}:
+            raise DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
+        marker, is_last = "", False
+        while not is_last:
+            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker)
+            below = [AzurePlace((place.container, *item.name.split("/"))) for item in page.items]
+            for start in range(0, len(below), _DELETES_AT_ONCE):
+                some = below[start : start + _DELETES_AT_ONCE]
+                for outcome in await asyncio.gather(*map(self.delete_blob, some), return_exceptions=True):
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+            marker, is_last = page.marker, not page.marker
+        await self.delete_blob(place)
+
+    async def delete_blob(self, place: AzurePlace) -> None:
+        try:
+            await self._calls.delete(place)
+        except AzureFailure as failure:
+            if not failure.is_missing:
+                raise
+
+    async def has_entries(self, place: AzurePlace) -> bool:
+        """Whether any blob lies below this name, which makes a folder of it without a mark."""
+        return bool(await self._keys_below(place, 1))
+
+    async def is_empty(self, container: str) -> bool:
+        return not (await self._calls.blobs(container, "", size=1)).items
+
+    async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
+        """Pages may be empty although others follow."""
+        marker = ""
+        while True:
+            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker, size=at_most)
+            if page.items or not page.marker:
+                return [item.name for item in page.items]
+            marker = page.marker
+
+    async def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+        while True:
+            page = await self._calls.containers(cursor or "", min(size, PAGE))
+            found = [entries.directory(item.name, entries.time(item.last_modified)) for item in page.items]
+            cursor = page.marker or None
+            yield Batch(tuple(found), cursor)
+            if cursor is None:
+                return
+
+    async def list_directory(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+        """Raises NotADirectory, PathNotFound."""
+        prefix = f"{place.key}/" if place.key else ""
+        is_known = cursor is not None
+        marker, above = ("", list[str]()) if cursor is None else json.loads(cursor)
+        while True:
+            page = await self._calls.blobs(place.container, prefix, marker=marker, size=min(size, PAGE), delimiter=True)
+            is_known = is_known or bool(page.items)
+            if not is_known and not page.marker and not (await self.find(place)).is_directory:
+                raise NotADirectory(f"abfs://{place.path} is not a directory.")
+            found, above = _entries(place, len(prefix), page.items, above)
+            cursor = json.dumps([page.marker, above]) if page.marker else None
+            yield Batch(tuple(found), cursor)
+            if cursor is None:
+                return
+            marker = page.marker
+
+
+def _entries(
+    place: AzurePlace, prefix_length: int, items: Sequence[Listed], above: list[str]
+) -> tuple[list[FileStatus], list[str]]:
+    """The entries of a page, and those of its blobs whose names may still come as a prefix.
+
+    A marked folder `d` comes as a blob and, when it has entries, as the prefix `d/` too, perhaps pages later: `d-x`
+    lies between. Only names that begin with `d` can, so the few blobs to remember begin one another.
+    """
+    found: list[FileStatus] = []
+    for item in sorted(items, key=lambda item: item.name):
+        name = item.name[prefix_length:].removesuffix("/" if item.is_prefix else "")
+        above = [blob for blob in above if name.startswith(blob)]
+        if not is_name(name) or (item.is_prefix and name in above):
+            continue
+        path = f"{place.path}/{name}"
+        modified_at = entries.time(item.last_modified)
+        if item.is_prefix or item.is_folder:
+            found.append(entries.directory(path, modified_at))
+        else:
+            found.append(entries.blob(path, item.size_bytes, modified_at, item.etag))
+        if not item.is_prefix:
+            above.append(name)
+    return found, above
+
+
+_MOST_BLOCKS = 50_000
+# Announced sizes above 4.7 TiB do not count: this process holds a block in memory.
+_LARGEST_BLOCK = 100 * 1024 * 1024
+_COMMIT_TRIES = 5
+
+Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
+"""Gives a file its name under the condition of these headers."""
+
+
+class FlatUploads:
+    """Uploads to an account. Raises AzureFailure besides domain errors."""
+
+    def __init__(self, calls: BlobCalls, tree: FlatTree, reader: Reader, block_bytes: int) -> None:
+        self._calls = calls
+        self._tree = tree
+        self._reader = reader
+        self._block_bytes = block_bytes
+
+    async def write(
+        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
+    ) -> FileStatus:
+        """See `Storage.write`. Blocks that are never committed end after a week."""
+        await self._condition(place, overwrite=overwrite)
+        await self._tree.make_folders(place.parent)
+        upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
+        block_bytes = block_size(self._block_bytes, size_bytes)
+        async with aclosing(blocks_of(body, block_bytes)) as blocks:
+            async for block in blocks:
+                if total:
+                    names.append(block_name(f"{upload}{len(names):06d}"))
+                    await self._calls.put_block(place, names[-1], last)
+                last = block
+                total += len(block)
+        if not names:
+            return await self._put(place, last, overwrite=overwrite)
+        names.append(block_name(f"{upload}{len(names):06d}"))
+        await self._calls.put_block(place, names[-1], last)
+        del last
+        sizes = await self._sizes(place)
+        if not sizes.keys() >= set(names):
+            await self._condition(place, overwrite=overwrite)
+            raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        _verify(sizes, names, total)
+
+        async def commit(condition: dict[str, str]) -> httpx.Headers:
+            return await self._calls.commit(place, names, condition)
+
+        return await self._store(place, total, commit, overwrite=overwrite)
+
+    async def _put(self, place: AzurePlace, content: bytes, *, overwrite: bool) -> FileStatus:
+        """The service compares the digest before it gives the name."""
+        digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+        async def put(condition: dict[str, str]) -> httpx.Headers:
+            try:
+                return await self._calls.put(place, content, {"content-md5": digest, **condition})
+            except AzureFailure as failure:
+                if not failure.is_taken or await self._tree.blob_at(place):
+                    raise
+            # To Azurite the blocks of a write that broke off are a blob, except for a commit.
+            name = block_name(f"{secrets.token_hex(16)}{0:06d}")
+            if content:
+                await self._calls.put_block(place, name, content)
+            return await self._calls.commit(place, [name] if content else [], condition)
+
+        return await self._store(place, len(content), put, overwrite=overwrite)
+
+    async def _store(self, place: AzurePlace, total: int, store: Store, *, overwrite: bool) -> FileStatus:
+        """Raises PathExists; ChangedMeanwhile: other clients keep replacing the file, or removed our blocks."""
+        for _ in range(_COMMIT_TRIES):
+            condition = await self._condition(place, overwrite=overwrite)
+            try:
+                headers = await store(condition)
+            except AzureFailure as failure:
+                if failure.code == "InvalidBlockList" and not overwrite:
+                    raise _exists(place) from None
+                if not failure.is_taken:
+                    raise
+            else:
+                modified_at = entries.time(headers.get("last-modified", ""))
+                return entries.blob(place.path, total, modified_at, headers.get("etag", ""))
+        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+
+    async def _condition(self, place: AzurePlace, *, overwrite: bool) -> dict[str, str]:
+        """The condition under which the file gets its name. Raises PathExists."""
+        current = await self._tree.blob_at(place)
+        if current is None:
+            if await self._tree.has_entries(place):
+                raise _exists(place)
+            return {"if-none-match": "*"}
+        if not overwrite or current.is_directory:
+            raise _exists(place)
+        return {"if-match": f'"{current.tag}"'}
+
+    async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
+        """Of the blocks that the account holds under a name."""
+        try:
+            return await self._calls.blocks(place)
+        except AzureFailure as failure:
+            if failure.is_missing:
+                return {}
+            raise
+
+    async def begin_parts(self, place: AzurePlace) -> str:
+        """Raises PathNotFound, NotADirectory."""
+        if not (await self._tree.find(place.parent)).is_directory:
+            raise NotADirectory(f"abfs://{place.parent.path} is not a directory.")
+        staging = secrets.token_hex(16)
+        await self._calls.put(unfinished(place, staging), b"", {"if-none-match": "*"})
+        return staging
+
+    async def write_part(
+        self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
+    ) -> StoredPart:
+        """A block that replaces the former one of that index when it is complete."""
+        length = plan.size_of(index)
+        # Blocks without a commit leave the time of the blob as it was, and old ones are swept.
+        await self._calls.touch(staged)
+        if length:
+            async with aclosing(exactly(body, length)) as content:
+                await self._calls.stream_block(staged, _part_name(index), content, length)
+        else:
+            await drain(body)
+        return StoredPart(index, length, receipt="")
+
+    async def join_parts(
+        self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
+    ) -> FileStatus:
+        """A blob of a reserved name, of which the file is made. Committed parts may be committed again."""
+        staged, total = unfinished(place, staging), joined_size(plan, parts)
+        await self._condition(place, overwrite=overwrite)
+        await self.complete_parts(plan, staged, parts)
+        async with aclosing(self._reader.read(staged, 0, None, None)) as body:
+            status = await self.write(place, body, overwrite=overwrite, size_bytes=total)
+        if status.size_bytes != total:
+            raise VerificationFailed("The store holds other bytes than were sent.")
+        await self.discard(staged)
+        return status
+
+    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
+        _verify(await self._sizes(staged), names, joined_size(plan, parts))
+        await self._calls.commit(staged, names, {})
+
+    async def discard(self, staged: AzurePlace) -> None:
+        await self._tree.delete_blob(staged)
+
+    async def sweep(self, folder: AzurePlace, before: datetime) -> int:
+        prefix = f"{folder.key}/{RESERVED_PREFIX}" if folder.key else RESERVED_PREFIX
+        await self._tree.find(folder)
+        marker, swept = "", 0
+        while True:
+            page = await self._calls.blobs(folder.container, prefix, marker=marker, delimiter=True)
+            for item in page.items:
+                written_at = entries.time(item.last_modified)
+                if not item.is_prefix and written_at is not None and written_at < before:
+                    await self.discard(folder.child(item.name.rpartition("/")[2]))
+                    swept += 1
+            if not page.marker:
+                return swept
+            marker = page.marker
+
+
+def block_size(usual: int, announced_bytes: int | None) -> int:
+    """Large enough for the file to have at most 50,000 blocks."""
+    return max(usual, min(-(-(announced_bytes or 0) // _MOST_BLOCKS), _LARGEST_BLOCK))
+
+
+def _verify(sizes: Mapping[str, int], names: Sequence[str], total: int) -> None:
+    if sum(sizes.get(name, 0) for name in names) != total:
+        raise VerificationFailed("The store holds other bytes than were sent.")
+
+
+def _part_name(index: int) -> str:
+    return block_name(f"{index:06d}")
+
+
+def _exists(place: AzurePlace) -> PathExists:
+    return PathExists(f"abfs://{place.path} exists.")
+
+
+class FlatStorage(AzureStorage):
+    """The same for every user."""
+
+    def __init__(self, account: AzureAccount, client: AzureClient) -> None:
+        self._account = account
+        self._calls = BlobCalls(client)
+        self._tree = FlatTree(self._calls)
+        reader = Reader(client, self._tree.find, is_folder)
+        uploads = FlatUploads(self._calls, self._tree, reader, account.block_bytes)
+        super().__init__(self._tree, reader, uploads)
+
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
+        """Directly below the root it makes a container, where the settings allow it."""
+        with azure_errors(path):
+            if "/" not in path:
+                allowed = self._account.allow_container_creation
+                await make_container(path, self._tree.find, self._calls.create_container, is_allowed=allowed)
+                return
+            place = file_place(path)
+            if await self._tree.blob_at(place) or await self._tree.has_entries(place):
+                raise PathExists(f"abfs://{path} exists.")
+            await self._tree.make_folders(place.parent)
+            try:
+                await self._calls.put_folder(place)
+            except AzureFailure as failure:
+                if failure.is_taken:
+                    raise PathExists(f"abfs://{path} exists.") from None
+                raise
+
+    async def delete(self, path: str, *, recursive: bool) -> None:
+        """The directory that held the last entry stays."""
+        place = place_of(path)
+        if place is None:
+            raise root_not_allowed("The root stays.")
+        with azure_errors(path):
+            found = await self._tree.find(place)
+            if place.is_container:
+                if not await self._tree.is_empty(place.container):
+                    raise DirectoryNotEmpty(f"abfs://{path} is not empty.")
+                await self._calls.delete_container(place.container)
+                return
+            await self._tree.make_folders(place.parent)
+            if found.is_directory:
+                await self._tree.delete_folder(place, recursive=recursive)
+            else:
+                await self._tree.delete_blob(place)

@@ -1,0 +1,211 @@
+"""What a user of the local root may see, change and store."""
+
+import os
+import stat
+import time
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+
+from queryserver.errors.base import PermissionDenied
+from queryserver.errors.files import InvalidPath, NotADirectory, PathNotFound, StoreQuotaExceeded, SymlinkNotFollowed
+from queryserver.files.model import StorageUser, is_name, names_of
+from queryserver.files.stores.local.tree import Tree, file_errors
+
+HOMES = "user"
+SHARED = "shared"
+_TRASH = ".Trash"
+OWNER = "user.queryserver.owner"
+# Without these the service could read neither a directory nor the owner of a file.
+_READABLE_FILE, _READABLE_DIRECTORY = 0o400, 0o500
+# Between two measurements, what this process has written since is added.
+_KEPT_S = 30.0
+# What another server changes meanwhile, and what only the administrator of the machine could make.
+_PASSED_OVER = (PathNotFound, NotADirectory, SymlinkNotFollowed, PermissionDenied, InvalidPath)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessMap:
+    """What one user may see and change. Paths are compared name by name, and no link is followed.
+
+    `/user/<name>/**`: that user only. `/shared/**`: everyone. The rest: everyone reads, administrators write.
+    """
+
+    user: StorageUser
+
+    @property
+    def home(self) -> str:
+        """The user's own directory; empty for a user whose name cannot be a file name."""
+        return f"{HOMES}/{self.user.name}" if is_name(self.user.name) else ""
+
+    @property
+    def trash(self) -> str:
+        return f"{self.home}/{_TRASH}" if self.home else ""
+
+    def is_in_trash(self, path: str) -> bool:
+        return bool(self.trash) and (path == self.trash or path.startswith(f"{self.trash}/"))
+
+    def shows(self, path: str) -> bool:
+        """Whether a listing shows an entry: homes of other users are left out."""
+        return self._may_enter(tuple(path.split("/", 2)))
+
+    def check_read(self, path: str) -> None:
+        """Raises PermissionDenied, InvalidPath."""
+        if not self._may_enter(names_of(path)):
+            raise PermissionDenied(f"{path} is another user's.")
+
+    def check_change(self, path: str) -> None:
+        """Raises PermissionDenied when the entry itself may not come, go or change; InvalidPath."""
+        self.check_read(path)
+        names = names_of(path)
+        if not self.user.is_admin and not (len(names) > 1 and names[0] in {HOMES, SHARED}):
+            raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
+
+    def _may_enter(self, names: tuple[str, ...]) -> bool:
+        if self.user.is_admin or len(names) < 2 or not _is_like_homes(names[0]):
+            return True
+        return names[0] == HOMES and names[1] == self.user.name
+
+
+def is_private(names: tuple[str, ...]) -> bool:
+    """Whether only one user uses the directory: a home or a trash."""
+    return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
+
+
+@lru_cache(maxsize=1024)
+def _is_like_homes(name: str) -> bool:
+    """Whether a name may lead to the homes: some file systems fold case and forms of characters."""
+    return unicodedata.normalize("NFKC", name).casefold() == HOMES
+
+
+@dataclass(slots=True)
+class _Measured:
+    """The known use of one user. `walking` is held while the files are measured, `lock` only for a moment."""
+
+    lock: Lock
+    walking: Lock
+    measured_at: float | None = None
+    used_bytes: int = 0
+    taken_bytes: int = 0
+    """All bytes ever counted, to add those that come while the files are measured."""
+
+
+class UserQuotas:
+    """At most `max_bytes` of each user; 0: no limit. An upload that was abandoned counts until the next measurement."""
+
+    def __init__(self, tree: Tree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tree = tree
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._users: dict[str, _Measured] = defaultdict(lambda: _Measured(Lock(), Lock()))
+
+    @property
+    def is_off(self) -> bool:
+        return self._max_bytes <= 0
+
+    def take(self, access: AccessMap, size_bytes: int) -> None:
+        """Count bytes that the user is about to store. Raises StoreQuotaExceeded and then does not count them."""
+        if self.is_off:
+            return
+        measured = self._measured(access)
+        with measured.lock:
+            if measured.used_bytes + size_bytes > self._max_bytes:
+                raise StoreQuotaExceeded(
+                    f"Your files in this store would take more than the {self._max_bytes} bytes of"
+                    " `filebrowser.max_bytes_per_user`. Delete some, also from the trash."
+                )
+            measured.used_bytes += size_bytes
+            measured.taken_bytes += size_bytes
+
+    def left(self, access: AccessMap) -> int | None:
+        """How many bytes the user may still store; None: there is no limit."""
+        if self.is_off:
+            return None
+        measured = self._measured(access)
+        with measured.lock:
+            return max(self._max_bytes - measured.used_bytes, 0)
+
+    def mark(self, file: int, access: AccessMap) -> None:
+        """Write the user's name to a new file. Where the file system keeps no attributes, only homes are counted."""
+        if not self.is_off and hasattr(os, "setxattr"):
+            with suppress(OSError):
+                os.setxattr(file, OWNER, access.user.name.encode())
+
+    def readable(self, permissions: int, *, is_directory: bool) -> int:
+        """The permissions, and with a limit those of the owner without which nothing could be measured."""
+        if self.is_off:
+            return permissions
+        return permissions | (_READABLE_DIRECTORY if is_directory else _READABLE_FILE)
+
+    def _measured(self, access: AccessMap) -> _Measured:
+        """One thread measures; others use the last figure, so that a user with many files holds one thread.
+
+        They wait only for the first measurement.
+        """
+        measured = self._users[access.user.name]
+        if self._is_fresh(measured) or not measured.walking.acquire(blocking=measured.measured_at is None):
+            return measured
+        try:
+            if not self._is_fresh(measured):
+                began_at, before = self._clock(), measured.taken_bytes
+                used = self._used_bytes(access)
+                with measured.lock:
+                    measured.used_bytes = used + measured.taken_bytes - before
+                    measured.measured_at = began_at
+        finally:
+            measured.walking.release()
+        return measured
+
+    def _is_fresh(self, measured: _Measured) -> bool:
+        return measured.measured_at is not None and self._clock() - measured.measured_at < _KEPT_S
+
+    def _used_bytes(self, access: AccessMap) -> int:
+        name = access.user.name.encode()
+        used = sum(size for _, size in self._files(access.home)) if access.home else 0
+        return used + sum(size for owner, size in self._files(SHARED) if owner() == name)
+
+    def _files(self, root: str) -> Generator[tuple[Callable[[], bytes], int]]:
+        """Owner and size of every file below a directory, unfinished ones too; links are not followed.
+
+        What cannot be read counts nothing, so that no user can keep the others from storing.
+        """
+        waiting = [root]
+        while waiting:
+            path = waiting.pop()
+            with suppress(*_PASSED_OVER), file_errors(path), self._tree.directory(path) as directory:
+                with os.scandir(directory) as found:
+                    names = [entry.name for entry in found]
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                        if stat.S_ISDIR(status.st_mode):
+                            waiting.append(f"{path}/{name}")
+                        elif stat.S_ISREG(status.st_mode):
+                            yield _owner_in(directory, name), status.st_size
+
+
+def _owner_in(directory: int, name: str) -> Callable[[], bytes]:
+    def owner() -> bytes:
+        with suppress(OSError, AttributeError):
+            return os.getxattr(f"/proc/self/fd/{directory}/{name}", OWNER, follow_symlinks=False)
+        return b""
+
+    return owner
+
+
+@dataclass(frozen=True, slots=True)
+class UserAccount:
+    """The `Account` of one user."""
+
+    quotas: UserQuotas
+    access: AccessMap
+
+    def take(self, size_bytes: int) -> None:
+        self.quotas.take(self.access, size_bytes)
+
+    def mark(self, file: int) -> None:
+        self.quotas.mark(file, self.access)
