@@ -24,8 +24,8 @@ from tests.api.storage.conftest import storage_settings
 from queryserver.errors.files import InsufficientStorage, StoreQuotaExceeded
 from queryserver.files.model import StorageUser
 from queryserver.files.protocol import PartPlan
-from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.files.stores.local.access import AccessMap, UserQuotas
+from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.files.stores.local.tree import Tree
 from queryserver.imports.running import Imported, ImportReport, ImportSession, ScratchRows
 from queryserver.platform.limits import DiskFloor

@@ -255,7 +255,9 @@ async def _bytes(place: Place, offset: int, length: int) -> bytes:
         return b"".join([piece async for piece in pieces])
 
 
-async def _plain(place: Place, status: FileStatus, head: bytes, offset: int, length: int, *, is_near: bool) -> ByteExcerpt:
+async def _plain(
+    place: Place, status: FileStatus, head: bytes, offset: int, length: int, *, is_near: bool
+) -> ByteExcerpt:
     start = head[:START_BYTES]
     if is_near:
         return ByteExcerpt(offset, length, start, head[max(offset - LOOK_BACK_BYTES, 0) : offset], head[offset:])

@@ -26,7 +26,7 @@ from queryserver.api.schemas.requests.storage import (
 )
 from queryserver.api.v1.storage.calls import MIB, Each, Final, LongCall, StorageCall, StorageRoute, answer_each
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
-from queryserver.files.model import StoragePath, TransferKind, new_name, repaired
+from queryserver.files.model import TransferKind, new_name, repaired
 from queryserver.files.moving import TransferRequest, final_body, moved_body
 from queryserver.files.operations import Progress
 from queryserver.formats.delimited.encodings import encoded

@@ -99,11 +99,6 @@ class EntryShapes:
         }
 
 
-def _managed(prefix: str) -> StoragePath:
-    """A configured prefix, with or without the name of the file system."""
-    return StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/"))
-
-
 def mode_text(mode: int) -> str:
     """A mode with type bits in octal digits, such as `40777`."""
     return f"{mode:o}"
