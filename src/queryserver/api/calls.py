@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
@@ -436,42 +436,58 @@ class OperationRoute(Route):
         self.methods = {operation.method}
         self.app = self.serve
 
+    marks: ClassVar[Mapping[str, Any]] = {}
+    """What the scope of each call of this path has besides, also of one with a wrong method."""
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a call of this path, or refuse its method."""
         scope["route"] = self
+        scope.update(self.marks)
         await super().handle(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a call of this path and method."""
         request = Request(scope, receive, send)
-        response = await self.respond(request)
+        call, outcome = None, "internal_error"
+        try:
+            call = await self.call(request)
+            response = await self.handler(call, **request.path_params)
+            outcome = "ok"
+        except QueryServerError as error:
+            outcome, response = self.refused(request, call, error)
+        finally:
+            self.count(request, call, outcome)
         await response(scope, receive, send)
 
-    async def respond(self, request: Request) -> Response:
-        """The response. Raises domain errors."""
-        return await self.handler(await self.call(request), **request.path_params)
-
-    async def call(self, request: Request) -> object:
+    async def call(self, request: Request) -> Any:
         """What the handler gets of the request. Raises domain errors."""
         raise NotImplementedError
+
+    def refused(self, request: Request, call: Any, error: QueryServerError) -> tuple[str, Response]:
+        """The code and the response of a failure; `call` is None when it came before. Raises what others shape."""
+        del request, call
+        raise error
+
+    def count(self, request: Request, call: Any, outcome: str) -> None:
+        """At the end of each call; `outcome` is `ok` or a code."""
 
 
 class CallRoute(OperationRoute):
     """A route whose handler takes a `Call`: first who calls, then whether that is enough, then the body."""
 
-    async def respond(self, request: Request) -> Response:
-        """The response; the `status` of failures of the platform part is -1 (Contract platform 1.4)."""
-        try:
-            return await self.handler(await self.call(request), **request.path_params)
-        except QueryServerError as error:
-            if self.operation.error_style != "platform":
-                raise
-            return respond(request, error, plain=True)
+    def refused(self, request: Request, call: Any, error: QueryServerError) -> tuple[str, Response]:
+        """The `status` of failures of the platform part is -1 (Contract platform 1.4)."""
+        if self.operation.error_style != "platform":
+            return super().refused(request, call, error)
+        return error.code, respond(request, error, plain=True)
 
-    async def call(self, request: Request) -> object:
-        """The call. Raises NotAuthenticated, admin_required (before the body is read), and as `read_body`."""
+    async def call(self, request: Request) -> Any:
+        """Raises NotAuthenticated, and as `read`."""
         services = services_of(request)
-        user = await authenticated(request, services)
+        return await self.read(request, services, await authenticated(request, services))
+
+    async def read(self, request: Request, services: Services, user: User) -> Any:
+        """The call of a user. Raises admin_required (before the body is read), and as `read_body`."""
         if self.operation.rights == "admin" and not user.is_admin:
             raise admin_required("You must be an administrator.")
         if request.method == "GET":
@@ -485,7 +501,7 @@ class CallRoute(OperationRoute):
 class PublicRoute(OperationRoute):
     """A route whose handler takes a `PublicCall`. Calls count by address (Contract platform 1.6)."""
 
-    async def call(self, request: Request) -> object:
+    async def call(self, request: Request) -> Any:
         """The call. Raises TooManyRequests before anything of it is read, and as `read_body`."""
         if self.operation.id not in _NOT_COUNTED:
             services = services_of(request)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request, Response
-from starlette.types import Receive, Scope, Send
 
 from queryserver.api.answers import answer, moment, while_connected
 from queryserver.api.bodies import (
@@ -21,7 +21,7 @@ from queryserver.api.bodies import (
     read_body,
     reads,
 )
-from queryserver.api.calls import CallRoute, PathGroup, authenticated, services_of
+from queryserver.api.calls import CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import Fields
@@ -93,16 +93,10 @@ def _require_importer(user: User) -> None:
 class ImporterRoute(CallRoute):
     """A route whose endpoint takes an ImporterCall. Its failures, also a wrong method, have the importer's body."""
 
-    fault_code: ClassVar[str] = QueryServerError.code
+    marks = MappingProxyType({IMPORTER_STYLE: QueryServerError.code})
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[IMPORTER_STYLE] = self.fault_code
-        await super().handle(scope, receive, send)
-
-    async def call(self, request: Request) -> ImporterCall:
-        """The user and their right first; only then the body is read."""
-        services = services_of(request)
-        user = await authenticated(request, services)
+    async def read(self, request: Request, services: Services, user: User) -> ImporterCall:
+        """The right of the user first; only then the body is read."""
         if not services.settings.importer.is_enabled:
             raise ImporterDenied("The importer is switched off.")
         _require_importer(user)
@@ -210,7 +204,7 @@ async def upload_file(call: ImporterCall) -> Response:
 class DetectionRoute(ImporterRoute):
     """A route whose faults have the code of detection."""
 
-    fault_code: ClassVar[str] = DetectionFailed.code
+    marks = MappingProxyType({IMPORTER_STYLE: DetectionFailed.code})
 
 
 @router.operation("guess_file_metadata", kind=DetectionRoute)

@@ -26,7 +26,7 @@ from queryserver.api.bodies import (
     raw_body,
     reads,
 )
-from queryserver.api.calls import OperationRoute, PathGroup, authenticated, services_of
+from queryserver.api.calls import CallRoute, PathGroup, services_of
 from queryserver.api.errors import http_status, respond
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.storage import (
@@ -80,36 +80,30 @@ class StorageCall:
         return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
 
 
-class StorageRoute(OperationRoute):
+class StorageRoute(CallRoute):
     """A route whose handler takes a `StorageCall`. Each call is counted with its scheme and outcome."""
 
     max_body_bytes: ClassVar[int] = _MAX_BODY_BYTES
 
-    async def respond(self, request: Request) -> Response:
-        """The response; the `status` of failures is -1 (Contract storage 3)."""
-        call, outcome = None, "internal_error"
-        try:
-            call = await self.call(request)
-            response = await self.handler(call, **request.path_params)
-            outcome = "ok"
-        except UnreadableParameter as error:
+    def refused(self, request: Request, call: StorageCall | None, error: QueryServerError) -> tuple[str, Response]:
+        """The `status` of failures is -1 (Contract storage 3)."""
+        shown = error
+        if isinstance(error, UnreadableParameter):
             # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2), and so is a name.
             shown = InvalidPath(error.message) if error.name in PATH_FIELDS else error
             shown = InvalidName(error.message) if error.name in NAME_FIELDS else shown
-            outcome, response = shown.code, respond(request, shown, plain=True)
-        except QueryServerError as error:
-            shown = call.services.storage.stores.with_configured(error, call.caller) if call else error
-            outcome, response = error.code, respond(request, shown, plain=True)
-        finally:
-            scheme = _scheme(request, call.given) if call else _NO_PLACE
-            operation = self.path.removeprefix("/api/v1/storage/").partition("=")[0]
-            services_of(request).metrics.storage_operation(scheme, operation, outcome)
-        return response
+            return shown.code, respond(request, shown, plain=True)
+        if call is not None:
+            shown = call.services.storage.stores.with_configured(error, call.caller)
+        return error.code, respond(request, shown, plain=True)
 
-    async def call(self, request: Request) -> StorageCall:
-        """Who calls, then the body (Contract storage 2.5). Raises domain errors."""
-        services = services_of(request)
-        user = await authenticated(request, services)
+    def count(self, request: Request, call: StorageCall | None, outcome: str) -> None:
+        scheme = _scheme(request, call.given) if call else _NO_PLACE
+        operation = self.path.removeprefix("/api/v1/storage/").partition("=")[0]
+        services_of(request).metrics.storage_operation(scheme, operation, outcome)
+
+    async def read(self, request: Request, services: Services, user: User) -> StorageCall:
+        """The call of a user (Contract storage 2.5). Raises domain errors."""
         query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
             came(request.scope, query.keys() - _ALWAYS_READ)
@@ -138,11 +132,6 @@ class StorageRoute(OperationRoute):
 
 class StreamedStorageRoute(StorageRoute):
     """A route that reads its body itself, in pieces; all other fields come from the query string."""
-
-    async def respond(self, request: Request) -> Response:
-        """The response; counted as an upload while it runs."""
-        with services_of(request).metrics.upload():
-            return await super().respond(request)
 
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
         del request, services, user_id

@@ -31,7 +31,7 @@ async def upload_file(call: StorageCall) -> Response:
     storage = call.services.storage
     length = announced_bytes(call.request)
     storage.upload_rules.admit(body_bytes=length)
-    with call.services.streams.place(call.caller.user) as place:
+    with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call, file_fields=FILE_NAMES, leading_fields=LEADING_NAMES)
         asked = arriving.read(UploadRequest)
         file = ArrivingFile(
@@ -73,7 +73,7 @@ async def upload_part(call: StorageCall) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
     call.services.storage.upload_rules.admit()
     stores = call.services.storage.stores
-    with call.services.streams.place(call.caller.user) as place:
+    with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call)
         given = _given(call, arriving.read(UploadPartRequest))
         content = place.rechecked(
