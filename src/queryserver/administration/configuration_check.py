@@ -9,8 +9,6 @@ from itertools import chain
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-import redis.asyncio
-from redis.exceptions import RedisError
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
@@ -220,6 +218,9 @@ async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
 
 async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
     """Whether Redis answers."""
+    import redis.asyncio  # noqa: PLC0415 slow to import, and only the task server needs it
+    from redis.exceptions import RedisError  # noqa: PLC0415 as above
+
     client = redis.asyncio.from_url(
         settings.desktop.task_server.broker_url.get_secret_value(),
         socket_connect_timeout=_BROKER_WITHIN_S,

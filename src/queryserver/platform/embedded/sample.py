@@ -15,7 +15,6 @@ from io import StringIO
 from pathlib import Path
 
 import asyncpg
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -228,6 +227,8 @@ def _ensure(
 
 
 def _write_duckdb(file: Path, tables: tuple[SampleTable, ...]) -> None:
+    import duckdb  # noqa: PLC0415 once in the life of a data directory
+
     with duckdb.connect(str(file)) as connection:
         for table in tables:
             connection.execute(table.create_statement())
