@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from queryserver.identity.ldap.login import Entry, Search
+from queryserver.identity.ldap.login import Entry, LdapSearch
 
 BASE = "dc=example,dc=test"
 
@@ -17,7 +17,7 @@ class FakeDirectory:
     """By distinguished name."""
     answers: dict[str, Sequence[Entry]] = field(default_factory=dict)
     logins: list[tuple[str, str]] = field(default_factory=list)
-    searches: list[Search] = field(default_factory=list)
+    searches: list[LdapSearch] = field(default_factory=list)
 
     @contextmanager
     def session(self) -> Generator["FakeDirectory"]:
@@ -28,7 +28,7 @@ class FakeDirectory:
         self.logins.append((name, password))
         return not name or self.passwords.get(name) == password
 
-    def entries(self, search: Search) -> Sequence[Entry]:
+    def entries(self, search: LdapSearch) -> Sequence[Entry]:
         self.searches.append(search)
         found = (entries for text, entries in self.answers.items() if text in search.filter or text == search.base)
         return next(found, ())[: search.most]

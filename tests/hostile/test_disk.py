@@ -26,7 +26,7 @@ from queryserver.files.model import StorageUser
 from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.local.access import AccessMap, UserQuotas
 from queryserver.files.stores.local.storage import LocalFileSystem
-from queryserver.files.stores.local.tree import Tree
+from queryserver.files.stores.local.tree import LocalTree
 from queryserver.imports.running import Imported, ImportReport, ImportSession, ScratchRows
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.splitter import statement_hash
@@ -355,7 +355,7 @@ class TestShareOfTheLocalRoot:
 
     async def test_what_others_delete_is_free_again_and_another_server_counts_the_same(self, tmp_path: Path):
         now = [0.0]
-        tree, ana, bob = Tree(tmp_path), AccessMap(StorageUser("ana")), AccessMap(StorageUser("bob"))
+        tree, ana, bob = LocalTree(tmp_path), AccessMap(StorageUser("ana")), AccessMap(StorageUser("bob"))
         for directory in ("shared", "user/ana", "user/bob"):
             (tmp_path / directory).mkdir(parents=True)
         first = UserQuotas(tree, 1000, clock=lambda: now[0])
@@ -393,20 +393,20 @@ class TestShareOfTheLocalRoot:
         for directory in ("shared/closed", "user/bob"):
             (tmp_path / directory).mkdir(parents=True)
         (tmp_path / "user/bob/file").write_bytes(bytes(100))
-        opened_one = Tree.directory
+        opened_one = LocalTree.directory
 
-        def directory(tree: Tree, path: str, *, make: bool = False) -> Any:
+        def directory(tree: LocalTree, path: str, *, make: bool = False) -> Any:
             if path == "shared/closed":
                 raise PermissionError(errno.EACCES, "closed")
             return opened_one(tree, path, make=make)
 
-        monkeypatch.setattr(Tree, "directory", directory)
-        assert UserQuotas(Tree(tmp_path), 1000).left(AccessMap(StorageUser("bob"))) == 900
+        monkeypatch.setattr(LocalTree, "directory", directory)
+        assert UserQuotas(LocalTree(tmp_path), 1000).left(AccessMap(StorageUser("bob"))) == 900
 
     async def test_a_user_with_many_files_holds_one_thread(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         now, ana = [0.0], AccessMap(StorageUser("ana"))
         (tmp_path / "user/ana").mkdir(parents=True)
-        quotas = UserQuotas(Tree(tmp_path), 1000, clock=lambda: now[0])
+        quotas = UserQuotas(LocalTree(tmp_path), 1000, clock=lambda: now[0])
         assert quotas.left(ana) == 1000
         now[0] = 31
         entered, may_go_on = Event(), Event()

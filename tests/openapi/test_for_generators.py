@@ -14,7 +14,7 @@ from queryserver.api.table import operations
 from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category
 from queryserver.engines.protocol import TableKind
-from queryserver.files.model import EntryKind, OperationState, Scheme
+from queryserver.files.model import EntryKind, LongOperationState, Scheme
 from queryserver.formats.cell_types.header import Oddity
 from queryserver.formats.columns import LimitSource, ResultType, Truncation, TruncationReason
 from queryserver.formats.unpacking import Codec
@@ -48,7 +48,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "FileView.type": tuple(EntryKind),
     "FileWindow.compression": tuple(Codec),
     "FileDisplay.compression": tuple(Codec),
-    "OperationProgress.state": tuple(OperationState),
+    "OperationProgress.state": tuple(LongOperationState),
     "ConfigProblem.level": tuple(Level),
     "Preview.type": tuple(FileType),
     "PreviewWarning.code": tuple(Oddity),

@@ -9,7 +9,6 @@ from itertools import chain
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
 from queryserver.connectors.sources import configured_connectors

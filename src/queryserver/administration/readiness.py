@@ -13,7 +13,7 @@ _FAILED_STORE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ReadinessCheck:
     """Result of one check."""
 
     ok: bool
@@ -33,20 +33,20 @@ class Readiness:
         self._database = database
         self._schema = schema
         self._result_store = result_store
-        self._store: Check | None = None
+        self._store: ReadinessCheck | None = None
         self._store_checked_at = 0.0
         self._store_turn = asyncio.Lock()
         self.stopping = False
         """Set at the signal to stop: from then on the instance counts as not ready."""
 
-    async def checks(self) -> dict[str, Check]:
+    async def checks(self) -> dict[str, ReadinessCheck]:
         """All checks by name. The result store is written to at most every 10 s, every 1 s while that fails."""
         database, schema, store = await asyncio.gather(
             _check(self._database), _check(self._schema), self._check_store()
         )
         return {"database": database, "schema": schema, "result_store": store}
 
-    async def _check_store(self) -> Check:
+    async def _check_store(self) -> ReadinessCheck:
         # One at a time: any client may call, and each check of a disk that hangs holds a thread.
         async with self._store_turn:
             every_s = _STORE_EVERY_S if self._store is None or self._store.ok else _FAILED_STORE_EVERY_S
@@ -56,7 +56,7 @@ class Readiness:
             return self._store
 
 
-async def _check(check: Callable[[], Awaitable[object]]) -> Check:
+async def _check(check: Callable[[], Awaitable[object]]) -> ReadinessCheck:
     started = time.monotonic()
     try:
         async with asyncio.timeout(_LIMIT_S):
@@ -65,4 +65,4 @@ async def _check(check: Callable[[], Awaitable[object]]) -> Check:
         ok = False
     else:
         ok = True
-    return Check(ok, int((time.monotonic() - started) * 1000))
+    return ReadinessCheck(ok, int((time.monotonic() - started) * 1000))

@@ -61,7 +61,7 @@ AS_IT_CAME = "queryserver.as_it_came"
 """Key of a scope: the server's own scope, whose method and path are as the client sent them."""
 
 CALLER = "queryserver.caller"
-"""Key of a scope: the `Caller` of the call, for the access log."""
+"""Key of a scope: the `CallRecord` of the call, for the access log."""
 
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
@@ -130,7 +130,7 @@ class CallToJudge:
         return self._request.scope.get(AS_IT_CAME, self._request.scope)
 
 
-class Caller:
+class CallRecord:
     """Who makes a call, once that is known. The frame has one for each call."""
 
     name = ""
@@ -139,7 +139,7 @@ class Caller:
     """The user who holds a place among `places` for this call."""
 
 
-async def take_place(caller: Caller, user_id: int) -> None:
+async def take_place(caller: CallRecord, user_id: int) -> None:
     """Wait for the place of a call of this user; the frame gives it back. Raises TooManyRequests."""
     try:
         await caller.places.take(user_id)
@@ -156,7 +156,7 @@ async def authenticated(request: Request, services: Services) -> User:
     user = await services.accounts.authenticator.authenticate(
         CallToJudge(request, services.settings.desktop.trusted_proxies)
     )
-    caller: Caller | None = request.scope.get(CALLER)
+    caller: CallRecord | None = request.scope.get(CALLER)
     if caller is not None:
         caller.name = user.username
     services.request_limits.count_user(user.id)
@@ -201,7 +201,7 @@ class AccessLog:
     def write(self, call: Scope, *, status: int, size_bytes: int, seconds: float, complete: bool) -> None:
         """To be called at the end of a call. `status` 0: the client left before it was answered."""
         fields: dict[str, object] = {
-            "user": cast("Caller", call[CALLER]).name or "-",
+            "user": cast("CallRecord", call[CALLER]).name or "-",
             "client": client_address(Request(call), self._trusted),
             "method": call["method"],
             "path": call["raw_path"].decode("latin-1")[:_LONGEST_PATH],
@@ -244,7 +244,7 @@ class Frame:
         request_id = _request_id(scope)
         # A scope of our own: the server writes what its own one says, so a HEAD there must stay a HEAD.
         call = {**scope, "request_id": request_id, AS_IT_CAME: scope, BODY_SHARES: self._bodies}
-        caller = call[CALLER] = Caller()
+        caller = call[CALLER] = CallRecord()
         caller.places = self._users
         answer = _Answer(call, send, request_id)
         started = time.perf_counter()
@@ -270,7 +270,7 @@ class Frame:
             self._ended(call, answer, time.perf_counter() - started)
 
     def _ended(self, call: Scope, answer: "_Answer", seconds: float) -> None:
-        caller: Caller = call[CALLER]
+        caller: CallRecord = call[CALLER]
         if caller.user_id is not None:
             self._users.give_back(caller.user_id)
         self._metrics.active.dec()

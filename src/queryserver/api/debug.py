@@ -5,7 +5,7 @@ from hmac import compare_digest
 from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from queryserver.administration.readiness import Check
+from queryserver.administration.readiness import ReadinessCheck
 from queryserver.api.addresses import client_address
 from queryserver.api.answers import answer
 from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
@@ -63,5 +63,5 @@ def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Netwo
     return contains(settings.allowed_networks, client_address(request, trusted))
 
 
-def _shown(check: Check) -> wire.HealthCheck:
+def _shown(check: ReadinessCheck) -> wire.HealthCheck:
     return wire.HealthCheck(ok=check.ok, ms=check.ms)

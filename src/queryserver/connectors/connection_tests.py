@@ -57,17 +57,17 @@ class Attempt(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ConnectionCheck:
     name: str
     ok: bool
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ConnectionTestOutcome:
     reason: str
     """Empty: it worked."""
-    checks: Sequence[Check]
+    checks: Sequence[ConnectionCheck]
     warnings: str
     duration_ms: int
     server_version: str | None
@@ -120,7 +120,7 @@ class ConnectionTests:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def test(self, user: User, given: GivenConnector) -> Outcome:
+    async def test(self, user: User, given: GivenConnector) -> ConnectionTestOutcome:
         """Try what was given, or what is stored where only an id is.
 
         Raises ConnectorRefused, connector_not_found, ConnectorTypeNotFound, interface_not_supported,
@@ -140,7 +140,7 @@ class ConnectionTests:
             event.outcome = outcome.reason or "ok"
         return outcome
 
-    async def _test(self, user: User, draft: Draft, prefix: str) -> Outcome:
+    async def _test(self, user: User, draft: Draft, prefix: str) -> ConnectionTestOutcome:
         """The answer does not wait for what a data source without answer keeps open."""
         course = _Course()
         self._open += 1
@@ -161,7 +161,7 @@ class ConnectionTests:
         else:
             course.fail()
             reason, texts = "timeout", [_TIMED_OUT.format(self._timeout_s), *trial.warnings]
-        return Outcome(
+        return ConnectionTestOutcome(
             reason=reason,
             checks=tuple(course.checks),
             warnings=prefix + ". ".join(text.rstrip(". ") for text in texts) if texts else "",
@@ -250,7 +250,7 @@ class _Course:
     """A test under way."""
 
     began: float = field(default_factory=time.monotonic)
-    checks: list[Check] = field(default_factory=list[Check])
+    checks: list[ConnectionCheck] = field(default_factory=list[ConnectionCheck])
     step_under_way: tuple[str, float] | None = None
     server_version: str | None = None
     is_connected: bool = False
@@ -271,9 +271,9 @@ class _Course:
         if name == "login" and not self.is_connected:
             # The login has shown that there is a connection.
             self.is_connected = True
-            self.checks.append(Check("connect", ok=True, ms=ms))
+            self.checks.append(ConnectionCheck("connect", ok=True, ms=ms))
             ms = 0
-        self.checks.append(Check(name, ok=True, ms=ms))
+        self.checks.append(ConnectionCheck(name, ok=True, ms=ms))
 
     def fail(self) -> None:
         """The step under way has failed."""
@@ -281,7 +281,7 @@ class _Course:
             name, began = self.step_under_way
             self.step_under_way = None
             failed = "connect" if name == "login" and not self.is_connected else name
-            self.checks.append(Check(failed, ok=False, ms=_ms_since(began)))
+            self.checks.append(ConnectionCheck(failed, ok=False, ms=_ms_since(began)))
 
     def refused_by_data_source(self, reason: str) -> None:
         """The data source itself answered: then there was a connection.
@@ -290,9 +290,12 @@ class _Course:
         """
         last = self.checks[-1]
         if last.name == "connect" and not last.ok:
-            self.checks[-1:] = [Check("connect", ok=True, ms=last.ms), Check("login", ok=False, ms=0)]
+            self.checks[-1:] = [
+                ConnectionCheck("connect", ok=True, ms=last.ms),
+                ConnectionCheck("login", ok=False, ms=0),
+            ]
         elif last.name == "statement" and reason == "auth":
-            self.checks[-2:] = [Check("login", ok=False, ms=self.checks[-2].ms + last.ms)]
+            self.checks[-2:] = [ConnectionCheck("login", ok=False, ms=self.checks[-2].ms + last.ms)]
 
 
 def _result(error: BaseException | None, draft: Draft, trial: _Trial, course: _Course) -> tuple[str, Sequence[str]]:

@@ -236,7 +236,7 @@ class PageWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DirectoryPage:
     """Part of a directory, and how much of it there is."""
 
     wanted: PageWanted
@@ -292,7 +292,7 @@ class Listings:
         self._within_s = within_s
         self._large: Counter[int] = Counter()
 
-    async def page(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
+    async def page(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
         """One page of a directory.
 
         Raises too_many_entries, TooManyRequests, NotADirectory, PathNotFound, PermissionDenied, bucket_listing_denied,
@@ -306,7 +306,7 @@ class Listings:
         except TimeoutError:
             raise StorageUnavailable("The store lists the directory too slowly to reach that page.") from None
 
-    async def _in_store_order(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
+    async def _in_store_order(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
         start = PageStart(caller.acting.name, place.path, wanted.filter, wanted.start)
         window = _Window(wanted, self._cursors.mark(start))
         try:
@@ -343,7 +343,7 @@ class Listings:
             log.debug("entries not counted to the end", reason=str(error))
         window.cap(self._limits.count)
 
-    async def _sorted(self, caller: Caller, place: Place, wanted: PageWanted) -> Page:
+    async def _sorted(self, caller: Caller, place: Place, wanted: PageWanted) -> DirectoryPage:
         limits = self._limits
         first = FirstEntries(
             place.path.path, wanted.sort_by, descending=wanted.descending, limit=min(wanted.end, limits.sort)
@@ -362,7 +362,7 @@ class Listings:
                 await asyncio.sleep(0)
         if first.seen > wanted.start and min(wanted.end, first.seen) > limits.sort:
             raise _too_many(place, f"{limits.sort} sorted entries (listing_sort_limit)", filter_helps=True)
-        return Page(wanted, first.window(wanted.start, wanted.end), first.seen, total_is_exact=True)
+        return DirectoryPage(wanted, first.window(wanted.start, wanted.end), first.seen, total_is_exact=True)
 
     @contextmanager
     def _large_one(self, caller: Caller) -> Generator[None]:
@@ -421,8 +421,8 @@ class _Window:
         self.total_is_exact = False
         self._total = max(min(self._seen, limit), min(self._seen, self._wanted.end + 1))
 
-    def page(self) -> Page:
-        return Page(self._wanted, self._entries, self._total, self.total_is_exact)
+    def page(self) -> DirectoryPage:
+        return DirectoryPage(self._wanted, self._entries, self._total, self.total_is_exact)
 
 
 def _matching(batch: Batch, part: str) -> Sequence[FileStatus]:

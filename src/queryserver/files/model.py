@@ -296,18 +296,18 @@ class TransferKey:
         )
 
 
-class OperationState(StrEnum):
+class LongOperationState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class OperationStatus:
+class LongOperationStatus:
     """A long operation. `result` is the final body, None while it runs."""
 
     operation_id: UUID
-    state: OperationState
+    state: LongOperationState
     done: int
     total: int | None
     result: Mapping[str, Any] | str | None

@@ -13,7 +13,7 @@ import structlog
 from queryserver.errors.base import DatabaseUnavailable, MissingParameter, QueryServerError
 from queryserver.errors.files import too_many_entries
 from queryserver.errors.statements import OperationNotFound
-from queryserver.files.model import OperationState, OperationStatus
+from queryserver.files.model import LongOperationState, LongOperationStatus
 from queryserver.files.places import Caller
 from queryserver.files.repository import OperationRecords
 
@@ -123,7 +123,7 @@ class LongOperations:
         self._spawn(self._follow(operation_id, work, progress, task), name=f"{work.kind}-follower")
         return Started(operation_id, work.path)
 
-    async def status(self, caller: Caller, operation_id: str) -> OperationStatus:
+    async def status(self, caller: Caller, operation_id: str) -> LongOperationStatus:
         """How far an operation of the caller is. Raises OperationNotFound."""
         try:
             wanted = UUID(operation_id)
@@ -132,8 +132,8 @@ class LongOperations:
         status = await self._records.read(wanted, user_id=caller.user.id)
         if status is None:
             raise OperationNotFound(operation_id)
-        if status.state is OperationState.RUNNING and (progress := self._followed.get(wanted)):
-            return OperationStatus(wanted, status.state, progress.done, progress.total, None)
+        if status.state is LongOperationState.RUNNING and (progress := self._followed.get(wanted)):
+            return LongOperationStatus(wanted, status.state, progress.done, progress.total, None)
         return status
 
     async def sweep(self) -> int:
@@ -166,7 +166,7 @@ class LongOperations:
     async def _record(self, operation_id: UUID, body: Body) -> None:
         """Tries again while the database is out of reach: the work is done, and its outcome is stored nowhere else."""
         failed = isinstance(body, Mapping) and body.get("status", 0) != 0
-        state = OperationState.FAILED if failed else OperationState.DONE
+        state = LongOperationState.FAILED if failed else LongOperationState.DONE
         while True:
             try:
                 return await self._records.end(operation_id, state=state, result=body)

@@ -12,8 +12,8 @@ from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
     KeyState,
-    OperationState,
-    OperationStatus,
+    LongOperationState,
+    LongOperationStatus,
     Scheme,
     StoragePath,
     StorageUser,
@@ -66,12 +66,12 @@ class OperationRecords:
     async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
         await self._database.execute(_REPORT, operation_id, done, total, lease)
 
-    async def end(self, operation_id: UUID, *, state: OperationState, result: Mapping[str, Any] | str) -> None:
+    async def end(self, operation_id: UUID, *, state: LongOperationState, result: Mapping[str, Any] | str) -> None:
         """Record the final body, once."""
         body = result if isinstance(result, str) else dict(result)
         await self._database.execute(_END_OPERATION, operation_id, state.value, body)
 
-    async def read(self, operation_id: UUID, *, user_id: int) -> OperationStatus | None:
+    async def read(self, operation_id: UUID, *, user_id: int) -> LongOperationStatus | None:
         """None when this user has none of that id."""
         row = await self._database.row(
             "select state, done, total, result from storage_operations where id = $1 and user_id = $2",
@@ -80,7 +80,9 @@ class OperationRecords:
         )
         if row is None:
             return None
-        return OperationStatus(operation_id, OperationState(row["state"]), row["done"], row["total"], row["result"])
+        return LongOperationStatus(
+            operation_id, LongOperationState(row["state"]), row["done"], row["total"], row["result"]
+        )
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
         """End the operations of dead processes that no transfer will end; how many."""

@@ -16,7 +16,7 @@ from queryserver.errors.files import DirectoryNotEmpty, OperationInProgress, Sto
 from queryserver.files.model import (
     ClaimedTransfer,
     FileStatus,
-    OperationState,
+    LongOperationState,
     StoragePath,
     Transfer,
     TransferKind,
@@ -154,7 +154,7 @@ class Transfers:
         code = str(outcome["code"]) if isinstance(outcome, Mapping) and outcome["status"] != 0 else "ok"
         self._audit.settled(claimed.transfer, code)
         if claimed.transfer.operation_id is not None:
-            state = OperationState.DONE if code == "ok" else OperationState.FAILED
+            state = LongOperationState.DONE if code == "ok" else LongOperationState.FAILED
             await self._operations.end(claimed.transfer.operation_id, state=state, result=outcome)
 
     async def _held(self, lease: TransferLease, work: Coroutine[Any, Any, T]) -> T:

@@ -14,7 +14,7 @@ from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
 from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
 
 from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
-from queryserver.identity.ldap.login import Search, both, filter_value, name_value
+from queryserver.identity.ldap.login import LdapSearch, both, filter_value, name_value
 from queryserver.identity.repository import Account
 from queryserver.identity.users import Groups
 from queryserver.platform.settings.desktop import LdapSettings
@@ -209,7 +209,7 @@ async def test_names_never_change_the_filter(
     with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
         assert session.bind(SERVICE, SERVICE_PASSWORD)
         wanted = both("objectclass=*", f"uid={filter_value(username)}")
-        assert session.entries(Search(BASE, wanted, ("uid",), 10)) == []
+        assert session.entries(LdapSearch(BASE, wanted, ("uid",), 10)) == []
 
 
 @pytest.mark.platform(48)
@@ -219,7 +219,7 @@ async def test_escaped_names_find_the_entry_that_has_them(ldap_server: Directory
     server = DirectoryServer(f"ldaps://127.0.0.1:{ldap_server.tls_port}", 10)
     with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
         assert session.bind(f"uid={name_value(name)},{PEOPLE}", f"{name}'s password")
-        [found] = session.entries(Search(BASE, both(f"uid={filter_value(name)}"), ("uid",), 10))
+        [found] = session.entries(LdapSearch(BASE, both(f"uid={filter_value(name)}"), ("uid",), 10))
         assert found.values("uid") == (name,)
 
 
@@ -227,8 +227,8 @@ async def test_references_to_other_servers_are_not_followed(ldap_server: Directo
     server = DirectoryServer(f"ldap://127.0.0.1:{ldap_server.port}", 10)
     with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
         assert session.bind(SERVICE, SERVICE_PASSWORD)
-        assert session.entries(Search(f"ou=elsewhere,{BASE}", "(uid=ana)", ("uid",), 2)) == []
-        whole = session.entries(Search(BASE, "(objectclass=*)", ("cn",), 5000))
+        assert session.entries(LdapSearch(f"ou=elsewhere,{BASE}", "(uid=ana)", ("uid",), 2)) == []
+        whole = session.entries(LdapSearch(BASE, "(objectclass=*)", ("cn",), 5000))
         assert len(whole) > 10
         assert len({entry.dn for entry in whole}) == len(whole)
 

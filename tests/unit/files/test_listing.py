@@ -14,10 +14,10 @@ from queryserver.files import listing
 from queryserver.files.listing import (
     BEGINNING,
     Cursors,
+    DirectoryPage,
     ListingLimits,
     Listings,
     Mark,
-    Page,
     PageStart,
     PageWanted,
     SortKey,
@@ -33,12 +33,12 @@ MIB = 1024 * 1024
 
 async def page_of(
     directory: LongDirectory, wanted: PageWanted, listings: Listings | None = None, caller: Caller = ANA
-) -> Page:
+) -> DirectoryPage:
     place = Place(StoragePath(directory.scheme, ""), directory, directory.as_user(caller.acting))
     return await (listings or Listings(ListingLimits())).page(caller, place, wanted)
 
 
-def numbers(page: Page) -> list[int]:
+def numbers(page: DirectoryPage) -> list[int]:
     return [int(entry.name.removesuffix(".csv")) for entry in page.entries]
 
 
@@ -242,7 +242,7 @@ class TestOtherOrders:
         small = [page_of(LongDirectory(10_000), wanted, listings) for _ in range(2)]
         other = page_of(LongDirectory(20_000), wanted, listings, BOB)
         found = await asyncio.gather(*large, *small, other, return_exceptions=True)
-        assert [type(one) for one in found] == [Page] * 4 + [TooManyRequests] * 2 + [Page] * 3
+        assert [type(one) for one in found] == [DirectoryPage] * 4 + [TooManyRequests] * 2 + [DirectoryPage] * 3
         assert (await page_of(LongDirectory(20_000), wanted, listings)).total == 20_000
 
 

@@ -79,14 +79,14 @@ _BY_VALUE: tuple[tuple[tuple[type, ...], ResultType], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedColumn:
+class DriverColumn:
     """A column, and the Arrow type that its values take unless one of them has no place in it."""
 
     column: Column
     arrow: pa.DataType
 
 
-def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DescribedColumn:
+def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DriverColumn:
     """One column of `cursor.description`; `values` are those of the first rows."""
     code = description[1] if len(description) > 1 else None
     native = _native_name(code, speaks_mysql=speaks_mysql)
@@ -97,7 +97,7 @@ def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: 
     )
     if result is ResultType.BOOLEAN and by_value is not ResultType.BOOLEAN and any(one is not None for one in values):
         result = by_value
-    return DescribedColumn(Column(str(description[0]), result, native), _arrow(result, description))
+    return DriverColumn(Column(str(description[0]), result, native), _arrow(result, description))
 
 
 def _native_name(code: object, *, speaks_mysql: bool) -> str:
@@ -139,7 +139,7 @@ _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Ove
 class SqlalchemyRowReader:
     """Reads the rows of one result. A column whose first values do not fit its type is text for the whole result."""
 
-    def __init__(self, declared: Sequence[DescribedColumn]) -> None:
+    def __init__(self, declared: Sequence[DriverColumn]) -> None:
         self._names = [one.column.name for one in declared]
         self._types = [one.arrow for one in declared]
         self._is_decided = False

@@ -47,7 +47,7 @@ _DEFINITIONS: Final = frozenset(
 )
 
 
-class Authorizer:
+class SqliteAuthorizer:
     """Permits or denies what a statement does, and remembers what kind of statement it was."""
 
     def __init__(self) -> None:
@@ -214,7 +214,7 @@ class SqliteConnection:
         self.native = connection
         """The driver's own connection, for statements of ours; confined like those of users."""
         self._cell_max_bytes = cell_max_bytes
-        self._authorizer = Authorizer()
+        self._authorizer = SqliteAuthorizer()
         self._busy_timeout_s = busy_timeout_s
         self._busy_since = 0.0
         self._interrupted = False
@@ -270,7 +270,9 @@ class SqliteConnection:
 class SqliteAnswer:
     """The rows of one statement. The first chunk is read at the start: it names the types of expressions."""
 
-    def __init__(self, connection: apsw.Connection, authorizer: Authorizer, cell_max_bytes: int | None = None) -> None:
+    def __init__(
+        self, connection: apsw.Connection, authorizer: SqliteAuthorizer, cell_max_bytes: int | None = None
+    ) -> None:
         self.columns: tuple[Column, ...] | None = None
         self.modified_rows: int | None = None
         self._connection = connection

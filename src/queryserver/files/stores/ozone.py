@@ -27,7 +27,7 @@ from queryserver.files.stores.webhdfs.storage import WebHdfsCluster, WebHdfsStor
 from queryserver.files.stores.webhdfs.tree import (
     ListingOperation,
     NewFile,
-    Tree,
+    WebHdfsTree,
     finished,
     remove_broken,
     write_verified,
@@ -40,7 +40,7 @@ _DIRECTORY_PERMISSIONS = 0o777
 _HTML = frozenset("&<>'\"")
 
 
-async def _written_in_place(tree: Tree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
+async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], *, overwrite: bool) -> FileStatus:
     """Store a new file under its own name: Ozone shows it when it is complete.
 
     After a failed call the gateway may show a part of it until it is deleted, so no file is replaced this way.

@@ -16,7 +16,7 @@ from ldap3.core.exceptions import LDAPException
 from pyasn1.error import PyAsn1Error
 
 from queryserver.errors.base import LoginBackendUnavailable
-from queryserver.identity.ldap.login import Entry, Search
+from queryserver.identity.ldap.login import Entry, LdapSearch
 
 # Result codes of RFC 4511 about the user who logs in: constraint violation (locked by a policy), no such object,
 # invalid DN, inappropriate authentication (no password), invalid credentials, insufficient rights, unwilling.
@@ -102,7 +102,7 @@ class Ldap3Session:
             return False
         raise _unavailable(result)
 
-    def entries(self, search: Search) -> Sequence[Entry]:
+    def entries(self, search: LdapSearch) -> Sequence[Entry]:
         found: list[Entry] = []
         cookie: bytes | None = None
         while len(found) < search.most:
@@ -128,7 +128,7 @@ class Ldap3Session:
         if forgotten is not None:
             forgotten.close()
 
-    def _page(self, search: Search, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
+    def _page(self, search: LdapSearch, cookie: bytes | None) -> tuple[list[Entry], bytes | None]:
         # Few entries are limited by the server; many come in pages, for servers return but a thousand at once.
         limits: dict[str, Any] = {"size_limit": search.most}
         if search.most >= _PAGE:

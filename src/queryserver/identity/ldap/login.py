@@ -39,7 +39,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class LdapSearch:
     """The wanted entries, at most `most`; with `only_base` only `base` itself."""
 
     base: str
@@ -56,7 +56,7 @@ class DirectorySession(Protocol):
         """Log in; False when the directory refuses this login. Raises ValueError for an empty password."""
         ...
 
-    def entries(self, search: Search) -> Sequence[Entry]:
+    def entries(self, search: LdapSearch) -> Sequence[Entry]:
         """The found entries; references to other servers are not followed."""
         ...
 
@@ -152,7 +152,7 @@ class Judge:
             return None
         if not is_entry:
             return self._only(session, base, username)
-        search = Search(base, both(self.settings.users.user_filter), self._attributes, most=1, only_base=True)
+        search = LdapSearch(base, both(self.settings.users.user_filter), self._attributes, most=1, only_base=True)
         return next(iter(session.entries(search)), None)
 
     def _log_in_service(self, session: DirectorySession) -> None:
@@ -162,7 +162,7 @@ class Judge:
     def _only(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
         users = self.settings.users
         wanted = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
-        found = session.entries(Search(base, wanted, self._attributes, most=2))
+        found = session.entries(LdapSearch(base, wanted, self._attributes, most=2))
         if len(found) > 1:
             log.warning("more than one entry of the directory has this name", username=username.shown)
             return None
@@ -190,7 +190,7 @@ class Judge:
         # Groups of RFC 2307 hold names instead of entries.
         holds_names = groups.group_member_attr.lower() == "memberuid"
         member = next(iter(entry.values(self.settings.users.user_name_attr)), "") if holds_names else entry.dn
-        search = Search(
+        search = LdapSearch(
             self.settings.base_dn,
             both(groups.group_filter, f"{groups.group_member_attr}={filter_value(member)}"),
             (groups.group_name_attr,),

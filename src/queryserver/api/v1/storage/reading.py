@@ -27,7 +27,7 @@ from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
 from queryserver.files.changing import content_summary
 from queryserver.files.downloading import Part, content_disposition, entity_tag, is_harmless, media_type_of
-from queryserver.files.listing import Page, PageWanted, SortKey
+from queryserver.files.listing import DirectoryPage, PageWanted, SortKey
 from queryserver.files.model import EntryKind, FileStatus, StoragePath, decoded_path, repaired
 from queryserver.files.places import KnownFileSystem, Place
 from queryserver.files.viewing import Shown, hexdump
@@ -90,12 +90,14 @@ async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -
     return await _written(call, facts.model_dump(), page.entries, shapes.entry_fields, dots)
 
 
-async def _page(call: StorageCall, asked: DirectoryParameters, place: Place) -> Page:
+async def _page(call: StorageCall, asked: DirectoryParameters, place: Place) -> DirectoryPage:
     wanted = PageWanted(asked.pagenum, asked.pagesize, asked.filter, SortKey(asked.sortby), asked.descending)
     return await call.services.storage.listings.page(call.caller, place, wanted)
 
 
-async def _view_facts(call: StorageCall, place: Place, asked: ViewParameters, page: Page) -> wire.DirectoryView:
+async def _view_facts(
+    call: StorageCall, place: Place, asked: ViewParameters, page: DirectoryPage
+) -> wire.DirectoryView:
     """The body without its entries."""
     settings, file_systems = call.services.settings, call.services.storage.file_systems
     shapes = EntryShapes.of(settings, place.path.scheme)
@@ -139,7 +141,7 @@ async def _parent(place: Place) -> FileStatus:
         return FileStatus(parent.path, EntryKind.DIRECTORY, 0, None)
 
 
-def _page_facts(page: Page) -> wire.ListingPage:
+def _page_facts(page: DirectoryPage) -> wire.ListingPage:
     wanted = page.wanted
     return wire.ListingPage(
         number=wanted.number,

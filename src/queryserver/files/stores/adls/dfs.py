@@ -27,7 +27,7 @@ from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
-from queryserver.files.stores.adls.http import Answer, AzureClient, Call
+from queryserver.files.stores.adls.http import AzureAnswer, AzureCall, AzureClient
 from queryserver.files.stores.adls.shared import (
     AzurePlace,
     AzureStorage,
@@ -64,69 +64,71 @@ class DfsCalls:
 
     async def containers(self, continuation: str, size: int) -> DfsPage:
         query: dict[str, str | int] = {"resource": "account", "maxResults": size}
-        return _page(await self._client.read(Call("GET", (), _continued(query, continuation))), "filesystems")
+        return _page(await self._client.read(AzureCall("GET", (), _continued(query, continuation))), "filesystems")
 
     async def container_facts(self, container: str) -> httpx.Headers:
-        return (await self._client.read(Call("HEAD", (container,), {"resource": "filesystem"}))).headers
+        return (await self._client.read(AzureCall("HEAD", (container,), {"resource": "filesystem"}))).headers
 
     async def create_container(self, container: str) -> None:
-        await self._client.change(Call("PUT", (container,), {"resource": "filesystem"}))
+        await self._client.change(AzureCall("PUT", (container,), {"resource": "filesystem"}))
 
     async def delete_container(self, container: str) -> None:
-        await self._client.change(Call("DELETE", (container,), {"resource": "filesystem"}))
+        await self._client.change(AzureCall("DELETE", (container,), {"resource": "filesystem"}))
 
     async def paths(self, place: AzurePlace, continuation: str, size: int) -> DfsPage:
         """The direct entries of a directory."""
         query: dict[str, str | int] = {"resource": "filesystem", "recursive": "false", "maxResults": size}
         if place.key:
             query["directory"] = place.key
-        call = Call("GET", (place.container,), _continued(query, continuation))
+        call = AzureCall("GET", (place.container,), _continued(query, continuation))
         return _page(await self._client.read(call), "paths")
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
-        return (await self._client.read(Call("HEAD", place.names, {"action": "getStatus"}))).headers
+        return (await self._client.read(AzureCall("HEAD", place.names, {"action": "getStatus"}))).headers
 
     async def create(self, place: AzurePlace, resource: str, permissions: int, umask: int) -> None:
         """A file or directory with its missing parents. Fails when there is anything of that name."""
         headers = {"if-none-match": "*", "x-ms-permissions": f"{permissions:04o}", "x-ms-umask": f"{umask:04o}"}
-        await self._client.change(Call("PUT", place.names, {"resource": resource}, headers))
+        await self._client.change(AzureCall("PUT", place.names, {"resource": resource}, headers))
 
     async def append(self, place: AzurePlace, position: int, content: bytes) -> None:
         """Bytes that a flush adds to the file. It may be sent twice."""
         query = {"action": "append", "position": position}
-        await self._client.repeat(Call("PATCH", place.names, query, {}, content))
+        await self._client.repeat(AzureCall("PATCH", place.names, query, {}, content))
 
     async def stream_append(self, place: AzurePlace, position: int, content: AsyncIterator[bytes], length: int) -> None:
         """As `append`; nothing of it stays when the content breaks off."""
         query = {"action": "append", "position": position}
-        await self._client.send(Call("PATCH", place.names, query, {}, content, length))
+        await self._client.send(AzureCall("PATCH", place.names, query, {}, content, length))
 
     async def flush(self, place: AzurePlace, size_bytes: int) -> None:
         """Fails unless what was appended is without gaps up to this size."""
         query: dict[str, str | int] = {"action": "flush", "position": size_bytes, "close": "true"}
-        await self._client.change(Call("PATCH", place.names, query))
+        await self._client.change(AzureCall("PATCH", place.names, query))
 
     async def touch(self, place: AzurePlace) -> None:
         """Set a later time of change, by setting the same content type."""
         headers = {"x-ms-content-type": "application/octet-stream"}
-        await self._client.change(Call("PATCH", place.names, {"action": "setProperties"}, headers))
+        await self._client.change(AzureCall("PATCH", place.names, {"action": "setProperties"}, headers))
 
     async def access_list(self, place: AzurePlace) -> str:
-        return (await self._client.read(Call("HEAD", place.names, {"action": "getAccessControl"}))).headers["x-ms-acl"]
+        return (await self._client.read(AzureCall("HEAD", place.names, {"action": "getAccessControl"}))).headers[
+            "x-ms-acl"
+        ]
 
     async def set_access(self, place: AzurePlace, headers: Mapping[str, str]) -> None:
         """`x-ms-permissions` or `x-ms-acl`, `x-ms-owner`, `x-ms-group`."""
-        await self._client.change(Call("PATCH", place.names, {"action": "setAccessControl"}, headers))
+        await self._client.change(AzureCall("PATCH", place.names, {"action": "setAccessControl"}, headers))
 
     async def rename(self, source: AzurePlace, target: AzurePlace, condition: Mapping[str, str]) -> None:
         """One step for the service; large trees of some accounts take several calls."""
         headers = {"x-ms-rename-source": "/" + "/".join(quote(name, safe="") for name in source.names), **condition}
-        await self._change_all(Call("PUT", target.names, {}, headers))
+        await self._change_all(AzureCall("PUT", target.names, {}, headers))
 
     async def delete(self, place: AzurePlace, *, recursive: bool) -> None:
-        await self._change_all(Call("DELETE", place.names, {"recursive": str(recursive).lower()}))
+        await self._change_all(AzureCall("DELETE", place.names, {"recursive": str(recursive).lower()}))
 
-    async def _change_all(self, call: Call) -> None:
+    async def _change_all(self, call: AzureCall) -> None:
         """The call, repeated while the service has more to do."""
         continuation = ""
         while True:
@@ -144,7 +146,7 @@ def _continued(query: Mapping[str, str | int], continuation: str) -> Mapping[str
     return {**query, "continuation": continuation} if continuation else query
 
 
-def _page(answer: Answer, key: str) -> DfsPage:
+def _page(answer: AzureAnswer, key: str) -> DfsPage:
     try:
         items = json.loads(answer.body)[key]
     except (ValueError, KeyError, TypeError):

@@ -7,7 +7,7 @@ from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.protocol import FileSystem, StorageTraits
 from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, SasToken, SharedKey
 from queryserver.files.stores.adls.dfs import HierarchicalStorage
-from queryserver.files.stores.adls.flat import FlatStorage
+from queryserver.files.stores.adls.flat import AzureFlatStorage
 from queryserver.files.stores.adls.http import AzureClient
 from queryserver.platform.settings.stores import AbfsClusterSettings
 from queryserver.platform.settings.tree import Settings
@@ -18,7 +18,7 @@ class AdlsFileSystem:
 
     def __init__(self, account: AzureAccount) -> None:
         self._client = AzureClient(account)
-        kind = HierarchicalStorage if account.is_hierarchical else FlatStorage
+        kind = HierarchicalStorage if account.is_hierarchical else AzureFlatStorage
         self._storage = kind(account, self._client)
 
     @property
@@ -29,7 +29,7 @@ class AdlsFileSystem:
     def traits(self) -> StorageTraits:
         return StorageTraits(container_levels=1)
 
-    def as_user(self, user: StorageUser) -> HierarchicalStorage | FlatStorage:  # noqa: ARG002 shared credentials
+    def as_user(self, user: StorageUser) -> HierarchicalStorage | AzureFlatStorage:  # noqa: ARG002 shared credentials
         return self._storage
 
     async def close(self) -> None:

@@ -32,7 +32,7 @@ from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
-from queryserver.files.stores.adls.http import Answer, AzureClient, Call
+from queryserver.files.stores.adls.http import AzureAnswer, AzureCall, AzureClient
 from queryserver.files.stores.adls.shared import (
     AzurePlace,
     AzureStorage,
@@ -70,7 +70,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BlobPage:
     """Items in the order of the service, and where the next page begins."""
 
     items: Sequence[Listed]
@@ -83,22 +83,22 @@ class BlobCalls:
     def __init__(self, client: AzureClient) -> None:
         self._client = client
 
-    async def containers(self, marker: str, size: int) -> Page:
+    async def containers(self, marker: str, size: int) -> BlobPage:
         query = {"comp": "list", "maxresults": size, **({"marker": marker} if marker else {})}
-        return await _page(await self._client.read(Call("GET", (), query)), "Container")
+        return await _page(await self._client.read(AzureCall("GET", (), query)), "Container")
 
-    async def container_facts(self, container: str) -> Answer:
-        return await self._client.read(Call("HEAD", (container,), {"restype": "container"}))
+    async def container_facts(self, container: str) -> AzureAnswer:
+        return await self._client.read(AzureCall("HEAD", (container,), {"restype": "container"}))
 
     async def create_container(self, container: str) -> None:
-        await self._client.change(Call("PUT", (container,), {"restype": "container"}))
+        await self._client.change(AzureCall("PUT", (container,), {"restype": "container"}))
 
     async def delete_container(self, container: str) -> None:
-        await self._client.change(Call("DELETE", (container,), {"restype": "container"}))
+        await self._client.change(AzureCall("DELETE", (container,), {"restype": "container"}))
 
     async def blobs(
         self, container: str, prefix: str, *, marker: str = "", size: int = PAGE, delimiter: bool = False,
-    ) -> Page:  # fmt: skip
+    ) -> BlobPage:  # fmt: skip
         """Keys that begin with `prefix`; with `delimiter` only up to the next slash."""
         query: dict[str, str | int] = {"restype": "container", "comp": "list", "maxresults": size, "prefix": prefix}
         query["include"] = "metadata"
@@ -106,16 +106,16 @@ class BlobCalls:
             query["delimiter"] = "/"
         if marker:
             query["marker"] = marker
-        return await _page(await self._client.read(Call("GET", (container,), query)), "Blob")
+        return await _page(await self._client.read(AzureCall("GET", (container,), query)), "Blob")
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
         """The properties of a blob; those of a folder hold its mark."""
-        return (await self._client.read(Call("HEAD", place.names))).headers
+        return (await self._client.read(AzureCall("HEAD", place.names))).headers
 
     async def put(self, place: AzurePlace, content: bytes, headers: Mapping[str, str]) -> httpx.Headers:
         """A blob in one step."""
         all_headers = {"x-ms-blob-type": "BlockBlob", "content-type": "application/octet-stream", **headers}
-        return (await self._client.change(Call("PUT", place.names, {}, all_headers, content))).headers
+        return (await self._client.change(AzureCall("PUT", place.names, {}, all_headers, content))).headers
 
     async def put_folder(self, place: AzurePlace) -> None:
         """Fails when there is a blob of that name."""
@@ -124,19 +124,19 @@ class BlobCalls:
     async def touch(self, place: AzurePlace) -> None:
         """Set a later time of change."""
         headers = {"x-ms-meta-queryserver": "upload"}
-        await self._client.change(Call("PUT", place.names, {"comp": "metadata"}, headers))
+        await self._client.change(AzureCall("PUT", place.names, {"comp": "metadata"}, headers))
 
     async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
         """It may be sent twice."""
-        await self._client.repeat(Call("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
+        await self._client.repeat(AzureCall("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
 
     async def stream_block(self, place: AzurePlace, block: str, content: AsyncIterator[bytes], length: int) -> None:
         query = {"comp": "block", "blockid": block}
-        await self._client.send(Call("PUT", place.names, query, {}, content, length))
+        await self._client.send(AzureCall("PUT", place.names, query, {}, content, length))
 
     async def blocks(self, place: AzurePlace) -> Mapping[str, int]:
         """Sizes of the blocks that were sent, committed or not."""
-        answer = await self._client.read(Call("GET", place.names, {"comp": "blocklist", "blocklisttype": "all"}))
+        answer = await self._client.read(AzureCall("GET", place.names, {"comp": "blocklist", "blocklisttype": "all"}))
         root = await _parsed(answer.body)
         return {block.findtext("Name", ""): int(block.findtext("Size", "0")) for block in root.iter("Block")}
 
@@ -145,11 +145,11 @@ class BlobCalls:
         latest = "".join(f"<Latest>{block}</Latest>" for block in blocks)
         content = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         kinds = {"content-type": "application/xml", "x-ms-blob-content-type": "application/octet-stream"}
-        call = Call("PUT", place.names, {"comp": "blocklist"}, {**kinds, **headers}, content)
+        call = AzureCall("PUT", place.names, {"comp": "blocklist"}, {**kinds, **headers}, content)
         return (await self._client.change(call)).headers
 
     async def delete(self, place: AzurePlace) -> None:
-        await self._client.change(Call("DELETE", place.names, {}, {"x-ms-delete-snapshots": "include"}))
+        await self._client.change(AzureCall("DELETE", place.names, {}, {"x-ms-delete-snapshots": "include"}))
 
 
 def block_name(text: str) -> str:
@@ -161,10 +161,10 @@ def is_folder(headers: Mapping[str, str]) -> bool:
     return headers.get(f"x-ms-meta-{FOLDER}", "").lower() == "true"
 
 
-async def _page(answer: Answer, kind: str) -> Page:
+async def _page(answer: AzureAnswer, kind: str) -> BlobPage:
     root = await _parsed(answer.body)
     items = [_listed(element) for element in root.iter() if element.tag in {kind, "BlobPrefix"}]
-    return Page(items, root.findtext("NextMarker") or "")
+    return BlobPage(items, root.findtext("NextMarker") or "")
 
 
 def _listed(element: ET.Element) -> Listed:
@@ -523,7 +523,7 @@ def _exists(place: AzurePlace) -> PathExists:
     return PathExists(f"abfs://{place.path} exists.")
 
 
-class FlatStorage(AzureStorage):
+class AzureFlatStorage(AzureStorage):
     """The same for every user."""
 
     def __init__(self, account: AzureAccount, client: AzureClient) -> None:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AzureCall:
     """One request. `names` are those of the path, not encoded."""
 
     method: str
@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AzureAnswer:
     """A whole answer of status 2xx."""
 
     status: int
@@ -61,27 +61,27 @@ class AzureClient:
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._is_closed = False
 
-    async def read(self, call: Call) -> Answer:
+    async def read(self, call: AzureCall) -> AzureAnswer:
         """An exchange that changes nothing, tried again while the account is busy or out of reach."""
         async with self._limited(self._timeouts.answer_s):
             return await self._insist(lambda: self._exchange(call))
 
-    async def repeat(self, call: Call) -> Answer:
+    async def repeat(self, call: AzureCall) -> AzureAnswer:
         """A change that may be sent twice without harm, tried again as `read`."""
         async with self._limited(self._timeouts.commit_s):
             return await self._insist(lambda: self._exchange(call))
 
-    async def change(self, call: Call) -> Answer:
+    async def change(self, call: AzureCall) -> AzureAnswer:
         """An exchange that is sent once. Without an answer its effect is unknown."""
         async with self._limited(self._timeouts.commit_s):
             return await self._exchange(call)
 
-    async def send(self, call: Call) -> Answer:
+    async def send(self, call: AzureCall) -> AzureAnswer:
         """As `change`, without a limit to the whole: the content takes as long as its source."""
         return await self._exchange(call)
 
     @asynccontextmanager
-    async def stream(self, call: Call) -> AsyncGenerator[httpx.Response]:
+    async def stream(self, call: AzureCall) -> AsyncGenerator[httpx.Response]:
         """The beginning of an answer with a large body. Tried again as `read`, until the first byte."""
         async with self._limited(self._timeouts.answer_s):
             response = await self._insist(lambda: self._begin(call))
@@ -104,10 +104,10 @@ class AzureClient:
             attempt, AzureFailure, tries=_TRIES, first_pause_s=pause_s, may_pass=lambda error: error.is_passing
         )
 
-    async def _exchange(self, call: Call) -> Answer:
+    async def _exchange(self, call: AzureCall) -> AzureAnswer:
         response = await self._begin(call)
         try:
-            return Answer(response.status_code, response.headers, await _whole(response))
+            return AzureAnswer(response.status_code, response.headers, await _whole(response))
         except httpx.TransportError:
             raise _unreachable() from None
         finally:
@@ -124,7 +124,7 @@ class AzureClient:
                 raise _unreachable() from None
             raise
 
-    async def _begin(self, call: Call) -> httpx.Response:
+    async def _begin(self, call: AzureCall) -> httpx.Response:
         """The beginning of an answer of status 2xx."""
         headers = _headers(call)
         url = await self._authorizer.authorize(call.method, self._url(call), headers)
@@ -141,7 +141,7 @@ class AzureClient:
             self._authorizer.refused()
         raise failure
 
-    def _url(self, call: Call) -> httpx.URL:
+    def _url(self, call: AzureCall) -> httpx.URL:
         if not {".", ".."}.isdisjoint(call.names):
             # A proxy on the way could read the address as that of another entry.
             raise InvalidPath("The path holds a relative name.")
@@ -192,7 +192,7 @@ class AzureClient:
             return self._transport
 
 
-def _headers(call: Call) -> dict[str, str]:
+def _headers(call: AzureCall) -> dict[str, str]:
     """All headers but the authorization."""
     length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
     return {

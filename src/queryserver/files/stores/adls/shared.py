@@ -24,7 +24,7 @@ from queryserver.errors.files import (
 from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
-from queryserver.files.stores.adls.http import AzureClient, Call
+from queryserver.files.stores.adls.http import AzureCall, AzureClient
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 _STAGING = re.compile(r"[0-9a-f]{32}")
@@ -171,7 +171,7 @@ class Reader:
         if version is not None and version.tag:
             headers["if-match"] = f'"{version.tag}"'
         try:
-            async with self._client.stream(Call("GET", place.names, {}, headers)) as response:
+            async with self._client.stream(AzureCall("GET", place.names, {}, headers)) as response:
                 if self._is_directory(response.headers):
                     raise _not_a_file(place)
                 async for piece in response.aiter_raw(_PIECE_BYTES):

@@ -14,7 +14,7 @@ from threading import Lock
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import InvalidPath, NotADirectory, PathNotFound, StoreQuotaExceeded, SymlinkNotFollowed
 from queryserver.files.model import StorageUser, is_name, names_of
-from queryserver.files.stores.local.tree import Tree, file_errors
+from queryserver.files.stores.local.tree import LocalTree, file_errors
 
 HOMES = "user"
 SHARED = "shared"
@@ -97,7 +97,7 @@ class _Measured:
 class UserQuotas:
     """At most `max_bytes` of each user; 0: no limit. An upload that was abandoned counts until the next measurement."""
 
-    def __init__(self, tree: Tree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tree: LocalTree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tree = tree
         self._max_bytes = max_bytes
         self._clock = clock

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from queryserver.errors.files import PathNotFound, too_many_entries
 from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind, is_name
-from queryserver.files.stores.local.tree import Tree, enter, file_errors, kind_of
+from queryserver.files.stores.local.tree import LocalTree, enter, file_errors, kind_of
 
 _STEP_S = 1.0
 # Each level holds a descriptor; deeper directories are moved to the top first.
@@ -21,7 +21,7 @@ _MAX_ENTRIES = 100_000
 class Deletion:
     """Deletes an entry; a link itself, never its target. `step` is repeated until it is true."""
 
-    def __init__(self, tree: Tree, path: str, *, recursive: bool) -> None:
+    def __init__(self, tree: LocalTree, path: str, *, recursive: bool) -> None:
         self._tree = tree
         self._path = path
         self._recursive = recursive
@@ -104,7 +104,7 @@ def _is_removed(parent: int, name: str) -> bool:
 class Summation:
     """Counts the entries that the caller may see. Links, pipes and devices count towards the limit only."""
 
-    def __init__(self, tree: Tree, path: str, shows: Callable[[str], bool]) -> None:
+    def __init__(self, tree: LocalTree, path: str, shows: Callable[[str], bool]) -> None:
         self._tree = tree
         self._path = path
         self._shows = shows
@@ -160,7 +160,7 @@ class Summation:
                 pass
 
 
-def sweep(tree: Tree, path: str, older_than_s: float, dry_run: bool = False) -> int:
+def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False) -> int:
     """Delete, or only count, orphaned files directly in a directory, last written before that time; how many."""
     before, removed = time.time() - older_than_s, 0
     with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
@@ -177,7 +177,7 @@ def sweep(tree: Tree, path: str, older_than_s: float, dry_run: bool = False) -> 
     return removed
 
 
-def directories_in(tree: Tree, path: str) -> list[str]:
+def directories_in(tree: LocalTree, path: str) -> list[str]:
     """The directories directly in a directory."""
     prefix = f"{path}/" if path else ""
     with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:

@@ -19,8 +19,15 @@ from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTrait
 from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
 from queryserver.files.stores.local.deleting import Deletion, Summation, directories_in, sweep
-from queryserver.files.stores.local.transfers import Account, Download, Incoming, PartUpload, StagedParts, Upload
-from queryserver.files.stores.local.tree import Listing, Tree, file_errors, must_be_file
+from queryserver.files.stores.local.transfers import (
+    Download,
+    Incoming,
+    LocalPartUpload,
+    LocalUpload,
+    SpaceAccount,
+    StagedParts,
+)
+from queryserver.files.stores.local.tree import Listing, LocalTree, file_errors, must_be_file
 from queryserver.files.stores.reading import ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
@@ -126,11 +133,11 @@ class Flushing:
 class LocalStorage:
     """The files of `tree` that `access` lets one user see and change. Owns nothing."""
 
-    def __init__(self, tree: Tree, threads: FileThreads, access: AccessMap) -> None:
+    def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap) -> None:
         self._tree = tree
         self._threads = threads
         self._access = access
-        self._account: Account | None = None
+        self._account: SpaceAccount | None = None
 
     async def stat(self, path: str) -> FileStatus:
         await self._enter(path)
@@ -174,7 +181,9 @@ class LocalStorage:
     ) -> FileStatus:
         """Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
         await self._enter_to_change(path)
-        upload = Upload(self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account)
+        upload = LocalUpload(
+            self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account
+        )
         async with aclosing(Flushing(self._threads, upload.flush).while_written(body)) as pieces:
             return await self._take(upload, pieces)
 
@@ -226,7 +235,7 @@ class LocalStorage:
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         await self._enter_to_change(plan.path)
-        return await self._take(PartUpload(self._tree, plan, staging, index), body)
+        return await self._take(LocalPartUpload(self._tree, plan, staging, index), body)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
@@ -295,7 +304,7 @@ class LocalFileSystem:
         def directory_mode(names: tuple[str, ...]) -> int:
             return _PRIVATE_MODE if is_private(names) else _DIRECTORY_MODE & ~umask
 
-        self._tree = Tree(root, file_mode=_FILE_MODE & ~umask, directory_mode=directory_mode, floor=floor)
+        self._tree = LocalTree(root, file_mode=_FILE_MODE & ~umask, directory_mode=directory_mode, floor=floor)
         self._quotas = UserQuotas(self._tree, max_bytes_per_user)
         self._threads = FileThreads(max_threads=max_threads, timeout_s=timeout_s)
 
@@ -317,7 +326,7 @@ class LocalFileSystem:
 class UserStorage(LocalStorage):
     """The local root as one user sees it; with a trash."""
 
-    def __init__(self, tree: Tree, threads: FileThreads, access: AccessMap, quotas: UserQuotas) -> None:
+    def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap, quotas: UserQuotas) -> None:
         super().__init__(tree, threads, access)
         self._quotas = quotas
         self._is_settled = False
@@ -376,7 +385,9 @@ class PrivateStorage(LocalStorage):
 
     def __init__(self, root: Path, *, max_threads: int = 4, timeout_s: float = 60, floor: DiskFloor = NO_FLOOR) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        super().__init__(Tree(root, floor=floor), FileThreads(max_threads=max_threads, timeout_s=timeout_s), _SERVICE)
+        super().__init__(
+            LocalTree(root, floor=floor), FileThreads(max_threads=max_threads, timeout_s=timeout_s), _SERVICE
+        )
 
     async def __aenter__(self) -> Self:
         return self

@@ -24,7 +24,7 @@ from queryserver.errors.files import (
 from queryserver.files.model import RESERVED_PREFIX, FileStatus
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.stores.local.tree import (
-    Tree,
+    LocalTree,
     file_errors,
     is_there,
     refuse_all_but_file,
@@ -42,7 +42,7 @@ _PIECE_BYTES = 1024 * 1024
 Ended = TypeVar("Ended")
 
 
-class Account(Protocol):
+class SpaceAccount(Protocol):
     """Counts what one user stores."""
 
     def take(self, size_bytes: int) -> None:
@@ -57,7 +57,7 @@ class Account(Protocol):
 class Incoming(Generic[Ended]):
     """Bytes on their way into a file with a reserved name, until `commit`."""
 
-    def __init__(self, tree: Tree, path: str, name: str) -> None:
+    def __init__(self, tree: LocalTree, path: str, name: str) -> None:
         self._tree = tree
         self._path = path
         self._arriving = name
@@ -123,11 +123,17 @@ class Incoming(Generic[Ended]):
         raise NotImplementedError
 
 
-class Upload(Incoming[FileStatus]):
+class LocalUpload(Incoming[FileStatus]):
     """A whole file. `account`: whose bytes these are."""
 
     def __init__(
-        self, tree: Tree, path: str, *, overwrite: bool, announced_bytes: int = 0, account: Account | None = None
+        self,
+        tree: LocalTree,
+        path: str,
+        *,
+        overwrite: bool,
+        announced_bytes: int = 0,
+        account: SpaceAccount | None = None,
     ) -> None:
         super().__init__(tree, path, f"{RESERVED_PREFIX}upload_{secrets.token_hex(16)}")
         self._overwrite = overwrite
@@ -172,7 +178,7 @@ class Upload(Incoming[FileStatus]):
 class Download:
     """A plain file that is opened by the first read. With `version`, of exactly that content."""
 
-    def __init__(self, tree: Tree, path: str, version: FileStatus | None = None) -> None:
+    def __init__(self, tree: LocalTree, path: str, version: FileStatus | None = None) -> None:
         self._tree = tree
         self._path = path
         self._version = version
@@ -206,7 +212,7 @@ class Download:
 
 
 def made_durable(
-    tree: Tree, path: str, directory: int, name: str, file: int, size_bytes: int, *, overwrite: bool
+    tree: LocalTree, path: str, directory: int, name: str, file: int, size_bytes: int, *, overwrite: bool
 ) -> FileStatus:
     """The open file, durable, with its mode; with `overwrite` it takes mode and owner of the file called `name`.
 
@@ -247,7 +253,7 @@ def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> No
         raise PathExists(f"{path} exists.")
 
 
-def begin(tree: Tree, plan: PartPlan, account: Account | None = None) -> str:
+def begin(tree: LocalTree, plan: PartPlan, account: SpaceAccount | None = None) -> str:
     """Make the staging file with room for the whole file; its name. The directory must exist."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with file_errors(plan.path), tree.parent(plan.path) as (directory, _name):
@@ -272,7 +278,7 @@ def begin(tree: Tree, plan: PartPlan, account: Account | None = None) -> str:
     return staging
 
 
-def join(tree: Tree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool) -> FileStatus:
+def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool) -> FileStatus:
     """Give the file its name. Raises VerificationFailed, PathExists; the parts stay then."""
     _check_name(staging)
     sizes = {part.index: part.size_bytes for part in parts}
@@ -292,7 +298,7 @@ def join(tree: Tree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], 
 class StagedParts(Download):
     """The file with all parts, before it has its name. Raises PathNotFound when it is gone."""
 
-    def __init__(self, tree: Tree, plan: PartPlan, staging: str) -> None:
+    def __init__(self, tree: LocalTree, plan: PartPlan, staging: str) -> None:
         _check_name(staging)
         super().__init__(tree, plan.path)
         self._staging = staging
@@ -302,7 +308,7 @@ class StagedParts(Download):
             return os.open(self._staging, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
 
 
-def discard(tree: Tree, plan: PartPlan, staging: str) -> None:
+def discard(tree: LocalTree, plan: PartPlan, staging: str) -> None:
     """Remove the staging file and unfinished parts; nothing happens when the directory is gone."""
     _check_name(staging)
     with suppress(PathNotFound), file_errors(plan.path), tree.parent(plan.path) as (directory, _name):
@@ -313,10 +319,10 @@ def discard(tree: Tree, plan: PartPlan, staging: str) -> None:
                 os.unlink(name, dir_fd=directory)
 
 
-class PartUpload(Incoming[StoredPart]):
+class LocalPartUpload(Incoming[StoredPart]):
     """A part; `commit` copies it into its place in the staging file."""
 
-    def __init__(self, tree: Tree, plan: PartPlan, staging: str, index: int) -> None:
+    def __init__(self, tree: LocalTree, plan: PartPlan, staging: str, index: int) -> None:
         _check_name(staging)
         super().__init__(tree, plan.path, f"{staging}_{index}_{secrets.token_hex(8)}")
         self._staging = staging

@@ -166,7 +166,7 @@ _HAS_HANDLES = hasattr(os, "O_PATH")
 _PRIVATE = 0o700
 
 
-class Tree:
+class LocalTree:
     """The tree below `root`. `directory_mode` gives the mode of a new directory: 0700 without it.
 
     A path is walked name by name, each opened relative to its open parent and never through a link. So a directory
@@ -356,7 +356,7 @@ class Listing:
     their order when other entries come and go; if the named one is gone, the number counts.
     """
 
-    def __init__(self, tree: Tree, path: str, cursor: str | None, shows: Callable[[str], bool]) -> None:
+    def __init__(self, tree: LocalTree, path: str, cursor: str | None, shows: Callable[[str], bool]) -> None:
         self._tree = tree
         self._path = path
         self._prefix = f"{path}/" if path else ""

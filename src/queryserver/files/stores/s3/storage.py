@@ -35,8 +35,8 @@ from queryserver.files.stores.s3.writing import (
     UPLOAD_BYTES,
     Blocks,
     MultipartUpload,
+    S3Upload,
     SentPart,
-    Upload,
     copy,
     delete,
 )
@@ -168,7 +168,7 @@ class S3Storage:
     async def write_checked(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        return await Upload(self._objects, object_place(path), overwrite=overwrite, announced_bytes=size_bytes).run(
+        return await S3Upload(self._objects, object_place(path), overwrite=overwrite, announced_bytes=size_bytes).run(
             body
         )
 

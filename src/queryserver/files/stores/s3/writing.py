@@ -258,7 +258,7 @@ _FIRST_PRINTABLE = " "
 _NOT_IN_XML = frozenset("\ufffe\uffff")
 
 
-class Upload:
+class S3Upload:
     """One body that becomes one object."""
 
     def __init__(self, objects: Objects, place: ObjectPlace, *, overwrite: bool, announced_bytes: int | None) -> None:

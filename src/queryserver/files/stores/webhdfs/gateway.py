@@ -163,7 +163,7 @@ ErrorOf = Callable[[RemoteFailure, str], QueryServerError]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WebHdfsCall:
     """One operation of WebHDFS. `path` is relative to the root."""
 
     method: str
@@ -210,7 +210,7 @@ class Gateway:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def answer(self, user: str, call: Call) -> bytes:
+    async def answer(self, user: str, call: WebHdfsCall) -> bytes:
         """The body of the answer, at most 1 MiB. Raises the domain error that the store's failure means."""
 
         async def once() -> bytes:
@@ -222,7 +222,7 @@ class Gateway:
 
         return await self._tried(call, once)
 
-    async def ask(self, user: str, call: Call, *keys: str) -> Any:
+    async def ask(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
         """The value below those keys in the JSON of the answer."""
         body = await self.answer(user, call)
         try:
@@ -234,7 +234,7 @@ class Gateway:
         return found
 
     @asynccontextmanager
-    async def reading(self, user: str, call: Call) -> AsyncGenerator[httpx.Response]:
+    async def reading(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
         """The open answer to a call for data, after the store's redirect."""
 
         async def once() -> httpx.Response:
@@ -252,7 +252,7 @@ class Gateway:
         finally:
             await response.aclose()
 
-    async def upload(self, user: str, call: Call, body: AsyncIterator[bytes]) -> None:
+    async def upload(self, user: str, call: WebHdfsCall, body: AsyncIterator[bytes]) -> None:
         """Send a body to the address that the store gives for it."""
         for tries_left in reversed(range(_TRIES)):
             url = await self._tried(replace(call, is_repeatable=True), lambda asked=call: self._target(user, asked))
@@ -270,7 +270,7 @@ class Gateway:
             else:
                 return
 
-    async def _target(self, user: str, call: Call) -> httpx.URL:
+    async def _target(self, user: str, call: WebHdfsCall) -> httpx.URL:
         asking = replace(call, parameters={**call.parameters, "noredirect": "true"})
         response = await self._asked(user, asking)
         location = response.headers.get("location", "")
@@ -282,7 +282,7 @@ class Gateway:
                 raise StorageError("The store does not say where it wants the data.") from error
         return self._place_of_data(location, response.request.url, call)
 
-    async def _asked(self, user: str, call: Call) -> httpx.Response:
+    async def _asked(self, user: str, call: WebHdfsCall) -> httpx.Response:
         """The open answer of the first active name node."""
         failure: QueryServerError | None = None
         count = len(self._urls)
@@ -296,7 +296,7 @@ class Gateway:
                 return response
         raise failure or StorageUnavailable("The store has no address.")
 
-    async def _answered(self, index: int, user: str, call: Call) -> httpx.Response:
+    async def _answered(self, index: int, user: str, call: WebHdfsCall) -> httpx.Response:
         for _ in range(2):
             query = urlencode(
                 {"op": call.op, **call.parameters, **await self._identity.parameters(user)}, quote_via=quote
@@ -313,7 +313,7 @@ class Gateway:
                     raise error.failure from error
         raise StorageError("The store refuses the login of this service.")
 
-    async def _checked(self, request: httpx.Request, call: Call) -> httpx.Response:
+    async def _checked(self, request: httpx.Request, call: WebHdfsCall) -> httpx.Response:
         with transport_errors():
             try:
                 response = await self._client.send(request, stream=True)
@@ -324,7 +324,7 @@ class Gateway:
             remote = RemoteFailure.of(response.status_code, await _whole(response))
         raise _Failed(remote.name, self._error_of(remote, call.path))
 
-    def _place_of_data(self, location: str, asked: httpx.URL, call: Call) -> httpx.URL:
+    def _place_of_data(self, location: str, asked: httpx.URL, call: WebHdfsCall) -> httpx.URL:
         """The checked address of data. Its path is built anew: WebHDFS does not encode some characters."""
         try:
             parts = urlsplit(location)
@@ -338,7 +338,7 @@ class Gateway:
         self._redirects.check(parts.scheme, host, sent_by=asked.scheme)
         return url
 
-    async def _tried(self, call: Call, once: Callable[[], Awaitable[T]]) -> T:
+    async def _tried(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
         """The outcome of a call, repeated a few times if it may be, within its time."""
         try:
             async with asyncio.timeout(self._call_s):

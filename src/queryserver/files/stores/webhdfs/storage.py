@@ -46,7 +46,6 @@ from queryserver.files.model import (
 )
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.webhdfs.gateway import (
-    Call,
     ErrorOf,
     Gateway,
     Identity,
@@ -54,6 +53,7 @@ from queryserver.files.stores.webhdfs.gateway import (
     Negotiate,
     TokenIdentity,
     WebHdfsAddress,
+    WebHdfsCall,
     acting_name,
     has_kerberos,
 )
@@ -63,7 +63,7 @@ from queryserver.files.stores.webhdfs.tree import (
     ListingOperation,
     NewFile,
     Renaming,
-    Tree,
+    WebHdfsTree,
     beside,
     finished,
     keep_owner,
@@ -82,7 +82,7 @@ _NO_REFUSALS = (StorageUnavailable, PermissionDenied, StoreQuotaExceeded)
 
 
 class WebHdfsStorage:
-    def __init__(self, tree: Tree, renaming: Renaming, *, umask: int) -> None:
+    def __init__(self, tree: WebHdfsTree, renaming: Renaming, *, umask: int) -> None:
         self.tree = tree
         self._renaming = renaming
         self._umask = umask
@@ -411,9 +411,9 @@ class WebHdfsCluster:
         self._listing = listing or ListingOperation()
         self._renaming = Renaming()
 
-    def tree(self, user: StorageUser) -> Tree:
+    def tree(self, user: StorageUser) -> WebHdfsTree:
         """Raises PermissionDenied: a name that the store would read as another user's."""
-        return Tree(self.gateway, acting_name(user.name), self._listing, has_attributes=self._has_attributes)
+        return WebHdfsTree(self.gateway, acting_name(user.name), self._listing, has_attributes=self._has_attributes)
 
     def storage(self, user: StorageUser) -> WebHdfsStorage:
         return WebHdfsStorage(self.tree(user), self._renaming, umask=self._umask)
@@ -423,14 +423,14 @@ class WebHdfsCluster:
         await self._login.close()
 
     async def _obtain(self, user: str) -> str:
-        call = Call("GET", "GETDELEGATIONTOKEN", parameters={"renewer": self._service_user}, is_repeatable=True)
+        call = WebHdfsCall("GET", "GETDELEGATIONTOKEN", parameters={"renewer": self._service_user}, is_repeatable=True)
         token = await self._login.ask(user, call, "Token")
         if not isinstance(token, Mapping) or not isinstance(text := token.get("urlString"), str):
             raise StorageError("The store gives no delegation tokens.")
         return text
 
     async def _renew(self, token: str) -> None:
-        call = Call("PUT", "RENEWDELEGATIONTOKEN", parameters={"token": token}, is_repeatable=True)
+        call = WebHdfsCall("PUT", "RENEWDELEGATIONTOKEN", parameters={"token": token}, is_repeatable=True)
         await self._login.answer(self._service_user, call)
 
 

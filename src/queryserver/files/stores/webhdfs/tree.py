@@ -28,7 +28,7 @@ from queryserver.errors.files import (
     VerificationFailed,
 )
 from queryserver.files.model import FileStatus
-from queryserver.files.stores.webhdfs.gateway import Call, Gateway, encoded
+from queryserver.files.stores.webhdfs.gateway import Gateway, WebHdfsCall, encoded
 from queryserver.files.stores.webhdfs.statuses import ListedStatuses, file_status
 
 _BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
@@ -172,10 +172,10 @@ class ListingOperation:
         raw = name.encode("utf-8", "surrogatepass")
         return raw.translate(_SIGNED) if self._is_signed else raw
 
-    def call(self, path: str, after: str | None) -> Call:
+    def call(self, path: str, after: str | None) -> WebHdfsCall:
         """The call for the entries behind a name."""
         parameters = {} if after is None else {"startAfter": after}
-        return Call("GET", self._op, path, parameters, is_repeatable=True)
+        return WebHdfsCall("GET", self._op, path, parameters, is_repeatable=True)
 
     def give_up_batches(self) -> bool:
         """Change to the other call; whether there is one."""
@@ -183,7 +183,7 @@ class ListingOperation:
         return former != self._op
 
 
-class Tree:
+class WebHdfsTree:
     """Files of a cluster as `user` sees them. Paths are relative to the root."""
 
     def __init__(self, gateway: Gateway, user: str, listing: ListingOperation, *, has_attributes: bool = True) -> None:
@@ -195,7 +195,7 @@ class Tree:
 
     async def ask(self, op: str, path: str, *keys: str) -> Any:
         """The answer to a reading operation, below those keys."""
-        return await self._gateway.ask(self.user, Call("GET", op, path, is_repeatable=True), *keys)
+        return await self._gateway.ask(self.user, WebHdfsCall("GET", op, path, is_repeatable=True), *keys)
 
     async def stat(self, path: str) -> FileStatus:
         return file_status(await self.ask("GETFILESTATUS", path, "FileStatus"), path)
@@ -222,7 +222,7 @@ class Tree:
         """RENAME with one of its options. A store that ignores them moves into a target that is a directory."""
         option = "OVERWRITE" if overwrite else "NONE"
         parameters = {"destination": f"/{target}", "renameoptions": option}
-        body = await self._gateway.answer(self.user, Call("PUT", "RENAME", source, parameters))
+        body = await self._gateway.answer(self.user, WebHdfsCall("PUT", "RENAME", source, parameters))
         if not body.strip():
             return Renamed.AS_ASKED
         return Renamed.WITHOUT_OPTION if _boolean(body) else Renamed.REFUSED
@@ -261,7 +261,7 @@ class Tree:
                 sent += len(piece)
                 yield piece
 
-        call = Call("PUT", "CREATE", path, {"overwrite": str(overwrite).lower(), **new.parameters})
+        call = WebHdfsCall("PUT", "CREATE", path, {"overwrite": str(overwrite).lower(), **new.parameters})
         await self._gateway.upload(self.user, call, counted())
         return sent
 
@@ -269,7 +269,7 @@ class Tree:
         """Bytes [offset, offset + length), which the file has. Raises StorageError when fewer come."""
         parameters = {"offset": str(offset), "length": str(length)}
         left, held, held_bytes, sizes = length, list[bytes](), 0, self._gateway.read_sizes
-        call = Call("GET", "OPEN", path, parameters, is_repeatable=True)
+        call = WebHdfsCall("GET", "OPEN", path, parameters, is_repeatable=True)
         with sizes.reader():
             async with self._gateway.reading(self.user, call) as answer:
                 async for piece in answer.aiter_raw():
@@ -335,10 +335,10 @@ class Tree:
                 return
 
     async def _agreed(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> bool:
-        return _boolean(await self._gateway.answer(self.user, Call(method, op, path, parameters)))
+        return _boolean(await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters)))
 
     async def _done(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> None:
-        await self._gateway.answer(self.user, Call(method, op, path, parameters))
+        await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters))
 
 
 def _boolean(body: bytes) -> bool:
@@ -382,7 +382,7 @@ class Renaming:
     def __init__(self) -> None:
         self._knows_options: bool | None = None
 
-    async def rename(self, tree: Tree, source: str, target: str, *, overwrite: bool) -> None:
+    async def rename(self, tree: WebHdfsTree, source: str, target: str, *, overwrite: bool) -> None:
         if target == source or target.startswith(f"{source}/"):
             await tree.stat(source)
             raise (PathExists if target == source else TargetInsideSource)(f"/{target} is in /{source}.")
@@ -393,7 +393,7 @@ class Renaming:
             raise PathExists(f"/{target} exists.")
         return await self._replace(tree, source, target)
 
-    async def give_name(self, tree: Tree, source: str, target: str, former: FileStatus | None) -> FileStatus:
+    async def give_name(self, tree: WebHdfsTree, source: str, target: str, former: FileStatus | None) -> FileStatus:
         """Rename a new file of ours, over `former` if there was one; the entry then. Raises PathExists."""
         if former is None:
             await self._rename_new(tree, source, target)
@@ -407,7 +407,7 @@ class Renaming:
             raise PathExists(f"/{target} exists.")
         return status
 
-    async def make_directory(self, tree: Tree, path: str, permissions: int) -> None:
+    async def make_directory(self, tree: WebHdfsTree, path: str, permissions: int) -> None:
         """Make a directory that did not exist, which MKDIRS does not check. Raises PathExists."""
         if await tree.find(path) is not None:
             raise PathExists(f"/{path} exists.")
@@ -425,7 +425,7 @@ class Renaming:
             await finished(tree.remove(inside, recursive=False))
             raise PathExists(f"/{path} exists.")
 
-    async def _replace(self, tree: Tree, source: str, target: str) -> None:
+    async def _replace(self, tree: WebHdfsTree, source: str, target: str) -> None:
         if self._knows_options is not False:
             outcome = await tree.rename(source, target, overwrite=True)
             self._knows_options = outcome is Renamed.AS_ASKED
@@ -433,14 +433,14 @@ class Renaming:
                 return
         await finished(_replace_in_steps(tree, source, target))
 
-    async def _rename_new(self, tree: Tree, source: str, target: str) -> None:
+    async def _rename_new(self, tree: WebHdfsTree, source: str, target: str) -> None:
         outcome = await tree.rename(source, target, overwrite=False)
         self._knows_options = outcome is Renamed.AS_ASKED
         if outcome is Renamed.REFUSED:
             raise await _why_refused(tree, source, target)
 
 
-async def _replace_in_steps(tree: Tree, source: str, target: str) -> None:
+async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None:
     parent = target.rpartition("/")[0]
     aside = beside(parent, f"{OLD_PREFIX}{uuid.uuid4().hex}")
     old = f"{aside}/{_name_of(target)}"
@@ -458,7 +458,7 @@ async def _replace_in_steps(tree: Tree, source: str, target: str) -> None:
     await tree.remove(aside, recursive=True)
 
 
-async def restore(tree: Tree, parent: str, aside: str) -> None:
+async def restore(tree: WebHdfsTree, parent: str, aside: str) -> None:
     """After a crash: bring back the file that was moved aside, unless there is a new one, and delete the rest."""
     async for old in tree.all_entries(aside):
         target = beside(parent, old.name)
@@ -467,7 +467,7 @@ async def restore(tree: Tree, parent: str, aside: str) -> None:
     await tree.remove(aside, recursive=True)
 
 
-async def _why_refused(tree: Tree, source: str, target: str) -> QueryServerError:
+async def _why_refused(tree: WebHdfsTree, source: str, target: str) -> QueryServerError:
     if await tree.find(source) is None:
         return PathNotFound(f"/{source} does not exist.")
     parent = target.rpartition("/")[0]
@@ -490,7 +490,9 @@ def _name_of(path: str) -> str:
 
 
 @asynccontextmanager
-async def written(tree: Tree, target: str, body: AsyncIterator[bytes], new: NewFile) -> AsyncGenerator[FileStatus]:
+async def written(
+    tree: WebHdfsTree, target: str, body: AsyncIterator[bytes], new: NewFile
+) -> AsyncGenerator[FileStatus]:
     """A file beside the target with the whole body; deleted at the end unless it was renamed.
 
     Raises VerificationFailed, and whatever `body` raises.
@@ -505,7 +507,7 @@ async def written(tree: Tree, target: str, body: AsyncIterator[bytes], new: NewF
 
 
 async def write_verified(
-    tree: Tree, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True
+    tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True
 ) -> FileStatus:
     """Write a file. Raises VerificationFailed; PathExists without `overwrite`."""
     sent = await tree.upload(path, body, new, overwrite=overwrite)
@@ -520,7 +522,7 @@ async def write_verified(
     return await tree.stat(path)
 
 
-async def keep_owner(tree: Tree, path: str, status: FileStatus, former: FileStatus) -> None:
+async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: FileStatus) -> None:
     """Owner and group of a file that is replaced, as far as the store lets the user set them."""
     if not tree.has_attributes:
         return
@@ -535,7 +537,7 @@ async def keep_owner(tree: Tree, path: str, status: FileStatus, former: FileStat
             await tree.set_owner(path, None, group)
 
 
-async def remove_broken(tree: Tree, path: str) -> None:
+async def remove_broken(tree: WebHdfsTree, path: str) -> None:
     """Delete the file of a broken upload, which the store may make a moment later."""
     for _ in range(_TIMES_TO_REMOVE):
         if await tree.remove(path, recursive=False):

@@ -11,8 +11,8 @@ import pytest
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.stores.local.storage import FileThreads, Flushing
-from queryserver.files.stores.local.transfers import Upload
-from queryserver.files.stores.local.tree import Tree
+from queryserver.files.stores.local.transfers import LocalUpload
+from queryserver.files.stores.local.tree import LocalTree
 
 _PATIENCE_S = 10
 
@@ -102,7 +102,7 @@ async def test_who_stands_behind_the_flushes_of_others_waits_as_long_as_they_go_
 
 
 def test_an_upload_can_be_flushed_before_during_and_after(tmp_path: Path) -> None:
-    upload = Upload(Tree(tmp_path), "file", overwrite=False)
+    upload = LocalUpload(LocalTree(tmp_path), "file", overwrite=False)
     upload.flush()
     upload.open()
     upload.write(b"abc")
