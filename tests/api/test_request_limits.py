@@ -88,11 +88,11 @@ async def test_servers_count_together(limited: Api):
     ana = await limited.user("ana")
     user_id = await limited.database.value("select id from users where username = $1", ana.username)
     await ana.get("editor/get_history")
-    await limited.services.request_limits.tell()
+    await limited.services.request_limits.exchange()
     # Another server, whose clock is ahead, has used up the next minute: so it is whenever this test runs.
     await limited.database.execute(
         "update request_counts set requests = 100, minute = minute + 1 where caller = $1", f"user {user_id}"
     )
     await ana.get("editor/get_history")
-    await limited.services.request_limits.tell()
+    await limited.services.request_limits.exchange()
     assert (await ana.get("editor/get_history")).status_code == 429

@@ -17,7 +17,7 @@ from queryserver.platform.settings.sections import Network, contains, parsed_add
 log = structlog.get_logger(__name__)
 
 UNKNOWN = "unknown"
-"""Stands for an address that no trusted proxy tells plainly. It lies in no network; all such callers count as one."""
+"""The address where the headers of trusted proxies give none. It lies in no network; all such callers count as one."""
 
 
 def client_address(request: Request, trusted: Sequence[Network]) -> str:

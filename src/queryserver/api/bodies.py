@@ -341,7 +341,7 @@ def multipart_type(request: Request) -> str | None:
 
 
 def announced_bytes(request: Request) -> int | None:
-    """Length of the body, where the client tells it."""
+    """Length of the body in bytes, by the header Content-Length."""
     length = request.headers.get("content-length", "")
     # Of a number beyond all bounds the first digits are beyond them, too.
     return int(length[:_MOST_DIGITS]) if length.isascii() and length.isdecimal() else None

@@ -301,7 +301,7 @@ class Frame:
     def _knows_host(self, scope: Scope, path: str) -> bool:
         if "*" in self._hosts or path.startswith(_NO_HOST_CHECK):
             return True
-        # Of several somebody behind us may believe another one (RFC 9112, 3.2).
+        # Of several hosts another program may believe another one (RFC 9112, 3.2).
         host, *others = [value.casefold() for value in Headers(scope=scope).getlist("host")] or [""]
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return name in self._hosts and not others

@@ -589,7 +589,7 @@ class _Secured(SSLProtocol):
         super().connection_made(carrier)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """See asyncio. Without a handshake the connection inside never hears of its end."""
+        """See asyncio. Asyncio does not report the end to the connection inside when there was no handshake."""
         super().connection_lost(exc)
         if self._admission is None:
             return

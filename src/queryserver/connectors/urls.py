@@ -44,7 +44,7 @@ _NEVER = (
 """Options that are never allowed, without regard to case and to anything but letters and digits."""
 _IS_NAME = re.compile(r"[\w.-]+")
 """A name may be shown; other texts may be a piece of a password that was not percent-encoded."""
-_LEADS_ELSEWHERE = re.compile(
+_NAMES_ANOTHER_HOST = re.compile(
     r"(?:file(?:name)?|path(?:name)?|dir|directory|directorie|conf|config|cnf|bundle|pem|cert|key|ca|crl|keytab|store"
     r"|wallet|location|verify|socket|class(?:e|name)?|factory|factorie|plugin|interceptor|module|hook|library|librarie"
     r"|script|command|cmd|host(?:name)?|server|addr|address|addresse|proxy|proxie|endpoint|url|uri|dsn)s?$"
@@ -205,7 +205,7 @@ def _is_allowed(name: str, driver: str, dialect: str, policy: ConnectorPolicySet
     if dialect in URL_OPTIONS and name in URL_OPTIONS[dialect].model_fields:
         return True
     extra = (*policy.extra_url_options.get(driver, ()), *policy.extra_url_options.get(dialect, ()))
-    return name in extra and _LEADS_ELSEWHERE.search(plain) is None
+    return name in extra and _NAMES_ANOTHER_HOST.search(plain) is None
 
 
 def _typed(dialect: str, given: Mapping[str, str]) -> tuple[Options, list[tuple[str, Kind]]]:

@@ -72,7 +72,7 @@ _REVOKE = """
 
 
 class TokenRepository:
-    """Ended and exchanged tokens. All calls raise DatabaseUnavailable. Also tells statements about their users."""
+    """Revoked and exchanged tokens, and the users behind tokens. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -377,7 +377,7 @@ class BearerAuthenticator:
 log = structlog.get_logger(__name__)
 
 _WINDOW_S = 60
-_TELL_EVERY_S = 1.0
+_EXCHANGE_EVERY_S = 1.0
 # Users are known by then, addresses are not: a flood from more of them is no matter for a table in memory.
 _MOST_ADDRESSES = 50_000
 
@@ -385,10 +385,10 @@ _MOST_ADDRESSES = 50_000
 @dataclass(slots=True)
 class _Calls:
     own: int = 0
-    told: int = 0
-    """How many of them the database knows."""
+    sent: int = 0
+    """Calls already added to the sums in the database."""
     others: int = 0
-    """Those of other processes, as last heard."""
+    """Those of other processes at the last exchange."""
 
 
 class RequestLimits:
@@ -413,12 +413,12 @@ class RequestLimits:
         if not self.are_on:
             yield
             return
-        teller = asyncio.create_task(self._keep_telling(), name="request-counts")
+        exchange = asyncio.create_task(self._keep_exchanging(), name="request-counts")
         try:
             yield
         finally:
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
+            exchange.cancel()
+            await asyncio.gather(exchange, return_exceptions=True)
 
     def count_user(self, user_id: int) -> None:
         """One call of a user. Raises TooManyRequests."""
@@ -430,18 +430,18 @@ class RequestLimits:
         if self.are_on:
             self._count(f"address {network_of(address)}", is_address=True)
 
-    async def tell(self) -> None:
+    async def exchange(self) -> None:
         """Add what was counted since the last time to the sums of all processes. Raises DatabaseUnavailable."""
         self._turn()
         minute, calls = self._minute, self._calls
-        news = {caller: one.own - one.told for caller, one in calls.items() if one.own > one.told}
+        news = {caller: one.own - one.sent for caller, one in calls.items() if one.own > one.sent}
         if not news:
             return
         sums = await self._counts.add(minute, news)
-        for caller, told in news.items():
+        for caller, sent in news.items():
             one = calls[caller]
-            one.told += told
-            one.others = max(sums.get(caller, 0) - one.told, 0)
+            one.sent += sent
+            one.others = max(sums.get(caller, 0) - one.sent, 0)
 
     def _count(self, caller: str, *, is_address: bool = False) -> None:
         """Calls that are refused do not count: they must not make the others' sums grow."""
@@ -466,19 +466,19 @@ class RequestLimits:
             self._minute, self._calls, self._addresses = minute, {}, 0
         return now
 
-    async def _keep_telling(self) -> None:
+    async def _keep_exchanging(self) -> None:
         forgotten = 0
         while True:
-            await asyncio.sleep(_TELL_EVERY_S)
+            await asyncio.sleep(_EXCHANGE_EVERY_S)
             try:
-                await self.tell()
+                await self.exchange()
                 if forgotten < self._minute:
                     await self._counts.forget(before=self._minute)
                     forgotten = self._minute
             except DatabaseUnavailable:
                 log.warning("calls of other servers are not known: the database is out of reach")
             except Exception:  # the outer wall of a task: without it each server would count for itself for ever
-                log.exception("counts of calls not told")
+                log.exception("counts of calls not exchanged")
 
 
 class Standing:

@@ -38,12 +38,12 @@ class AccountNotes:
         self.metrics = metrics
 
     def accepted(self, username: str, client: str, back_end: str) -> None:
-        """Somebody is logged in. The name is that of the account, however it was given."""
+        """A login succeeded. `username` is the name of the account, however it was given."""
         self.metrics.login("accepted", back_end)
         self._audit.record(username, "login", client=client, facts={"back_end": back_end})
 
     def refused(self, username: str, client: str, error: QueryServerError) -> None:
-        """Somebody is not logged in. The name is noted as it was given: it need not be anybody's."""
+        """A login failed. `username` is recorded as it was given; there need not be such a user."""
         match error:
             case LoginThrottled():
                 self.metrics.login_throttled()
@@ -188,7 +188,7 @@ class Tokens:
         return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
 
     async def _require_unused(self, claims: TokenClaims) -> None:
-        """Raises InvalidToken for a refresh token that was exchanged long ago: somebody else may hold it (Rule T14)."""
+        """Raises InvalidToken for a refresh token that was exchanged long ago: it may be stolen (Rule T14)."""
         if self._lives.rotate:
             since = await self._records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
         else:

@@ -302,7 +302,7 @@ log = structlog.get_logger(__name__)
 
 
 class Notices:
-    """A word to the other instances. Lost ones do no harm: sweeps find what was not heard."""
+    """Notices to all instances. A lost one does no harm: periodic sweeps find the same changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -322,13 +322,13 @@ async def notify(connection: Connection, kind: str, subject: str) -> None:
 
 @asynccontextmanager
 async def listening(
-    dsn: str, heard: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
+    dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
 ) -> AsyncGenerator[None]:
-    """Call `heard(kind, subject)` for every notice while inside; reconnects by itself.
+    """Call `notified(kind, subject)` for every notice while inside; reconnects by itself.
 
-    `connected` is called whenever it begins to listen: what was said before was not heard.
+    `connected` is called whenever it begins to listen; notices from before are lost.
     """
-    listener = asyncio.create_task(_listen(dsn, heard, connected), name="notices")
+    listener = asyncio.create_task(_listen(dsn, notified, connected), name="notices")
     try:
         yield
     finally:
@@ -336,28 +336,28 @@ async def listening(
         await asyncio.gather(listener, return_exceptions=True)
 
 
-async def _listen(dsn: str, heard: Callable[[str, str], None], connected: Callable[[], None]) -> None:
-    def hear(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
+async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None]) -> None:
+    def receive(_connection: Any, _pid: int, _channel: str, payload: object) -> None:
         kind, _, subject = str(payload).partition(" ")
-        heard(kind, subject)
+        notified(kind, subject)
 
     while True:
         try:
-            await _listen_until_lost(dsn, hear, connected)
+            await _listen_until_lost(dsn, receive, connected)
         except DatabaseUnavailable:
             log.warning("not listening to other instances, trying again")
         await asyncio.sleep(_RECONNECT_S)
 
 
 async def _listen_until_lost(
-    dsn: str, hear: Callable[[Any, int, str, object], None], connected: Callable[[], None]
+    dsn: str, receive: Callable[[Any, int, str, object], None], connected: Callable[[], None]
 ) -> None:
     lost = asyncio.Event()
     with database_errors():
         connection = await asyncpg.connect(dsn, timeout=10)
         try:
             connection.add_termination_listener(_setter_of(lost))
-            await connection.add_listener(_CHANNEL, hear)
+            await connection.add_listener(_CHANNEL, receive)
             connected()
             await lost.wait()
         finally:

@@ -62,7 +62,7 @@ class StatementMetrics(Protocol):
         ...
 
     def lease_lost(self) -> None:
-        """A runner found that a statement had become somebody else's."""
+        """Another process took a running statement over."""
         ...
 
     def results_expired(self, results: int) -> None:
@@ -96,7 +96,7 @@ class Metrics(AccountMetrics, SearchMetrics, StatementMetrics, StorageMetrics, D
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """What the service database tells about all servers that share it."""
+    """Counts in the service database, of all servers that share it."""
 
     results_bytes: int
     statements: Mapping[tuple[str, str], int]

@@ -243,7 +243,7 @@ _POOL_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PageParts:
-    """What the page is made of. `pool` tells open and idle connections of this process."""
+    """The sources of the page. `pool` gives open and idle connections of this process."""
 
     registry: CollectorRegistry
     metrics: PrometheusMetrics
@@ -268,12 +268,12 @@ class MetricsPage:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Tell the state of this process to the others, while inside."""
-        teller = asyncio.create_task(self._tell(), name="metrics-of-the-pool")
+        reporter = asyncio.create_task(self._report(), name="metrics-of-the-pool")
         try:
             yield
         finally:
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
+            reporter.cancel()
+            await asyncio.gather(reporter, return_exceptions=True)
 
     async def text(self) -> bytes:
         """The whole page. With the database out of reach it has what was last known of it."""
@@ -298,14 +298,14 @@ class MetricsPage:
         total, idle = self._parts.pool()
         self._parts.metrics.pool(used=total - idle, idle=idle)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         while counts_directory() is not None:
             self._look_at_pool()
             await asyncio.sleep(_POOL_EVERY_S)
 
 
 class _Facts:
-    """A collector of what the database tells about all servers together, and of the version."""
+    """A collector of the counts in the database, of all servers together, and of the version."""
 
     def __init__(self, label: Callable[[str], str]) -> None:
         self._label = label

@@ -121,7 +121,7 @@ def positions(names: pa.Array, terms: Sequence[Term]) -> pa.Array:
     words = pc.binary_join_element_wise("", spaced_names, " ") if terms else some
     for term in terms:
         worst = pc.max_element_wise(worst, _positions(some, words, term))
-    return pc.replace_with_mask(pa.repeat(_number(NameFit.ELSEWHERE), len(names)), inside, worst)
+    return pc.replace_with_mask(pa.repeat(_number(NameFit.NOT_IN_NAME), len(names)), inside, worst)
 
 
 def _positions(names: pa.Array, words: pa.Array, term: Term) -> pa.Array:
@@ -223,7 +223,7 @@ class Found:
         of_objects = positions(segment.names, terms).take(found_objects)
         of_columns = positions(segment.columns, terms).take(segment.codes.take(found_columns))
         left = reach
-        for position in range(NameFit.ELSEWHERE + 1):
+        for position in range(NameFit.NOT_IN_NAME + 1):
             objects = _at(found_objects, of_objects, position, left)
             columns = _at(found_columns, of_columns, position, left)
             hits = heapq.merge(

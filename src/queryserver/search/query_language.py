@@ -57,13 +57,13 @@ _Piece = str | _Wild
 
 
 class NameFit:
-    """How well a name fits a term; smaller is better. ELSEWHERE: the term is not in the name."""
+    """How well a name fits a term; smaller is better. NOT_IN_NAME: the term is not in the name."""
 
     EXACT = 0
     STARTS = 1
     WORD_STARTS = 2
     INSIDE = 3
-    ELSEWHERE = 4
+    NOT_IN_NAME = 4
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Term:
         if self._end_of_start(folded_name, whole=True) is not None:
             return NameFit.STARTS
         if self.found_in(folded_name) is None:
-            return NameFit.ELSEWHERE
+            return NameFit.NOT_IN_NAME
         starts_a_word = self.as_word.found_in(f" {spaced(folded_name)}") is not None
         return NameFit.WORD_STARTS if starts_a_word else NameFit.INSIDE
 

@@ -88,13 +88,13 @@ async def test_processes_keep_one_limit_together(clock: Clock):
     here, there = (RequestLimits(shared, most=10, clock=clock) for _ in range(2))
     assert allowed(here, 6) == 6
     assert allowed(there, 1) == 1
-    await here.tell()
-    await there.tell()
+    await here.exchange()
+    await there.exchange()
     assert allowed(there, 9) == 3
-    await there.tell()
+    await there.exchange()
     # Who has no news of its own hears of the others with its next call.
     assert allowed(here, 1) == 1
-    await here.tell()
+    await here.exchange()
     assert allowed(here, 5) == 0
 
 
@@ -102,8 +102,8 @@ async def test_refused_calls_count_for_nobody(clock: Clock):
     shared = MemoryCounts()
     limits = RequestLimits(shared, most=2, clock=clock)
     allowed(limits, 50)
-    await limits.tell()
-    await limits.tell()
+    await limits.exchange()
+    await limits.exchange()
     assert list(shared.sums.values()) == [2]
 
 
