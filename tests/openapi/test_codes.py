@@ -18,7 +18,7 @@ _WRITTEN = re.compile(
     r"""|\b(?:error_)?code=["']([a-z_]+)["']"""
     r"""|\b(?:failure|answer|_of_importer)\(\s*\d{3},\s*["']([a-z_]+)["']"""
     r"""|\bDownloadRefused\(\s*["']([a-z_]+)["']"""
-    r"""|\breturn -?\d+, ["']([a-z_]+)["']"""
+    r"""|StatementState\.\w+: \(-?\d+, ["']([a-z_]+)["']\)"""
     r"""|\(["']([a-z_]+)["'], ["'][A-Z][^"']*\.["']\)"""
     r"""|errors\.\w+: \(\d{3}, ["']([a-z_]+)["']\)"""
 )
