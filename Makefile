@@ -31,8 +31,8 @@ run: $(RUNTIME) ## Serve on embedded defaults at 127.0.0.1:8888 (PORT=..., QUERY
 ##@ Test
 
 .PHONY: test
-test: $(DEV) ## Run all tests but the slow ones and those on real engines, two at a time (ARGS="tests/unit -k splitter")
-	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
+test: $(DEV) ## Run all tests but the slow ones and those on real engines, four at a time (ARGS="tests/unit -k splitter")
+	$(BIN)/pytest -n 4 -m "not slow" $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, hostile users, much data, fuzzing

@@ -11,11 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.engines.fault_proxy import FaultProxy, fault_proxy
 from tests.engines.scripted_hs2.server import ScriptedServer
 
 from queryserver.platform.settings.tree import Settings
+
+pytestmark = pytest.mark.slow
 
 BREAK_S = 3.0
 SLOW = "SELECT SLEEP(60000)"

@@ -18,6 +18,8 @@ from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Member
 from queryserver.engines.protocol import Engine
 from queryserver.errors.statements import OutcomeUnknown
 
+pytestmark = pytest.mark.slow
+
 DIALECTS = ("hive", "impala")
 TESTED_WITH = "scripted peer"
 """For the support table."""

@@ -18,6 +18,8 @@ from queryserver.engines.phoenix.engine import PhoenixEngine
 from queryserver.engines.protocol import Credentials, Engine, OperationState, SessionOptions
 from queryserver.errors.statements import CredentialsRequired, OutcomeUnknown, SessionLost, StatementRejected
 
+pytestmark = pytest.mark.slow
+
 TIMEOUTS = PhoenixTimeouts(connect_s=2, answer_s=3, stop_s=1, beat_s=0.5, silence_s=2)
 
 

@@ -11,8 +11,6 @@ import psutil
 import pytest
 from tests.e2e.harness import ServerProcess, running_server
 
-pytestmark = pytest.mark.slow
-
 MANY = 3000
 _OTHER_DESCRIPTORS = 500
 _PER_ADDRESS = 1500

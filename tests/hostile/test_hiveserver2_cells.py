@@ -15,8 +15,6 @@ from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Mechanism, Member
 from queryserver.errors.statements import RowTooLarge
 
-pytestmark = pytest.mark.slow
-
 MIB = 1024 * 1024
 MOST_GROWTH_BYTES = 200 * MIB
 """Of a process that holds the peer as well; the cell has 900 MB."""

@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 from tests.hostile import attacks, scenario
 
-pytestmark = pytest.mark.slow
-
 # What must never be passed again. The goals, which `make bench` compares with, are lower, and two attacks miss them.
 _PEAK_MIB, _AFTERWARDS_MIB = 1000, 700
 
