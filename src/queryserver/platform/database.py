@@ -244,13 +244,13 @@ class CoalescingReader(Generic[K, V]):
         self._reading = 0
         self._readers: set[asyncio.Task[None]] = set()
 
-    async def get(self, key: K) -> V | None:
-        """The value of `key` or None. Raises what `read_many` raised."""
+    def get(self, key: K) -> "asyncio.Future[V | None]":
+        """The value of `key` or None, to be awaited. Raises what `read_many` raised."""
         future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         if self._reading < self._side_by_side:
             self._start_reader()
-        return await future
+        return future
 
     async def aclose(self) -> None:
         """Stop the queries on their way; their callers are canceled."""

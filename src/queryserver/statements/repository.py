@@ -5,7 +5,7 @@ Who may see which statement is decided by the services.
 
 import asyncio
 import hashlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -235,11 +235,11 @@ class StatementRecords:
             self._session_ids.extend(row["id"] for row in reversed(fresh))
         return self._session_ids.pop()
 
-    def status(self, statement_id: UUID) -> Coroutine[Any, Any, StatementStatus | None]:
+    def status(self, statement_id: UUID) -> Awaitable[StatementStatus | None]:
         """The present status; concurrent calls share a query."""
         return self._statuses.get(statement_id)
 
-    def queue_position(self, statement_id: UUID) -> Coroutine[Any, Any, int | None]:
+    def queue_position(self, statement_id: UUID) -> Awaitable[int | None]:
         """Its place among the statements that wait to be sent to the same connector; 1: the next one; None: it runs.
 
         Users take turns, in the order in which their statements were recorded. Concurrent calls share a query; one
