@@ -11,12 +11,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from queryserver.administration.build import (
-    ConfigurationServices,
-    configuration_services,
-    metrics_of,
-    metrics_page,
-)
+from queryserver.administration.build import ConfigurationServices, configuration_services, metrics_of, metrics_page
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import MetadataServices, metadata_cache, metadata_services
 from queryserver.catalog.cache import MetadataCache
@@ -35,13 +30,7 @@ from queryserver.files.model import Scheme
 from queryserver.identity.build import AccountServices, open_accounts
 from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.users import Users
-from queryserver.imports.build import (
-    ImportFiles,
-    ImportServices,
-    import_janitor,
-    import_services,
-    open_import_files,
-)
+from queryserver.imports.build import ImportFiles, ImportServices, import_janitor, import_services, open_import_files
 from queryserver.imports.repository import ImportJanitor
 from queryserver.platform.computing import computing_of
 from queryserver.platform.computing_protocol import Computing
@@ -59,10 +48,10 @@ from queryserver.search.feeding import IndexFeed
 from queryserver.services import Services
 from queryserver.sql.formatting import Formatting
 from queryserver.sql.splitter import Choosing
-from queryserver.statements.build import Kept, open_records, statement_administration, statement_ends
+from queryserver.statements.build import Kept, open_records, statement_administration
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.execution import ExecutionSettings
-from queryserver.statements.leases import Leases
+from queryserver.statements.leases import Leases, statement_ends
 from queryserver.statements.model import TextLimits
 from queryserver.statements.paging import ResultReader
 from queryserver.statements.runner import Runner, RunnerLimits, StatementQueue, StateSignals

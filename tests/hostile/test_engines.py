@@ -28,7 +28,7 @@ from queryserver.engines.threaded import DriverThreads
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
-from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import ensure_databases, sample_tables
 from queryserver.platform.limits import DiskFloor
@@ -433,7 +433,9 @@ async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
 
 def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
     """As the server itself makes it."""
-    logins = UserLogins(server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=sample_login)
+    logins = UserLogins(
+        server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=f"{SAMPLE_ROLE}_{{:d}}".format
+    )
     return PostgresqlEngine(address_of(server.sample_dsn()), user_logins=logins)
 
 
@@ -463,7 +465,7 @@ class TestSample:
         self, server: EmbeddedPostgres, sample: PostgresqlEngine, statement: str, role: str
     ) -> None:
         def state(user: User) -> list[tuple[Any, ...]]:
-            return [('"$user", public', "off", "0", sample_login(user.id), SAMPLE_OWNER)]
+            return [('"$user", public', "off", "0", f"{SAMPLE_ROLE}_{user.id}", SAMPLE_OWNER)]
 
         async with sample.session(ANA, NO_OPTIONS) as session:
             await run(session, f"SET ROLE {role}")
@@ -477,7 +479,7 @@ class TestSample:
     async def test_no_user_reads_or_stops_statements_of_another(self, sample: PostgresqlEngine) -> None:
         async with sample.session(BEN, NO_OPTIONS) as ben, operation(ben, "SELECT 'secret-of-ben', pg_sleep(60)"):
             found = await said(
-                sample, ANA, f"SELECT pid, query FROM pg_stat_activity WHERE usename = '{sample_login(BEN.id)}'"
+                sample, ANA, f"SELECT pid, query FROM pg_stat_activity WHERE usename = '{f'{SAMPLE_ROLE}_{BEN.id}'}'"
             )
             assert found
             assert not [query for _, query in found if "secret-of-ben" in query]
@@ -558,7 +560,7 @@ class TestSample:
             assert (await run(session, left)).rows == [(0, "4MB", SAMPLE_OWNER)]
 
     async def test_one_user_has_a_bounded_number_of_connections(self, sample: PostgresqlEngine) -> None:
-        limit = f"SELECT rolconnlimit FROM pg_roles WHERE rolname = '{sample_login(ANA.id)}'"
+        limit = f"SELECT rolconnlimit FROM pg_roles WHERE rolname = '{f'{SAMPLE_ROLE}_{ANA.id}'}'"
         assert await said(sample, ANA, limit) == [(20,)]
 
     async def test_a_database_of_an_earlier_version_gets_the_common_owner(self, server: EmbeddedPostgres) -> None:

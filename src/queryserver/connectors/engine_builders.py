@@ -37,7 +37,7 @@ from queryserver.platform.settings.editor import EngineTlsSettings
 from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
-    from queryserver.engines.postgresql.own_database import OwnDatabase
+    from queryserver.engines.postgresql.engine import OwnDatabase
 
 
 class EngineBuilder:
@@ -59,7 +59,7 @@ class EngineBuilder:
     @cached_property
     def own_database(self) -> "OwnDatabase | None":
         """The service's own database, which no connector may use; its adapter is imported at the first use."""
-        from queryserver.engines.postgresql.own_database import OwnDatabase
+        from queryserver.engines.postgresql.engine import OwnDatabase
 
         return OwnDatabase(self.service_dsn) if self.service_dsn else None
 

@@ -28,7 +28,7 @@ from queryserver.engines.connections import client_tls
 from queryserver.engines.protocol import Engine
 from queryserver.errors.statements import DriverNotInstalled
 from queryserver.platform.addresses import AddressRules, database_servers
-from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE, sample_login
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 
 
@@ -82,7 +82,8 @@ def _postgresql(connector: Connector, url: DriverUrl, builder: EngineBuilder) ->
     if dsn and builder.settings.desktop.database.embedded and not connector.is_stored:
         samples = [("127.0.0.1", port, SAMPLE_DATABASE, SAMPLE_ROLE) for _, port in database_servers(dsn)]
         if (url.host, url.port, url.path, url.username) in samples:
-            logins = UserLogins(dsn, group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=sample_login)
+            role_of = f"{SAMPLE_ROLE}_{{:d}}".format
+            logins = UserLogins(dsn, group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=role_of)
     return PostgresqlEngine(address, read_only=connector.read_only, user_logins=logins)
 
 

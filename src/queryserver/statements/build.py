@@ -19,7 +19,7 @@ from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.segments import ResultStore, SegmentStore
-from queryserver.statements.model import OnEnd, StatementEnd
+from queryserver.statements.leases import statement_ends
 from queryserver.statements.overview import CancelNotifier, StatementAdministration
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import RetentionSweep, RetentionTimes, alone_in_cleaning
@@ -83,30 +83,6 @@ def results_location(settings: Settings) -> Path:
         return Path(chosen.location)
     key = "desktop.task_server.result_file_storage"
     raise ConfigurationError([f"{key}: results can be kept in local directories only, not in {chosen.backend}."])
-
-
-def statement_ends(settings: Settings) -> OnEnd:
-    """Writes an audit event for each end, and a log line where the audit has a file of its own."""
-    audit, has_file = AuditTrail(AUDIT), settings.desktop.logging.audit_file is not None
-
-    def record(end: StatementEnd) -> None:
-        facts: dict[str, str | int] = {
-            "operation_id": str(end.id),
-            "engine": end.dialect,
-            "state": end.state.value,
-            "rows": end.rows,
-            "bytes": end.size_bytes,  # of the stored rows
-            "queued_ms": end.queued_ms,
-            "elapsed_ms": end.elapsed_ms,
-        }
-        if end.canceled_by:
-            facts["canceled_by"] = end.canceled_by
-        operation = "import.end" if end.is_import else "statement.end"
-        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
-        if has_file:
-            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
-
-    return record
 
 
 def statement_administration(

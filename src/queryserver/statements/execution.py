@@ -29,8 +29,16 @@ from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome, StatementState
-from queryserver.statements.run_record import LeaseLost, RunRecord, beside, storable
-from queryserver.statements.spool import SEGMENT_AGE_S, Caps, Spool, with_pauses
+from queryserver.statements.run_record import (
+    SEGMENT_AGE_S,
+    Caps,
+    LeaseLost,
+    RunRecord,
+    Spool,
+    beside,
+    storable,
+    with_pauses,
+)
 
 log = structlog.get_logger(__name__)
 

@@ -24,13 +24,7 @@ from queryserver.errors.statements import (
 from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
 from queryserver.platform.logs import AuditTrail
-from queryserver.sql.splitter import (
-    Choice,
-    Choosing,
-    PreviousStatement,
-    refusal_where_read_only,
-    statement_hash,
-)
+from queryserver.sql.splitter import Choice, Choosing, PreviousStatement, refusal_where_read_only, statement_hash
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import (
     Assignment,

@@ -7,7 +7,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from queryserver.engines.postgresql.own_database import OwnDatabase
+from queryserver.engines.postgresql.engine import OwnDatabase
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import HostRefused
 

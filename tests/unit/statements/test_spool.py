@@ -13,9 +13,9 @@ from tests.refusals import raises_code
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import RowTooLarge
 from queryserver.formats.columns import Segment, TruncationReason
-from queryserver.statements import spool as spooling
+from queryserver.statements import run_record as spooling
 from queryserver.statements.model import Lease
-from queryserver.statements.spool import Caps, Spool, with_pauses
+from queryserver.statements.run_record import Caps, Spool, with_pauses
 
 LEASE = Lease(uuid4(), "me", 1)
 

@@ -152,11 +152,6 @@ class EmbeddedDefaults:
     sqlite_path: str = SQLITE_FILE
 
 
-def sample_login(user_id: int) -> str:
-    """The role that one user's sessions log in as."""
-    return f"{SAMPLE_ROLE}_{user_id:d}"
-
-
 @dataclass(frozen=True, slots=True)
 class Binaries:
     """One installation of PostgreSQL: `bin`, `lib` and `share` below `root`."""

@@ -11,7 +11,7 @@ from tests.contract.postgresql_basis import address_of
 
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
 from queryserver.identity.model import User
-from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, sample_login
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.embedded.sample import ensure_databases, sample_tables
 
@@ -33,7 +33,9 @@ async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
 
 
 def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
-    logins = UserLogins(server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=sample_login)
+    logins = UserLogins(
+        server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=f"{SAMPLE_ROLE}_{{:d}}".format
+    )
     return PostgresqlEngine(address_of(server.sample_dsn()), user_logins=logins)
 
 

@@ -17,13 +17,7 @@ from queryserver.api.v1.editor.shapes import cell_form, handle, meta
 from queryserver.catalog.browsing import NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
-from queryserver.engines.protocol import (
-    DatabaseDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-)
+from queryserver.engines.protocol import DatabaseDescription, SampleKind, TableColumn, TableDescription, TableKind
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.formats.columns import CellForm
 from queryserver.search.model import storage_path
