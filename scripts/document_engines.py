@@ -15,24 +15,9 @@ from types import MappingProxyType, ModuleType
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from scripts.support_table import (  # noqa: E402 the project is no installed package
-    Footnotes,
-    Page,
-    Proved,
-    Suite,
-    is_test,
-    names_in,
-    rendered,
-    suite_of,
-)
+from scripts.support_table import Footnotes, Page, Proved, Suite, is_test, names_in, rendered, suite_of  # noqa: E402 the project is no installed package
 from tests.contract.catalog_facts import CatalogFacts  # noqa: E402 the project is no installed package
-from tests.contract.test_signatures import (  # noqa: E402 as above
-    CATALOG_TESTS,
-    ENGINE_TESTS,
-    FAULT_TESTS,
-    LOADING_TESTS,
-    SLOW_LOADING_TESTS,
-)
+from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS, FAULT_TESTS, LOADING_TESTS, SLOW_LOADING_TESTS  # noqa: E402 as above
 
 from queryserver.connectors.engine_builders import EngineBuilder  # noqa: E402 the project is no installed package
 from queryserver.connectors.model import Connector, ConnectorLimits  # noqa: E402 as above

@@ -12,13 +12,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from scripts.support_table import (  # noqa: E402 the project is no installed package
-    Footnotes,
-    Page,
-    Suite,
-    rendered,
-    suite_of,
-)
+from scripts.support_table import Footnotes, Page, Suite, rendered, suite_of  # noqa: E402 the project is no installed package
 from tests.contract.storage_contract import StorageContract  # noqa: E402 as above
 
 POWERS = (

@@ -447,10 +447,7 @@ async def _serve_in_worker(
 
 
 async def _serve_with(
-    services: Services,
-    clock: StopClock,
-    sockets: list[socket] | None = None,
-    began: Callable[[], None] = lambda: None,
+    services: Services, clock: StopClock, sockets: list[socket] | None = None, began: Callable[[], None] = lambda: None
 ) -> None:
     """Until the signal to stop. Without `sockets` the server makes its own."""
     settings = services.settings

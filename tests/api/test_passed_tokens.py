@@ -353,10 +353,7 @@ async def test_over_plain_http_only_where_the_connector_allows_it(
 async def test_trino_gets_it_too(tmp_path: Path, database_dsn: str):
     pages = [page(1), page(rows=[[7]], columns=(column("n", "bigint"),), state="FINISHED")]
     async with scripted_trino(*pages) as coordinator:
-        interpreter = {
-            "interface": "trino",
-            "options": {"url": coordinator.url, "auth_mechanism": "JWT"},
-        }
+        interpreter = {"interface": "trino", "options": {"url": coordinator.url, "auth_mechanism": "JWT"}}
         settings = passing_settings(tmp_path, database_dsn, interpreter | {"dialect": "trino"}, on=True)
         async with passing(settings) as api:
             ready = await caller(api)

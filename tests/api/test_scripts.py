@@ -43,11 +43,7 @@ POSITIONS: list[tuple[str, str, list[tuple[str, tuple[int, int], tuple[int, int]
         "SELECT `a;b` FROM t; SELECT 2",
         [("SELECT `a;b` FROM t", (0, 0), (0, 20)), ("SELECT 2", (0, 20), (0, 29))],
     ),
-    (
-        "postgresql",
-        "SELECT $$a;b$$; SELECT 2",
-        [("SELECT $$a;b$$", (0, 0), (0, 15)), ("SELECT 2", (0, 15), (0, 24))],
-    ),
+    ("postgresql", "SELECT $$a;b$$; SELECT 2", [("SELECT $$a;b$$", (0, 0), (0, 15)), ("SELECT 2", (0, 15), (0, 24))]),
 ]
 
 

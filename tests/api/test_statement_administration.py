@@ -115,12 +115,7 @@ async def test_the_end_of_each_statement_is_written_down_once(api: Api, ana: Cal
         late: "statement_timeout",
     }
     end = ends[good]
-    assert (end["user"], end["subject"], end["engine"], end["rows"]) == (
-        ana.username,
-        "postgresql",
-        "postgresql",
-        3,
-    )
+    assert (end["user"], end["subject"], end["engine"], end["rows"]) == (ana.username, "postgresql", "postgresql", 3)
     assert ends[late]["elapsed_ms"] >= 900
     assert end["bytes"] > 0
     assert "planted" not in json.dumps(list(ends.values()))

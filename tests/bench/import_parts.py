@@ -87,11 +87,7 @@ async def imports(folder: Path) -> list[Measured]:
 
 
 async def _looks(bench: Bench, place: _Place) -> list[Measured]:
-    calls = {
-        "guess_metadata": {},
-        "guess_header": {"file_type": "csv"},
-        "preview": {**_CSV, "sql_dialect": "hive"},
-    }
+    calls = {"guess_metadata": {}, "guess_header": {"file_type": "csv"}, "preview": {**_CSV, "sql_dialect": "hive"}}
     first: list[float] = []
     before = bench.resident_mib
     async with peak_mib(bench) as peak:

@@ -79,10 +79,7 @@ async def peak_mib(bench: Bench) -> AsyncIterator[Peak]:
 
 @asynccontextmanager
 async def bench_server(
-    folder: Path,
-    more: Mapping[str, Mapping[str, object]] | None = None,
-    *,
-    settings: Mapping[str, str] | None = None,
+    folder: Path, more: Mapping[str, Mapping[str, object]] | None = None, *, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[Bench]:
     """A fresh server with the embedded PostgreSQL and sample data, and a handful of users who are logged in.
 

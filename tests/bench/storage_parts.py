@@ -139,11 +139,7 @@ async def _while_watched(setting: Stores, work: Callable[[], Awaitable[object]])
 
 
 async def _listing(
-    setting: Stores,
-    name: str,
-    path: str,
-    straight: Callable[[httpx.AsyncClient], Awaitable[object]],
-    calls: int = 10,
+    setting: Stores, name: str, path: str, straight: Callable[[httpx.AsyncClient], Awaitable[object]], calls: int = 10
 ) -> list[Measured]:
     before = setting.bench.resident_mib
     async with httpx.AsyncClient(timeout=120) as http, setting.bench.client() as client:

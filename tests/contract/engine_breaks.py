@@ -59,10 +59,7 @@ class BreaksContract(EngineBasis):
             assert len([row async for batch in session.batches(handle) for row in rows_of(batch)]) == 1
 
     async def test_a_statement_that_ends_during_a_break_is_not_lost(self, engine: Engine, proxy: FaultProxy) -> None:
-        async with (
-            engine.session(USER, NO_OPTIONS) as session,
-            operation(session, type(self).sleep_sql(2)) as handle,
-        ):
+        async with engine.session(USER, NO_OPTIONS) as session, operation(session, type(self).sleep_sql(2)) as handle:
             await started(session, handle)
             await self.broken(proxy)
             assert (await ended(session, handle, within_s=60)).state is OperationState.FINISHED

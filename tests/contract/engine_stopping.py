@@ -37,10 +37,7 @@ class StoppingContract(EngineBasis):
     @pytest.mark.capability("Cancel reaches the engine")
     async def test_cancel_right_after_submit_is_not_lost(self, engine: Engine) -> None:
         for pause_s in (0, 0, 0.001, 0.003, 0.01):
-            async with (
-                engine.session(USER, NO_OPTIONS) as session,
-                operation(session, self.facts.slow_sql) as handle,
-            ):
+            async with engine.session(USER, NO_OPTIONS) as session, operation(session, self.facts.slow_sql) as handle:
                 await asyncio.sleep(pause_s)
                 await session.cancel(handle)
                 assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED

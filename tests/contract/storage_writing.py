@@ -5,16 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
-from tests.contract.storage_basis import (
-    MIB,
-    StorageBasis,
-    body,
-    content,
-    failing_body,
-    is_there,
-    names,
-    put,
-)
+from tests.contract.storage_basis import MIB, StorageBasis, body, content, failing_body, is_there, names, put
 from tests.refusals import raises_code
 
 from queryserver.errors.files import ChangedMeanwhile, NotAFile, PathExists, PathNotFound, upload_aborted

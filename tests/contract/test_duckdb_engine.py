@@ -137,7 +137,7 @@ class TestDuckdbInMemory(TestDuckdbEngine):
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_a_change_is_seen_by_the_next_session": pytest.mark.never(
             "a database in memory belongs to one session and ends with it (Contract platform 5.11)"
-        ),
+        )
     }
 
     @pytest.fixture

@@ -159,7 +159,7 @@ class TestHive(ResumingContract, EngineContract):
     tested_with = "Hive 4.0.1"
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
-        "test_names_of_columns_may_occur_twice": pytest.mark.never("Hive renames the second of them to a_1"),
+        "test_names_of_columns_may_occur_twice": pytest.mark.never("Hive renames the second of them to a_1")
     }
 
     @pytest.fixture(autouse=True)

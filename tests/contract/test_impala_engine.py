@@ -114,7 +114,7 @@ class TestImpala(ScriptedImpala, EngineContract):
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_an_unknown_database_is_refused": pytest.mark.notyet(
             "OpenSession of Impala takes any name of a database; the first statement is refused instead"
-        ),
+        )
     }
 
     @pytest.mark.item(51)

@@ -45,12 +45,7 @@ async def file_system(ozone_gateway: OzoneGateway) -> AsyncGenerator[OzoneFileSy
 
 
 class TestOzoneStorage(
-    StorageContract,
-    RenamingContract,
-    ReplicationContract,
-    SummaryContract,
-    ModesContract,
-    OwnersContract,
+    StorageContract, RenamingContract, ReplicationContract, SummaryContract, ModesContract, OwnersContract
 ):
     """As `alice`, for whom the service acts."""
 

@@ -152,7 +152,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {
         "test_hbase_aggregates_no_further_for_nobody": pytest.mark.never(
             "HBase ends a call that aggregates on the region server only when the call returns"
-        ),
+        )
     }
 
     @pytest.fixture

@@ -195,10 +195,7 @@ LOADING_TESTS = {
 }
 
 # Test classes that inherit the contract of loaders in brief, by file.
-SLOW_LOADING_TESTS = {
-    "test_hive_loading.py": ("TestHiveLoading",),
-    "test_spark_loading.py": ("TestSparkLoading",),
-}
+SLOW_LOADING_TESTS = {"test_hive_loading.py": ("TestHiveLoading",), "test_spark_loading.py": ("TestSparkLoading",)}
 
 # Test classes that inherit the storage contract, by file.
 STORAGE_TESTS = {

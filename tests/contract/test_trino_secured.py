@@ -218,10 +218,7 @@ async def test_a_token_that_is_not_valid_is_refused_and_not_told(secured_trino_s
 
 async def test_a_token_is_good_for_its_own_user_only(secured_trino_server: SecuredAddress):
     options = SessionOptions(external_token=secured_trino_server.token("ana"))
-    async with (
-        built("trino", **by_token(secured_trino_server)) as engine,
-        engine.session(USER, options) as session,
-    ):
+    async with built("trino", **by_token(secured_trino_server)) as engine, engine.session(USER, options) as session:
         error = await failure(session, "SELECT current_user")
         assert error.message == "Access Denied: User ana cannot impersonate user ada"
 

@@ -131,9 +131,7 @@ async def test_rows_of_an_old_workbook_may_be_packed(workbooks, tmp_path):
         sheet.write(0, column, number, style)
     book.save(str(tmp_path / "a"))
     found = await workbooks.first_rows(tmp_path / "a", "A", limit=5)
-    assert found.rows == [
-        ["2024-01-15 00:00:00", "2024-01-15 12:00:00", "2024-01-15 06:00:00", "-3", "10000000000"],
-    ]
+    assert found.rows == [["2024-01-15 00:00:00", "2024-01-15 12:00:00", "2024-01-15 06:00:00", "-3", "10000000000"]]
 
 
 @pytest.mark.importer(15)

@@ -376,10 +376,7 @@ class TestTrino(TakeOver):
                 "options": {"url": trino_server.url, "catalog": "memory", "schema": "default"},
             },
             database="memory.default",
-            create=(
-                "CREATE TABLE {t} (id integer, name varchar)",
-                "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)",
-            ),
+            create=("CREATE TABLE {t} (id integer, name varchar)", "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)"),
             select="SELECT id, name FROM {t} ORDER BY id",
             rows=[[1, "blue pen"], [2, None]],
             types=["INT_TYPE", "STRING_TYPE"],
@@ -455,10 +452,7 @@ class TestMariadb(RoundTrip):
                 dialect="mysql",
                 table={"interface": "sqlalchemy", "options": {"url": url}},
                 database="users",
-                create=(
-                    "CREATE TABLE {t} (id INT, name TEXT)",
-                    "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)",
-                ),
+                create=("CREATE TABLE {t} (id INT, name TEXT)", "INSERT INTO {t} VALUES (1, 'blue pen'), (2, NULL)"),
                 select="SELECT id, name FROM {t} ORDER BY id",
                 rows=[[1, "blue pen"], [2, None]],
                 types=["INT_TYPE", "STRING_TYPE"],

@@ -55,12 +55,7 @@ def run_tool(
     """What a package tool or compiler prints; the engine is unavailable when it fails or takes too long."""
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            timeout=timeout_s,
+            command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, timeout=timeout_s
         )
     except subprocess.TimeoutExpired:
         unavailable(engine, f"{command[0]} did not end within {timeout_s:.0f} s")

@@ -61,11 +61,7 @@ def hive_node(
     """One HiveServer2 that keeps everything in `directory`; `settings` go before those of its file."""
     (bridge,) = program.libraries.glob("log4j-1.2-api-*.jar")
     class_path = ":".join(map(str, (_SETTINGS, *classes, bridge, program.libraries / "*")))
-    variables = {
-        "HIVE_PORT": str(port),
-        "HIVE_DATA": str(directory),
-        **(environment or {}),
-    }
+    variables = {"HIVE_PORT": str(port), "HIVE_DATA": str(directory), **(environment or {})}
     arguments = [
         *(f"-Xmx{memory}", *OPENS, "-cp", class_path),
         "org.apache.hive.service.server.HiveServer2",

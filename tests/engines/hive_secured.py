@@ -65,11 +65,7 @@ def nosasl_hive_server() -> Generator[ServerAddress]:
     with (
         data_directory() as directory,
         hive_node(
-            hive_program(),
-            directory,
-            address.port,
-            memory=_MEMORY,
-            settings={"hive.server2.authentication": "NOSASL"},
+            hive_program(), directory, address.port, memory=_MEMORY, settings={"hive.server2.authentication": "NOSASL"}
         ),
     ):
         yield address

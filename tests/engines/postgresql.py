@@ -11,12 +11,7 @@ from tests.engines.certificates import ServerCertificate
 from tests.engines.servers import ServerAddress, data_directory, free_port, require, run, serving
 
 BINARIES = Path("/usr/lib/postgresql/15/bin")
-_SETTINGS = {
-    "fsync": "off",
-    "shared_buffers": "64MB",
-    "unix_socket_directories": "",
-    "listen_addresses": "127.0.0.1",
-}
+_SETTINGS = {"fsync": "off", "shared_buffers": "64MB", "unix_socket_directories": "", "listen_addresses": "127.0.0.1"}
 
 _TLS_RULES = """\
 hostssl all all 127.0.0.1/32 scram-sha-256

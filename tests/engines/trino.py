@@ -47,11 +47,7 @@ def trino_client(
 
 @contextmanager
 def trino_node(
-    program: Path,
-    directory: Path,
-    port: int,
-    client: httpx.Client,
-    settings: Mapping[str, str | Path] | None = None,
+    program: Path, directory: Path, port: int, client: httpx.Client, settings: Mapping[str, str | Path] | None = None
 ) -> Generator[None]:
     """A node that has answered the client's query. `settings` count more than those of the recipe's file."""
     (libraries,) = program.glob("trino-server-core-*/lib")

@@ -21,9 +21,7 @@ PASSWORDS = {"ana": "Ana's pass:word ü", "service": "of the service"}
 SERVICE = "service"
 """May act for users whose names begin with `a`; nobody else may act for others."""
 
-_RULES = {
-    "impersonation": [{"original_user": SERVICE, "new_user": "a.*"}],
-}
+_RULES = {"impersonation": [{"original_user": SERVICE, "new_user": "a.*"}]}
 _ITERATIONS = 1000
 
 

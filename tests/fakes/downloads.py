@@ -49,11 +49,7 @@ def one_column(array: pa.Array, kind: ResultType, name: str = "c") -> StoredTabl
 
 
 async def downloaded(
-    source: StoredTables,
-    wanted: DownloadFormat,
-    *,
-    guard: bool = False,
-    coding: ContentCoding = ContentCoding.IDENTITY,
+    source: StoredTables, wanted: DownloadFormat, *, guard: bool = False, coding: ContentCoding = ContentCoding.IDENTITY
 ) -> bytes:
     """The whole file."""
     with ThreadPoolExecutor(2) as threads:

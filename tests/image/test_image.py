@@ -106,18 +106,12 @@ options = {{ path = "sample.sqlite" }}
 
 @pytest.fixture(scope="module")
 async def server(
-    image: Image,
-    environment: Mapping[str, str],
-    mounts: Mapping[Path, str],
-    tmp_path_factory: pytest.TempPathFactory,
+    image: Image, environment: Mapping[str, str], mounts: Mapping[Path, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[ServerProcess]:
     """What an operator starts: migrate, an administrator, serve."""
     unmigrated = run(image, "serve", environment=environment, mounts=mounts)
     assert unmigrated.returncode == 3, unmigrated.stderr
-    for words, typed in (
-        (["migrate"], ""),
-        (["create-user", "admin", "--admin", "--password-stdin"], f"{PASSWORD}\n"),
-    ):
+    for words, typed in ((["migrate"], ""), (["create-user", "admin", "--admin", "--password-stdin"], f"{PASSWORD}\n")):
         done = run(image, *words, environment=environment, mounts=mounts, typed=typed)
         assert done.returncode == 0, done.stderr
     port = int(environment["QUERYSERVER__DESKTOP__HTTP_PORT"])

@@ -10,9 +10,7 @@ from queryserver.connectors.engine_builders import BUILDERS
 
 
 @pytest.mark.parametrize(
-    "page",
-    [document_engines.PAGE, document_options.PAGE, document_storage.PAGE],
-    ids=["engines", "options", "storage"],
+    "page", [document_engines.PAGE, document_options.PAGE, document_storage.PAGE], ids=["engines", "options", "storage"]
 )
 def test_the_page_is_up_to_date(page: Page) -> None:
     written = page.target.read_text()

@@ -178,10 +178,7 @@ class RequestMetrics:
             "queryserver_http_request_seconds", "Time from call to answer.", ["route"], registry=registry
         )
         self.active = Gauge(
-            "queryserver_http_requests_active",
-            "Calls being answered.",
-            registry=registry,
-            multiprocess_mode="livesum",
+            "queryserver_http_requests_active", "Calls being answered.", registry=registry, multiprocess_mode="livesum"
         )
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:

@@ -141,9 +141,7 @@ class AuthenticationFailed(NotAuthenticated):
 
 # `Bearer` without exactly one value, or the header sent twice.
 bad_authorization_header = FixedError(
-    NotAuthenticated,
-    "bad_authorization_header",
-    "Authorization header must contain two space-delimited values",
+    NotAuthenticated, "bad_authorization_header", "Authorization header must contain two space-delimited values"
 )
 
 

@@ -164,12 +164,7 @@ class RowConverter:
         return self._portion(converted, cells, bad, rows.num_rows, first_record)
 
     def _portion(
-        self,
-        converted: Sequence[Converted],
-        cells: "_Cells",
-        bad: "dict[int, _Bad]",
-        rows: int,
-        first_record: int,
+        self, converted: Sequence[Converted], cells: "_Cells", bad: "dict[int, _Bad]", rows: int, first_record: int
     ) -> Portion:
         for at, (one, column) in enumerate(zip(converted, self._columns, strict=True)):
             for row in one.misfits:

@@ -22,11 +22,7 @@ _OTHERS = (
     b"\xfd7zXZ\x00",
     b"%PDF",
 )
-_RECORD_MARKS = {
-    b"PAR1": FileType.PARQUET,
-    b"Obj\x01": FileType.AVRO,
-    b"ARROW1\0\0": FileType.ARROW,
-}
+_RECORD_MARKS = {b"PAR1": FileType.PARQUET, b"Obj\x01": FileType.AVRO, b"ARROW1\0\0": FileType.ARROW}
 # A stream of Arrow begins with this, and with the length of a message in four bytes.
 _ARROW_STREAM, _LONGEST_SCHEMA = b"\xff\xff\xff\xff", 16 * 1024 * 1024
 _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")

@@ -316,10 +316,7 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
         stack.push_async_callback(records.aclose)
         stack.push_async_callback(callers.aclose)
         provisioning = Provisioning(
-            callers,
-            AccountRepository(database),
-            account_rules(auth).usernames,
-            default_group=auth.default_user_group,
+            callers, AccountRepository(database), account_rules(auth).usernames, default_group=auth.default_user_group
         )
         reader = await stack.enter_async_context(_open_external_tokens(settings))
         bearers = reader and ExternalBearers(reader, provisioning, records, create_users=auth.jwt.create_users)

@@ -504,10 +504,7 @@ class Standing:
         if owner.is_revoked or user.token_epoch not in (None, owner.token_epoch):
             raise InvalidToken
         return replace(
-            owner.user,
-            external_token=user.external_token,
-            token_ids=user.token_ids,
-            token_epoch=user.token_epoch,
+            owner.user, external_token=user.external_token, token_ids=user.token_ids, token_epoch=user.token_epoch
         )
 
 
@@ -551,12 +548,7 @@ class Streams:
     """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
 
     def __init__(
-        self,
-        max_per_user: int,
-        standing: Standing,
-        *,
-        every: timedelta,
-        clock: Callable[[], float] = time.monotonic,
+        self, max_per_user: int, standing: Standing, *, every: timedelta, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._max_per_user = max_per_user
         self._standing = standing

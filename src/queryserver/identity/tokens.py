@@ -254,12 +254,7 @@ _HEX32 = re.compile(r"[0-9a-f]{32}")
 
 # The library is asked for the signature and the form. Which claims there must be, and whether the time is over, is
 # decided here: its `require_exp` would switch its own clock on, and an expired token could not be revoked.
-_OPTIONS = {
-    "verify_exp": False,
-    "verify_iat": False,
-    "verify_nbf": False,
-    "verify_aud": False,
-}
+_OPTIONS = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False}
 
 
 class JwtCodec:

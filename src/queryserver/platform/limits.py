@@ -137,12 +137,7 @@ class FairPlaces:
     """
 
     def __init__(
-        self,
-        places: int,
-        *,
-        per_user: int = 1,
-        max_waiting: int | None = 16,
-        wait_s: float | None = 60.0,
+        self, places: int, *, per_user: int = 1, max_waiting: int | None = 16, wait_s: float | None = 60.0
     ) -> None:
         self._free = places
         self._per_user = per_user

@@ -54,10 +54,7 @@ def index_feed(settings: MetadataSettings, database: Database, connectors: Conne
     if not index.enabled:
         return None
     return IndexFeed(
-        MetadataIndexRecords(database),
-        Scoping(connectors),
-        max_tables=index.max_tables,
-        max_columns=index.max_columns,
+        MetadataIndexRecords(database), Scoping(connectors), max_tables=index.max_tables, max_columns=index.max_columns
     )
 
 

@@ -284,11 +284,7 @@ async def test_only_administrators_test(ana: Caller) -> None:
     "host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"]
 )
 async def test_metadata_services_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
-    given = {
-        "dialect": "trino",
-        "interface": "trino",
-        "settings": listed({"url": f"http://{host}:80"}),
-    }
+    given = {"dialect": "trino", "interface": "trino", "settings": listed({"url": f"http://{host}:80"})}
     assert await keeper.caller.refused("connector/instance/test", connector=json.dumps(given)) == (
         400,
         -1,

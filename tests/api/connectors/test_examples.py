@@ -42,9 +42,7 @@ async def test_without_tables_two_databases_in_memory_are_installed(small_api: A
         assert (await (await api.user("ana")).result("2", "SELECT 1 AS one"))["data"] == [[1]]
 
 
-async def test_what_changed_in_the_settings_is_updated_and_what_was_edited_is_left(
-    small_api: ApiOpener,
-) -> None:
+async def test_what_changed_in_the_settings_is_updated_and_what_was_edited_is_left(small_api: ApiOpener) -> None:
     async with small_api(desktop=tables()) as api:
         await api.user("ana", groups=("analysts",))
         keeper = await Keeper.of(api)

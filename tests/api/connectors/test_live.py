@@ -76,11 +76,7 @@ class Servers:
 @pytest.fixture
 async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers]:
     """A pair of this test's own."""
-    async with (
-        small_api() as first,
-        small_api() as second,
-        open_database(users_url, PoolLimits(max_size=1)) as users,
-    ):
+    async with small_api() as first, small_api() as second, open_database(users_url, PoolLimits(max_size=1)) as users:
         yield Servers(first, second, await Keeper.of(first), await first.user("ana"), users_url, users)
 
 
@@ -301,12 +297,7 @@ async def test_metadata_of_a_changed_connector_are_not_those_of_the_old_address(
 async def test_logins_of_users_never_go_to_a_new_address(servers: Servers, name: str) -> None:
     url = servers.url(name).replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
     made = await servers.keeper.send(
-        {
-            "nice_name": name,
-            "dialect": "postgresql",
-            "interface": "sqlalchemy",
-            "settings": listed({"url": url}),
-        }
+        {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": listed({"url": url})}
     )
     login = [{"name": "user", "value": "api_tests"}, {"name": "password", "value": "planted-secret"}]
     session = {"type": made["id"], "properties": login}

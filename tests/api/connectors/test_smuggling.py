@@ -50,12 +50,7 @@ _SCHEMES = ("mysql", "postgresql", "druid")
 
 
 def connector(url: str, dialect: str = "mysql") -> dict[str, object]:
-    return {
-        "nice_name": "Smuggled",
-        "dialect": dialect,
-        "interface": "sqlalchemy",
-        "settings": listed({"url": url}),
-    }
+    return {"nice_name": "Smuggled", "dialect": dialect, "interface": "sqlalchemy", "settings": listed({"url": url})}
 
 
 def mixed(name: str) -> str:

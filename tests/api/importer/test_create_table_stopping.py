@@ -8,16 +8,7 @@ import pyarrow as pa
 import pytest
 from tests.api.driving import Caller
 from tests.api.importer.conftest import refusal, uploaded
-from tests.api.importer.tables import (
-    CONTENT,
-    Tables,
-    ask,
-    imported,
-    open_tables,
-    quoted,
-    started,
-    tables_like,
-)
+from tests.api.importer.tables import CONTENT, Tables, ask, imported, open_tables, quoted, started, tables_like
 from tests.fakes.loading import StoredTable
 from tests.fixtures.database import new_database
 

@@ -309,12 +309,6 @@ class TestCatalogs:
 async def atlas_api(
     directory: Path, dsn: str, url: str, desktop: Mapping[str, Any] | None = None
 ) -> AsyncGenerator[Api]:
-    catalog = {
-        "interface": "atlas",
-        "api_url": url,
-        "server_user": USER,
-        "server_password": PASSWORD,
-        "timeout_s": 1,
-    }
+    catalog = {"interface": "atlas", "api_url": url, "server_user": USER, "server_password": PASSWORD, "timeout_s": 1}
     async with opened(directory, dsn, metadata={"catalog": catalog}, desktop=desktop) as api:
         yield api

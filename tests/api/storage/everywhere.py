@@ -142,11 +142,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert [page["page"]["end_index"] for page in pages] == [10, 11, 0]
         assert [page["page"]["next_page_number"] for page in pages[:2]] == [2, 0]
         refused(await place.get("list", path=place.path, pagesize=10, pagenum=3), 404, "page_not_found")
-        for name, same in (
-            ("number", "page_number"),
-            ("num_pages", "total_pages"),
-            ("total_count", "total_size"),
-        ):
+        for name, same in (("number", "page_number"), ("num_pages", "total_pages"), ("total_count", "total_size")):
             assert pages[1]["page"][name] == pages[1]["page"][same]
         found = (await place.form("view", "", query="?filter=1")).json()["files"]
         assert [entry["name"] for entry in found] == ["..", ".", "1", "10", "11"]

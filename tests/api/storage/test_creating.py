@@ -154,10 +154,7 @@ class TestSaving:
         file.write_text("old")
         file.chmod(0o640)
         saved = await ana.post("storage/save", path=f"file:///{place}/text", contents="é new")
-        assert (saved.status_code, saved.json()) == (
-            200,
-            {"status": 0, "path": f"file:///{place}/text", "size": 6},
-        )
+        assert (saved.status_code, saved.json()) == (200, {"status": 0, "path": f"file:///{place}/text", "size": 6})
         assert file.read_text() == "é new"
         assert file.stat().st_mode & 0o777 == 0o640
         assert [entry.name for entry in file.parent.iterdir()] == ["text"]

@@ -54,11 +54,7 @@ async def _hdfs_world(api: Api, cluster: HdfsCluster) -> World:
 
 
 def _hdfs(cluster: HdfsCluster, url: str) -> Mapping[str, Any]:
-    table = {
-        "fs_defaultfs": f"hdfs://127.0.0.1:{cluster.rpc_port}",
-        "webhdfs_url": url,
-        "service_user": SERVICE_USER,
-    }
+    table = {"fs_defaultfs": f"hdfs://127.0.0.1:{cluster.rpc_port}", "webhdfs_url": url, "service_user": SERVICE_USER}
     return {"hadoop": {"hdfs_clusters": {"default": table}}}
 
 
@@ -119,11 +115,7 @@ async def hierarchical_world(with_tables: Opener) -> AsyncIterator[World]:
 
 @pytest.fixture(scope="module")
 async def ozone_world(ozone_gateway: OzoneGateway, with_tables: Opener) -> AsyncIterator[World]:
-    table = {
-        "fs_defaultfs": "ofs://om",
-        "webhdfs_url": ozone_gateway.webhdfs_url,
-        "service_user": OZONE_USER,
-    }
+    table = {"fs_defaultfs": "ofs://om", "webhdfs_url": ozone_gateway.webhdfs_url, "service_user": OZONE_USER}
     async with with_tables({"ozone": {"default": table}}) as api:
         # The gateway knows its own users; the volume of the tests belongs to this one.
         user = await sign_in(api, "alice", admin=False, groups=())

@@ -145,10 +145,7 @@ async def test_reserved_names_are_not_listed(ana: Caller, eleven: str, files: Fi
 async def test_list_tells_why_there_is_no_list(ana: Caller, eleven: str, files: Files) -> None:
     bob = await files.api.user("bob")
     assert (await ana.get(f"storage/view=file:///user/{ana.username}")).status_code == 200
-    expected = {
-        f"file:///{eleven}/1": (400, "not_a_directory"),
-        f"file:///{eleven}/none": (404, "path_not_found"),
-    }
+    expected = {f"file:///{eleven}/1": (400, "not_a_directory"), f"file:///{eleven}/none": (404, "path_not_found")}
     for path, failure in expected.items():
         answer = await ana.get("storage/list", path=path)
         assert (answer.status_code, answer.json()["code"]) == failure

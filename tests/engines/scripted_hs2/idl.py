@@ -48,11 +48,7 @@ STRUCTS: Mapping[str, Mapping[int, tuple[str, str]]] = {
         4: ("runAsync", "bool"),
         5: ("queryTimeout", "i64"),
     },
-    "GetSchemasReq": {
-        1: ("sessionHandle", "SessionHandle"),
-        2: ("catalogName", "string"),
-        3: ("schemaName", "string"),
-    },
+    "GetSchemasReq": {1: ("sessionHandle", "SessionHandle"), 2: ("catalogName", "string"), 3: ("schemaName", "string")},
     "GetTablesReq": {
         1: ("sessionHandle", "SessionHandle"),
         2: ("catalogName", "string"),
@@ -116,10 +112,7 @@ STRUCTS: Mapping[str, Mapping[int, tuple[str, str]]] = {
     "GetLogResp": {1: ("status", "Status"), 2: ("log", "string")},
     "DmlResult": {1: ("rows_modified", "{i64}"), 2: ("num_row_errors", "i64")},
     "CloseImpalaOperationResp": {1: ("status", "Status"), 2: ("dml_result", "DmlResult")},
-    "ExecProgress": {
-        1: ("total_scan_ranges", "i64"),
-        2: ("num_completed_scan_ranges", "i64"),
-    },
+    "ExecProgress": {1: ("total_scan_ranges", "i64"), 2: ("num_completed_scan_ranges", "i64")},
     "ExecSummary": {1: ("state", "i32"), 6: ("progress", "ExecProgress"), 7: ("is_queued", "bool")},
     "GetExecSummaryReq": {1: ("operationHandle", "OperationHandle"), 2: ("sessionHandle", "SessionHandle")},
     "GetExecSummaryResp": {1: ("status", "Status"), 2: ("summary", "ExecSummary")},

@@ -34,9 +34,7 @@ async def test_the_life_of_a_link(command: Command) -> None:
     assert (await command("create-user", "ana", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     await done(command, "link-user ANA --issuer ldap", "ana of ldap is the user ANA.\n")
     await done(
-        command,
-        f"link-user ana --issuer jwt:{ISSUER} --subject auth0|7",
-        f"auth0|7 of jwt:{ISSUER} is the user ana.\n",
+        command, f"link-user ana --issuer jwt:{ISSUER} --subject auth0|7", f"auth0|7 of jwt:{ISSUER} is the user ana.\n"
     )
     assert (await command("create-user", "bob", "--password-stdin", stdin=f"{PASSWORD}\n")).code == 0
     await done(

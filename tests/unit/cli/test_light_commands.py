@@ -11,10 +11,7 @@ from queryserver.statements.overview import LONGEST_AGE_S, StatementStates
 HEAVY = {"duckdb", "fastapi", "pandas", "pyarrow", "sqlalchemy"}
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["queryserver.cli.commands", "queryserver.identity.build"],
-)
+@pytest.mark.parametrize("module", ["queryserver.cli.commands", "queryserver.identity.build"])
 def test_commands_about_users_and_groups_load_nothing_of_a_server(module: str) -> None:
     embedded = "queryserver.platform.embedded.postgres"
     script = f"import sys, {module}, {embedded}; print(*sys.modules)"

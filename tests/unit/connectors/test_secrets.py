@@ -101,8 +101,7 @@ def test_a_stored_secret_never_goes_to_another_place_or_user(changed: str) -> No
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"server_host": "other"}, {"server_port": 10001}, {"username": "root"}, {"url": "https://other"}],
+    "change", [{"server_host": "other"}, {"server_port": 10001}, {"username": "root"}, {"url": "https://other"}]
 )
 def test_single_settings_say_where_a_secret_goes_too(change: dict[str, str | int]) -> None:
     stored = {

@@ -118,14 +118,7 @@ def test_flags_of_an_unlisted_pair_are_those_of_its_dialect_or_of_plain_sql() ->
 
 
 def test_names_of_categories() -> None:
-    assert [one.label for one in Category] == [
-        "Editor",
-        "Browsers",
-        "Catalogs",
-        "Optimizers",
-        "Schedulers",
-        "Plugins",
-    ]
+    assert [one.label for one in Category] == ["Editor", "Browsers", "Catalogs", "Optimizers", "Schedulers", "Plugins"]
 
 
 def complete(dialect: str, interface: str, **given: object) -> dict[str, Any]:

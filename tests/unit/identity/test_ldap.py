@@ -147,8 +147,7 @@ GROUPS_OF_ANA = f"member={ANA.dn}"
 
 def directory(**answers: list[Entry]) -> FakeDirectory:
     return FakeDirectory(
-        {SERVICE: "service", ANA.dn: PASSWORD},
-        {"uid=ana)": [ANA], GROUPS_OF_ANA: [group("b"), group("a")], **answers},
+        {SERVICE: "service", ANA.dn: PASSWORD}, {"uid=ana)": [ANA], GROUPS_OF_ANA: [group("b"), group("a")], **answers}
     )
 
 

@@ -59,14 +59,7 @@ def test_capitals_are_exact_where_names_are_stored_as_they_are_written() -> None
 
 @pytest.mark.parametrize(
     "right",
-    [
-        "admin",
-        "connector:7",
-        "connector:*",
-        "connector:9223372036854775807",
-        "security.impersonate",
-        *DEFAULT_RIGHTS,
-    ],
+    ["admin", "connector:7", "connector:*", "connector:9223372036854775807", "security.impersonate", *DEFAULT_RIGHTS],
 )
 def test_rights_of_the_contract_are_known(right: str) -> None:
     assert read_right(right) == right

@@ -111,10 +111,7 @@ async def test_a_file_that_cannot_be_removed_keeps_no_other(
     (first / "inside").mkdir(parents=True)
     for digest, (new, end) in records.uploads.items():
         records.uploads[digest] = new, end - timedelta(days=2)
-    assert await UploadAreaSweep(records, area).clean_up() == {
-        "expired import files": 3,
-        "abandoned import files": 0,
-    }
+    assert await UploadAreaSweep(records, area).clean_up() == {"expired import files": 3, "abandoned import files": 0}
     assert names_in(tmp_path) == [first.name]
 
 

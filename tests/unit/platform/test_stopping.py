@@ -47,9 +47,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
         monkeypatch.setattr(main, "limits_of", lambda _: None)
         desktop = SimpleNamespace(shutdown_delay_s=delay_s, shutdown_grace_s=30)
         services: Any = SimpleNamespace(
-            settings=SimpleNamespace(desktop=desktop),
-            registry=None,
-            readiness=SimpleNamespace(stopping=False),
+            settings=SimpleNamespace(desktop=desktop), registry=None, readiness=SimpleNamespace(stopping=False)
         )
         clock: Any = _Clock()
         server = main._Server(uvicorn.Config("x:y", log_config=None), services, lambda: None, clock)

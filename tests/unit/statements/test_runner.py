@@ -83,8 +83,7 @@ async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_subm
 
 
 @pytest.mark.parametrize(
-    ("statement", "code"),
-    [("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error")],
+    ("statement", "code"), [("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error")]
 )
 async def test_changes_of_objects_are_told_however_the_statement_ends(statement: str, code: str | None) -> None:
     fleet = Fleet()

@@ -51,10 +51,7 @@ def preview_frame(file: io.BytesIO, kind: FileType) -> dict[str, object]:
 def test_a_preview_shows_no_more_text_than_a_sample_has() -> None:
     text = "x" * (SAMPLE_TEXT_BYTES // 4)
     shown = preview_frame(stream_of(pa.table({"s": [text] * 10})), FileType.ARROW)
-    assert (shown["rows"], shown["warnings"]) == (
-        [[text]] * 4,
-        [{"code": "truncated_sample", "count": 1, "rows": []}],
-    )
+    assert (shown["rows"], shown["warnings"]) == ([[text]] * 4, [{"code": "truncated_sample", "count": 1, "rows": []}])
 
 
 def test_half_a_surrogate_pair_makes_a_line_strange_and_no_more() -> None:

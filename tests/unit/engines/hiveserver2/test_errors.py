@@ -193,10 +193,7 @@ def test_the_log_of_failing_tasks_of_hive_tells_each_cause_once(piece: int) -> N
         ("a\tat x.Y.z(Y.java:1)\tat x.Y.w(Y.java:2) ~[x.jar:1.0]", "a"),
         ("java.io.FileNotFoundException: /var/lib/hive/aux/x.jar (No such file)", "(path) (No such file)"),
         ("log in '/tmp/root/op_1.log', done", "log in '(path)', done"),
-        (
-            "The url of the job: http://rm.internal:8088/proxy/application_1/",
-            "The url of the job: (address)",
-        ),
+        ("The url of the job: http://rm.internal:8088/proxy/application_1/", "The url of the job: (address)"),
         ("jdbc:derby://db:1527/metastore;create=true refused", "(address) refused"),
         ("jdbc:sqlserver://db;user=sa;password=s3cret failed", "(address) failed"),
         ("jdbc:oracle:thin:scott/tiger@db:1521/x failed", "(address) failed"),

@@ -4,13 +4,7 @@ import dataclasses
 
 import pytest
 from tests.cases import each
-from tests.fakes.hiveserver2_messages import (
-    SUCCESS,
-    UNKNOWN_METHOD,
-    decode_call,
-    encode_exception,
-    encode_reply,
-)
+from tests.fakes.hiveserver2_messages import SUCCESS, UNKNOWN_METHOD, decode_call, encode_exception, encode_reply
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
 
 from queryserver.engines.hiveserver2.protocol import messages

@@ -56,12 +56,7 @@ class _FaultyConnection(Hs2Connection):
         return False
 
     async def call(
-        self,
-        method: Method[RequestT, ReplyT],
-        request: RequestT,
-        *,
-        limit_s: float,
-        largest_cell: int | None = None,
+        self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
         raise ZeroDivisionError
 

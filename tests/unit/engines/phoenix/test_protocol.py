@@ -238,10 +238,7 @@ def test_each_failure_means_what_its_moment_says(
             "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
             "ERROR 1012 (42M03): Table undefined. tableName=X",
         ),
-        (
-            "java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)",
-            "disk full",
-        ),
+        ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
         ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
         ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
     ],

@@ -357,8 +357,7 @@ def test_types_are_told_from_ten_thousand_data_records(
 
 
 @pytest.mark.parametrize(
-    ("rows", "is_whole", "found"),
-    [(49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, [])],
+    ("rows", "is_whole", "found"), [(49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, [])]
 )
 @both_ways
 def test_a_partial_sample_of_fewer_than_fifty_rows_is_told(

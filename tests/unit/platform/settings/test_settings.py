@@ -272,9 +272,7 @@ def test_a_bad_result_store_is_a_problem(read: Reader, value: str) -> None:
 
 def test_every_value_knows_its_origin(read: Reader) -> None:
     settings = read(
-        "[desktop]\nhost_label = 'x'\nhttp_port = 1",
-        {"QUERYSERVER__DESKTOP__HTTP_PORT": "2"},
-        {"desktop.workers": 3},
+        "[desktop]\nhost_label = 'x'\nhttp_port = 1", {"QUERYSERVER__DESKTOP__HTTP_PORT": "2"}, {"desktop.workers": 3}
     )
     keys = ["desktop.host_label", "desktop.http_port", "desktop.workers", "desktop.data_dir"]
     assert [settings.origin(key) for key in keys] == [

@@ -12,11 +12,7 @@ PACKAGE = Path(queryserver.__file__).parent
 # Modules that know the tree as a whole; what they look at is not thereby used.
 ABOUT_SETTINGS = {"contradictions.py", "loading.py", "report.py", "section.py", "tree.py"}
 
-WITHOUT_EFFECT = {
-    "beeswax.close_sessions",
-    "beeswax.max_number_of_sessions",
-    "hadoop.hdfs_clusters.temp_dir",
-}
+WITHOUT_EFFECT = {"beeswax.close_sessions", "beeswax.max_number_of_sessions", "hadoop.hdfs_clusters.temp_dir"}
 """Accepted because older settings files hold them; the documentation says that they do nothing."""
 
 CHECKED = {"desktop.ldap.use_start_tls"}

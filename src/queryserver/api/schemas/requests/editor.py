@@ -55,7 +55,7 @@ BigNumbersField: TypeAlias = Annotated[
         description="`text`: cells of BIGINT_TYPE columns, and integers of 64 bits within arrays, maps and structs, are"
         " JSON strings, as decimals always are: JSON readers that make doubles of numbers lose digits beyond 2^53."
         " `meta` then has `as_text` for each column. `number`: they are JSON numbers. Without it the preference of the"
-        " user is in force, which is `number` at first (iam/preferences).",
+        " user is in force, which is `number` at first (iam/preferences)."
     ),
 ]
 """How numbers are written that may have more digits than a double keeps; None: as the user prefers."""

@@ -161,8 +161,7 @@ class ImportColumn(Fields):
     scale: Annotated[int, Whole()] | None = Field(default=None, description="Of DECIMAL: 0 to the precision.")
     nullable: Flag = Field(default=True, description="Whether the column takes NULL.")
     format: Text | None = Field(
-        default=None,
-        description="How its dates or numbers are written: a value of `date_format` or `number_format`.",
+        default=None, description="How its dates or numbers are written: a value of `date_format` or `number_format`."
     )
 
 

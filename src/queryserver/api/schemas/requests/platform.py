@@ -174,9 +174,7 @@ def _ids(value: Any, reading: ValidationInfo) -> Sequence[int]:
 
 
 GroupNames: TypeAlias = Annotated[
-    tuple[Text, ...] | None,
-    BeforeValidator(_names),
-    WithJsonSchema({"type": "array", "items": {"type": "string"}}),
+    tuple[Text, ...] | None, BeforeValidator(_names), WithJsonSchema({"type": "array", "items": {"type": "string"}})
 ]
 UserIds: TypeAlias = Annotated[
     tuple[int, ...],

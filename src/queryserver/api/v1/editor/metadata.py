@@ -271,10 +271,7 @@ def _table_description(found: TableDescription) -> wire.TableDescription:
         ],
         details=wire.TableDetails(
             properties=wire.TableDetailProperties(
-                owner=found.owner,
-                create_time=found.create_time,
-                table_type=found.kind.value,
-                format=found.format,
+                owner=found.owner, create_time=found.create_time, table_type=found.kind.value, format=found.format
             ),
             stats=dict(found.statistics),
         ),

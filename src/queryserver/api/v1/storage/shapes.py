@@ -74,11 +74,7 @@ class EntryShapes:
 
     def flat_fields(self, status: FileStatus) -> dict[str, object]:
         """The keys of `flat`."""
-        return {
-            **self._stats(status, None),
-            "type": status.kind.value,
-            "rwx": rwx(status.mode, has_acl=status.has_acl),
-        }
+        return {**self._stats(status, None), "type": status.kind.value, "rwx": rwx(status.mode, has_acl=status.has_acl)}
 
     def breadcrumbs(self, path: StoragePath) -> list[wire.Breadcrumb]:
         return [wire.Breadcrumb(url=url, label=label) for url, label in breadcrumbs(path)]
