@@ -97,7 +97,7 @@ async def test_a_file_that_cannot_be_replaced_is_brought_back(file_system, base)
     await put(storage, f"{base}/file", b"old")
     tree, renaming = storage.tree, storage._renaming
     with pytest.raises(PathNotFound):
-        await renaming.replace(tree, f"{base}/missing", f"{base}/file")
+        await renaming._replace(tree, f"{base}/missing", f"{base}/file")
     assert await content(storage, f"{base}/file") == b"old"
     assert [entry.name async for entry in tree.all_entries(base)] == ["file"]
 
@@ -112,7 +112,7 @@ async def test_delegation_tokens_name_the_caller(httpfs_gateway):
         assert named[0] == "delegation"
     await cluster._renew(named[1])
     # Another member of a cluster may have forgotten it.
-    cluster.gateway._identity._tokens["alice"].text = named[1][:-8] + "AAAAAAAA"
+    cluster.gateway._identity._tokens.get("alice").text = named[1][:-8] + "AAAAAAAA"
     assert await cluster.tree(ALICE).ask("GETHOMEDIRECTORY", "", "Path") == "/user/alice"
     await cluster.close()
 

@@ -131,7 +131,7 @@ ADAPTERS = (
     Adapter(RenamingStorage, "queryserver.files.stores.adls.dfs", "HierarchicalStorage"),
     Adapter(ModeStorage, "queryserver.files.stores.adls.dfs", "HierarchicalStorage"),
     Adapter(OwnedStorage, "queryserver.files.stores.adls.dfs", "HierarchicalStorage"),
-    Adapter(Storage, "queryserver.files.stores.adls.flat", "FlatStorage"),
+    Adapter(Storage, "queryserver.files.stores.adls.flat", "AzureFlatStorage"),
     Adapter(FileSystem, "queryserver.files.stores.adls.file_system", "AdlsFileSystem"),
     Adapter(Storage, "queryserver.files.stores.s3.storage", "S3Storage"),
     Adapter(CheckedWrites, "queryserver.files.stores.s3.storage", "S3Storage"),

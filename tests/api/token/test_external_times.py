@@ -27,8 +27,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which applications that are opened later check tokens and keys of other issuers."""
     clock = Clock()
-    monkeypatch.setattr("queryserver.identity.external_tokens.ExternalTokens", partial(ExternalTokens, clock=clock))
-    monkeypatch.setattr("queryserver.identity.external_keys.KeyCache", partial(KeyCache, clock=clock))
+    monkeypatch.setattr("queryserver.identity.build.ExternalTokens", partial(ExternalTokens, clock=clock))
+    monkeypatch.setattr("queryserver.identity.build.KeyCache", partial(KeyCache, clock=clock))
     return clock
 
 

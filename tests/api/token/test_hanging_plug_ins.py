@@ -26,7 +26,7 @@ def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         def threads(**options: Any) -> PlugInThreads:
             return PlugInThreads(limit_s=limit_s, **options)
 
-        monkeypatch.setattr("queryserver.identity.plug_ins.PlugInThreads", threads)
+        monkeypatch.setattr("queryserver.identity.build.PlugInThreads", threads)
 
     return limit
 

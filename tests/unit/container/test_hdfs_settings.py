@@ -53,6 +53,6 @@ async def test_every_table_of_ozone_is_a_service():
 
 
 def test_kerberos_without_its_package_is_told(monkeypatch):
-    monkeypatch.setattr("queryserver.files.stores.webhdfs.gateway.has_kerberos", lambda: False)
+    monkeypatch.setattr("queryserver.files.stores.webhdfs.storage.has_kerberos", lambda: False)
     with pytest.raises(ConfigurationError):
         hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"security_enabled": True}}}))
