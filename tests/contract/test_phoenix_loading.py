@@ -132,7 +132,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         # The later of the two that a claim takes, made by a server whose clock is ahead.
         taken = identifier(f"_qs_import_{target.name}_{slot + 1}")
         await self.run(engine, f"CREATE SEQUENCE {taken}", target)
-        with pytest.raises(StatementRejected, match=r"being made by somebody else, or .* in ten minutes"):
+        with pytest.raises(StatementRejected, match=r"being made by another import, or .* in ten minutes"):
             await self.load(loader, load, numbered(load, 1, 2))
         assert await self.missing(engine, target)
         await self.run(engine, f"DROP SEQUENCE {taken}", target)
