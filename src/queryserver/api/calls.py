@@ -8,6 +8,7 @@ import asyncio
 import re
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -422,7 +423,7 @@ class PublicCall:
         return services_of(self.request)
 
 
-class OperationRoute(Route):
+class OperationRoute(Route, ABC):
     """A route of one row. Its handler takes the call and the path parameters, and gives a response."""
 
     def __init__(self, operation: Operation, handler: Handler) -> None:
@@ -456,9 +457,9 @@ class OperationRoute(Route):
             self.count(request, call, outcome)
         await response(scope, receive, send)
 
+    @abstractmethod
     async def call(self, request: Request) -> Any:
         """What the handler gets of the request. Raises domain errors."""
-        raise NotImplementedError
 
     def refused(self, request: Request, call: Any, error: QueryServerError) -> tuple[str, Response]:
         """The code and the response of a failure; `call` is None when it came before. Raises what others shape."""

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
@@ -54,7 +55,7 @@ class SpaceAccount(Protocol):
         ...
 
 
-class Incoming(Generic[Ended]):
+class Incoming(ABC, Generic[Ended]):
     """Bytes on their way into a file with a reserved name, until `commit`."""
 
     def __init__(self, tree: LocalTree, path: str, name: str) -> None:
@@ -111,16 +112,16 @@ class Incoming(Generic[Ended]):
                 os.close(descriptor)
         self._file = self._directory = -1
 
+    @abstractmethod
     def _begin(self) -> None:
         """Open `_directory` and `_file`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _admit(self, size_bytes: int) -> None:
         """Raises when so many bytes more are too many."""
-        raise NotImplementedError
 
-    def _keep(self) -> Ended:
-        raise NotImplementedError
+    @abstractmethod
+    def _keep(self) -> Ended: ...
 
 
 class LocalUpload(Incoming[FileStatus]):
