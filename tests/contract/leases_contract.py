@@ -10,7 +10,8 @@ import pytest
 
 from queryserver.formats.columns import Column, ResultType, Segment
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, Resumption, StatementState
+from queryserver.statements.model import ClaimScope, EngineMark, Lease, Outcome, Resumption
+from queryserver.statements.states import StatementState
 
 ME, OTHER = "me", "other"
 HELD = 10**12

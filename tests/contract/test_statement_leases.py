@@ -20,9 +20,10 @@ from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.statements.leases import Leases, StatementLeases
-from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle, StatementState
+from queryserver.statements.model import EngineMark, Lease, NewStatement, Outcome, StatementHandle
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords, SessionRepository
+from queryserver.statements.states import StatementState
 
 _numbers = count(1)
 

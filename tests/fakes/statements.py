@@ -12,8 +12,9 @@ from uuid import UUID, uuid4
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.formats.columns import Column, Segment
 from queryserver.identity.model import User
-from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, Outcome, Resumption, StatementState
+from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, Outcome, Resumption
 from queryserver.statements.session_repository import SessionRecord
+from queryserver.statements.states import StatementState
 
 OWNER = "this-process"
 _numbers = count(1)

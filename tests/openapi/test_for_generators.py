@@ -20,7 +20,7 @@ from queryserver.formats.columns import LimitSource, ResultType, Truncation, Tru
 from queryserver.formats.unpacking import Codec
 from queryserver.imports.model import FileType
 from queryserver.platform.settings.tree import Level
-from queryserver.statements.model import StatementState
+from queryserver.statements.states import StatementState
 
 SCHEMAS: Mapping[str, Any] = COMPONENTS["schemas"]
 SAMPLES = texts().samples

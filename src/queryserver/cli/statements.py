@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -19,6 +18,7 @@ from queryserver.cli.context import (
     print_table,
     printable,
 )
+from queryserver.statements.states import LONGEST_AGE_S, StatementStates
 
 if TYPE_CHECKING:
     from queryserver.statements.overview import OverviewEntry, StatementAdministration
@@ -26,27 +26,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Statements of all users: list, show, stop.", no_args_is_help=True)
 
 Id: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="Id of the statement.", show_default=False)]
-
-# These are copies of `statements.overview`, which imports Arrow: other commands start in half the time without it.
-
-
-class States(StrEnum):
-    """Words for the states that are listed."""
-
-    ACTIVE = "active"
-    ALL = "all"
-    WAITING = "waiting"
-    RUNNING = "running"
-    AVAILABLE = "available"
-    SUCCESS = "success"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    TIMED_OUT = "timed_out"
-    EXPIRED = "expired"
-    CLOSED = "closed"
-
-
-LONGEST_AGE_S = 10 * 365 * 86400
 
 _MILLISECOND = timedelta(milliseconds=1)
 _HEADER = ("ID", "STATE", "USER", "CONNECTOR", "SUBMITTED", "QUEUED", "RUNNING", "ROWS", "SERVER")
@@ -56,7 +35,9 @@ _HEADER = ("ID", "STATE", "USER", "CONNECTOR", "SUBMITTED", "QUEUED", "RUNNING",
 def list_statements(
     user: Annotated[str | None, typer.Option(help="Only those of this user.")] = None,
     connector: Annotated[str | None, typer.Option(help="Only those of the connector of this id.")] = None,
-    state: Annotated[States, typer.Option(help="Those that wait or run, all, or one state.")] = States.ACTIVE,
+    state: Annotated[
+        StatementStates, typer.Option(help="Those that wait or run, all, or one state.")
+    ] = StatementStates.ACTIVE,
     older_than_s: Annotated[
         int | None, typer.Option(help="Only those submitted that long ago.", min=0, max=LONGEST_AGE_S)
     ] = None,
@@ -66,10 +47,10 @@ def list_statements(
     no_header: NoHeader = False,
 ) -> None:
     """List statements, newest first; without options those that wait or run."""
-    from queryserver.statements.overview import OverviewFilter, StatementStates  # noqa: PLC0415 slow to import
+    from queryserver.statements.overview import OverviewFilter  # noqa: PLC0415 slow to import
 
     older_than = None if older_than_s is None else timedelta(seconds=older_than_s)
-    chosen = OverviewFilter(StatementStates(state).states, user, connector, older_than)
+    chosen = OverviewFilter(state.states, user, connector, older_than)
 
     async def work(statements: "StatementAdministration") -> None:
         page, following = await statements.page(chosen, limit=limit)

@@ -13,8 +13,9 @@ from queryserver.formats.columns import Column
 from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AuditTrail
-from queryserver.statements.model import StatementState, StatementStatus
+from queryserver.statements.model import StatementStatus
 from queryserver.statements.paging import ResultReader
+from queryserver.statements.states import StatementState
 from queryserver.statements.status import Access
 
 _OPERATION = "result.download"

@@ -28,7 +28,7 @@ from queryserver.results.segments import ResultStore
 from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, Outcome, StatementState
+from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.run_record import (
     SEGMENT_AGE_S,
     Caps,
@@ -39,6 +39,7 @@ from queryserver.statements.run_record import (
     storable,
     with_pauses,
 )
+from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
 

@@ -3,40 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from queryserver.formats.columns import Column, LimitSource, Segment, Truncation, TruncationReason
 from queryserver.identity.model import SealedToken
 from queryserver.sql.positions import Position
+from queryserver.statements.states import StatementState
 
-
-class StatementState(StrEnum):
-    """One machine for all engines; stored in the record, every change is one transaction."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    AVAILABLE = "available"
-    SUCCESS = "success"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    TIMED_OUT = "timed_out"
-    EXPIRED = "expired"
-    CLOSED = "closed"
-
-    @property
-    def is_terminal(self) -> bool:
-        """No further work will be done."""
-        return self not in ACTIVE
-
-    @property
-    def wire_status(self) -> str:
-        """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
-        return {"success": "available", "timed_out": "failed"}.get(self.value, self.value)
-
-
-ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
 _OUTCOMES = {
     StatementState.CANCELED: (1, "canceled"),
     StatementState.TIMED_OUT: (-4, "statement_timeout"),

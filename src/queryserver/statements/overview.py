@@ -4,18 +4,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Row
 from queryserver.platform.logs import AuditTrail
-from queryserver.statements.model import ACTIVE, StatementState, StatementTimes
+from queryserver.statements.model import StatementTimes
 from queryserver.statements.repository import StatementRecords, times_of
+from queryserver.statements.states import ACTIVE, StatementState
 
-LONGEST_AGE_S = 10 * 365 * 86400
-"""Of `OverviewFilter.older_than`."""
 _POLL_EVERY_S = 0.25
 
 # Columns that have the name and the type of a field.
@@ -56,29 +54,6 @@ _DIALECTS = """
 
 CancelNotifier: TypeAlias = Callable[[UUID, str | None], Awaitable[None]]
 """Passes a recorded cancel on to the process that has the statement, which is the second argument."""
-
-
-class StatementStates(StrEnum):
-    """The values of the parameter `state` of the list."""
-
-    ACTIVE = "active"
-    ALL = "all"
-    WAITING = "waiting"
-    RUNNING = "running"
-    AVAILABLE = "available"
-    SUCCESS = "success"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    TIMED_OUT = "timed_out"
-    EXPIRED = "expired"
-    CLOSED = "closed"
-
-    @property
-    def states(self) -> tuple[StatementState, ...] | None:
-        """The states; None: all."""
-        if self is StatementStates.ALL:
-            return None
-        return tuple(ACTIVE) if self is StatementStates.ACTIVE else (StatementState(self.value),)
 
 
 @dataclass(frozen=True, slots=True)

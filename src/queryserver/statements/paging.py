@@ -19,9 +19,10 @@ from queryserver.formats.columns import CellForm, Column, Segment, decode
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget, Held
 from queryserver.results.segments import ResultStore
-from queryserver.statements.model import ACTIVE, StatementState, StatementStatus, StoredResult
+from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StateSignals
+from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import Access
 
 _HOLD_S = 1.0

@@ -27,11 +27,11 @@ from queryserver.statements.model import (
     StatementEnd,
     StatementHandle,
     StatementRecord,
-    StatementState,
     StatementStatus,
     StatementTimes,
     StoredResult,
 )
+from queryserver.statements.states import StatementState
 
 _TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
 # Columns that have the name and the type of a field.

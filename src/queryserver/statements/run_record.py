@@ -30,7 +30,8 @@ from queryserver.formats.columns import (
 from queryserver.platform.metrics import UNMEASURED, StatementMetrics
 from queryserver.results.segments import ResultStore
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption, StatementState
+from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption
+from queryserver.statements.states import StatementState
 
 # Control characters could forge lines in a terminal; tabs are harmless and common in engine logs.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")

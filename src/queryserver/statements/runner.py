@@ -33,9 +33,10 @@ from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
 from queryserver.statements.execution import Execution, ExecutionSettings
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, ClaimScope, Outcome, StatementState
+from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
+from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,10 @@ from queryserver.connectors.engines import Connectors
 from queryserver.errors.statements import OperationNotFound
 from queryserver.identity.callers import StreamPlace, Streams
 from queryserver.identity.model import User
-from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementQueue, StateSignals
+from queryserver.statements.states import StatementState
 
 _LONGEST_ID_SHOWN = 64
 # Another instance may run the statement: its changes are found by reading the record, at most this far apart.

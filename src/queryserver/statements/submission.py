@@ -35,12 +35,12 @@ from queryserver.statements.model import (
     Recorded,
     StatementHandle,
     StatementRecord,
-    StatementState,
     TextLimits,
 )
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementQueue
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
+from queryserver.statements.states import StatementState
 from queryserver.statements.status import Access
 
 Choose = Coroutine[Any, Any, Choice | None]

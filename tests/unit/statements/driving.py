@@ -17,9 +17,10 @@ from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
 from queryserver.statements.execution import Attached, Execution, ExecutionSettings
-from queryserver.statements.model import Assignment, StatementState
+from queryserver.statements.model import Assignment
 from queryserver.statements.runner import Runner, RunnerLimits, StateSignals
 from queryserver.statements.session_repository import CredentialBook
+from queryserver.statements.states import StatementState
 
 ANA = User(1, "ana")
 FAST = ExecutionSettings(

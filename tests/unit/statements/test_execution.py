@@ -17,7 +17,8 @@ from queryserver.errors.statements import EngineUnavailable, LineColumn, Session
 from queryserver.formats.columns import TruncationReason
 from queryserver.identity.model import User
 from queryserver.sql.positions import Position
-from queryserver.statements.model import Outcome, StatementState
+from queryserver.statements.model import Outcome
+from queryserver.statements.states import StatementState
 
 pytestmark = pytest.mark.timeout(30)
 

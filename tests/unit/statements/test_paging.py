@@ -19,9 +19,10 @@ from queryserver.errors.statements import PageRowTooLarge
 from queryserver.formats.columns import Column, ResultType, Segment
 from queryserver.identity.model import User
 from queryserver.platform.limits import ByteBudget
-from queryserver.statements.model import StatementState, StatementStatus, StatementTimes, StoredResult
+from queryserver.statements.model import StatementStatus, StatementTimes, StoredResult
 from queryserver.statements.paging import PageRequest, ResultPage, ResultReader
 from queryserver.statements.runner import StateSignals
+from queryserver.statements.states import StatementState
 
 OPERATION = uuid4()
 ANA = User(1, "ana", groups=frozenset(), is_admin=False)

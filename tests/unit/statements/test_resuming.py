@@ -8,7 +8,8 @@ from tests.fakes.statements import Entry
 from tests.unit.statements.driving import ANA, Fleet, Run, state_of, terminal, until
 
 from queryserver.engines.protocol import SessionOptions
-from queryserver.statements.model import EngineMark, Resumption, StatementState
+from queryserver.statements.model import EngineMark, Resumption
+from queryserver.statements.states import StatementState
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.item(25)]
 

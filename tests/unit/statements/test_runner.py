@@ -15,8 +15,9 @@ from tests.unit.statements.driving import ANA, CONNECTOR, Fleet, state_of, termi
 from queryserver.engines.protocol import EngineCapabilities, OperationHandle
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.stopping import REST_S
-from queryserver.statements.model import Assignment, StatementState
+from queryserver.statements.model import Assignment
 from queryserver.statements.runner import StatementQueue
+from queryserver.statements.states import StatementState
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
-from queryserver.statements.model import StatementState
 from queryserver.statements.runner import StateSignals
+from queryserver.statements.states import StatementState
 from queryserver.statements.status import Following
 
 

@@ -23,8 +23,7 @@ from queryserver.api.schemas.fields import (
 )
 from queryserver.api.schemas.requests.editor import BigNumbersField
 from queryserver.errors.base import too_many_ids
-from queryserver.statements.model import StatementState
-from queryserver.statements.overview import LONGEST_AGE_S, StatementStates
+from queryserver.statements.states import LONGEST_AGE_S, StatementState, StatementStates
 
 
 class ServerLogsParameters(Fields):

@@ -29,8 +29,9 @@ from queryserver.files.downloading import Conditions, Version, is_unchanged, onl
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.stream import download as encode
 from queryserver.statements.downloads import StoredRows
-from queryserver.statements.model import ACTIVE, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.model import StatementRecord, StatementStatus
 from queryserver.statements.paging import PageRequest
+from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementProgress, parse_operation_id
 
 router = PathGroup()

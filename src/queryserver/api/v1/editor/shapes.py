@@ -16,8 +16,9 @@ from queryserver.api.schemas.requests.editor import EndRequest, OperationRequest
 from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
 from queryserver.identity.model import BigNumbers
 from queryserver.sql.positions import Position
-from queryserver.statements.model import ACTIVE, HistoryEntry, StatementRecord, StatementState, StatementStatus
+from queryserver.statements.model import HistoryEntry, StatementRecord, StatementStatus
 from queryserver.statements.paging import ResultPage
+from queryserver.statements.states import ACTIVE, StatementState
 
 RETRY_HINT = {"Retry-After": "1"}
 

@@ -29,16 +29,10 @@ from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooMany
 from queryserver.errors.statements import PageRowTooLarge
 from queryserver.identity.callers import StreamPlace
 from queryserver.sql.splitter import PreviousStatement
-from queryserver.statements.model import (
-    ACTIVE,
-    HistoryEntry,
-    Recorded,
-    StatementRecord,
-    StatementState,
-    StatementStatus,
-)
+from queryserver.statements.model import HistoryEntry, Recorded, StatementRecord, StatementStatus
 from queryserver.statements.paging import PageRequest, ResultPage
 from queryserver.statements.sessions import NewSession
+from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import HistoryQuery, parse_operation_id
 from queryserver.statements.submission import Submission
 

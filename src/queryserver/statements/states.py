@@ -1,0 +1,56 @@
+"""The states of statements, and the choices of the list of them. Imports nothing: commands start without Arrow."""
+
+from enum import StrEnum
+
+LONGEST_AGE_S = 10 * 365 * 86400
+"""Of `OverviewFilter.older_than`."""
+
+
+class StatementState(StrEnum):
+    """One machine for all engines; stored in the record, every change is one transaction."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    AVAILABLE = "available"
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMED_OUT = "timed_out"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """No further work will be done."""
+        return self not in ACTIVE
+
+    @property
+    def wire_status(self) -> str:
+        """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
+        return {"success": "available", "timed_out": "failed"}.get(self.value, self.value)
+
+
+ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})
+
+
+class StatementStates(StrEnum):
+    """The values of the parameter `state` of the list."""
+
+    ACTIVE = "active"
+    ALL = "all"
+    WAITING = "waiting"
+    RUNNING = "running"
+    AVAILABLE = "available"
+    SUCCESS = "success"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMED_OUT = "timed_out"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+    @property
+    def states(self) -> tuple[StatementState, ...] | None:
+        """The states; None: all."""
+        if self is StatementStates.ALL:
+            return None
+        return tuple(ACTIVE) if self is StatementStates.ACTIVE else (StatementState(self.value),)
