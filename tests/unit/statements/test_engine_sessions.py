@@ -142,13 +142,13 @@ async def test_an_opening_that_is_broken_off_leaves_no_session() -> None:
             async with super().session(user, options) as session:
                 yield session
 
-    setting = Setting(engine=Slow())
+    before, setting = asyncio.all_tasks(), Setting(engine=Slow())
     opening = asyncio.create_task(setting.open())
-    await asyncio.sleep(0.05)
+    await until(lambda: any(task.get_name() == "session-1" for task in asyncio.all_tasks() - before))
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "session-1"]
+    assert asyncio.all_tasks() == before
 
 
 async def test_closing_works_while_the_database_is_away() -> None:
