@@ -326,7 +326,7 @@ class _Server(uvicorn.Server):
         self._services.readiness.stopping = True
         self._clock.set(self._grace_s + REST_S)
         grace_ends_at = time.monotonic() + self._grace_s
-        await self._services.runner.drain()
+        await self._services.statements.runner.drain()
         within_s = math.ceil(max(grace_ends_at - time.monotonic(), CALLS_ANSWERED_WITHIN_S))
         self.config.timeout_graceful_shutdown = within_s
         with stop_step("calls may finish", within_s=within_s, connections=len(self.server_state.connections)):

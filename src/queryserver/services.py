@@ -19,15 +19,7 @@ from queryserver.platform.metrics import Metrics, MetricsText
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
-from queryserver.sql.formatting import Formatting
-from queryserver.statements.downloads import Downloads
-from queryserver.statements.overview import StatementAdministration
-from queryserver.statements.paging import ResultReader
-from queryserver.statements.retention import RetentionSweep
-from queryserver.statements.runner import Runner
-from queryserver.statements.sessions import Sessions
-from queryserver.statements.status import Access, Ending, Following, History
-from queryserver.statements.submission import Submissions
+from queryserver.statements.build import StatementServices
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +32,7 @@ class Services:
     connectors: Connectors
     stored_connectors: StoredConnectors
     connection_tests: ConnectionTests
-    access: Access
-    submissions: Submissions
-    following: Following
-    reading: ResultReader
-    formatting: Formatting
-    downloads: Downloads
-    ending: Ending
-    history: History
-    statement_administration: StatementAdministration
-    sessions: Sessions
+    statements: StatementServices
     metadata: MetadataServices
     searching: SearchServices
     storage: StorageServices
@@ -57,9 +40,7 @@ class Services:
     configuration: ConfigurationServices
     streams: Streams
     request_limits: RequestLimits
-    retention: RetentionSweep
     readiness: Readiness
-    runner: Runner
     threads: Threads
     registry: CollectorRegistry
     metrics: Metrics

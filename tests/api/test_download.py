@@ -161,7 +161,7 @@ class TestParts:
             tag, size, cut = whole.headers["etag"], len(whole.content), len(whole.content) * 2 // 3
             for known in (True, False):
                 if not known:
-                    ana.api.services.downloads.sizes = LruCache[str, int](4096)
+                    ana.api.services.statements.downloads.sizes = LruCache[str, int](4096)
                 rest = await ana.get(path, headers={"Range": f"bytes={cut}-", "If-Range": tag}, format=kind)
                 assert rest.status_code == 206
                 assert rest.headers["content-range"] == f"bytes {cut}-{size - 1}/{size}"
@@ -236,7 +236,7 @@ class TestRefusals:
         await ana.api.database.execute(
             "update statements set expires_at = now() - interval '1s' where id = $1", expired
         )
-        await ana.api.services.retention.expire()
+        await ana.api.services.statements.retention.expire()
         assert await self._refused(ana, expired) == (410, -3, "expired")
 
     async def test_what_was_cut_by_the_server_unless_that_is_wanted(self, ana: Caller):
@@ -333,7 +333,7 @@ class TestBrokenTransfers:
         unavailable = (503, -1, "service_unavailable")
         assert verdict(await ana.get(path, headers={"Range": "bytes=0-9"})) == unavailable, "the size is not known"
         tag = (await ana.send("HEAD", path, headers=PLAIN)).headers["etag"]
-        ana.api.services.downloads.sizes.put(tag, 20_000_000)
+        ana.api.services.statements.downloads.sizes.put(tag, 20_000_000)
         first = await ana.get(path, headers={"Range": "bytes=0-9"})
         assert (first.status_code, len(first.content)) == (206, 10)
         assert verdict(await ana.get(path, headers={"Range": "bytes=-5"})) == unavailable

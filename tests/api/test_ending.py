@@ -24,7 +24,7 @@ async def expired(ana: Caller) -> str:
     await ana.api.database.execute(
         "update statements set expires_at = now() - interval '1 second' where id = $1", operation
     )
-    await ana.api.services.retention.expire()
+    await ana.api.services.statements.retention.expire()
     return operation
 
 
@@ -116,7 +116,7 @@ class TestClose:
         results = ana.api.services.settings.results_dir
         assert [path for path in results.rglob("*") if operation in str(path)]
         await ana.on(operation, "close_statement")
-        await ana.api.services.retention.expire()
+        await ana.api.services.statements.retention.expire()
         assert not [path for path in results.rglob("*") if operation in str(path) and path.is_file()]
 
     @pytest.mark.item(39)
@@ -168,7 +168,7 @@ class TestTerminalStates:
             await ana.on(operation, call)
         await ana.post(f"editor/watch/{operation}")
         await ana.get(f"editor/download/{operation}")
-        await ana.api.services.retention.expire()
+        await ana.api.services.statements.retention.expire()
         assert await ana.ended(operation) == before
 
     @staticmethod

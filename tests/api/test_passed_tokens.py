@@ -304,7 +304,7 @@ async def test_an_expired_one_is_erased_and_not_used(setting: Passing, server: S
     await setting.api.database.execute(
         "update statements set token_expires_at = now() - interval '1 second' where sealed_token is not null"
     )
-    await setting.api.services.retention.expire()
+    await setting.api.services.statements.retention.expire()
     assert await setting.stored() == []
     await setting.with_token.on(operation, "cancel_statement")
     await setting.with_token.ended(operation)

@@ -20,7 +20,7 @@ async def aged(ana: Caller, operation: str, age: str) -> None:
 async def test_logs_go_after_their_days_and_the_call_stays(ana: Caller):
     old, new = [(await ana.run("mysql", "rows 1"))["history_uuid"] for _ in range(2)]
     await aged(ana, old, "8 days")
-    await ana.api.services.retention.clean_up()
+    await ana.api.services.statements.retention.clean_up()
     body = await ana.on(old, "get_logs")
     assert (body["status"], body["logs"], body["progress"]) == (0, "", 100)
     assert (await ana.on(new, "get_logs"))["logs"]
@@ -30,7 +30,7 @@ async def test_logs_go_after_their_days_and_the_call_stays(ana: Caller):
 async def test_records_go_after_their_days(ana: Caller):
     old, new = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
     await aged(ana, old, "366 days")
-    await ana.api.services.retention.clean_up()
+    await ana.api.services.statements.retention.clean_up()
     assert await ana.refused("editor/check_status", operationId=old) == (404, 2, "operation_not_found")
     assert [entry["uuid"] for entry in (await ana.history())["history"]] == [new]
     results = ana.api.services.settings.results_dir
@@ -41,7 +41,7 @@ async def test_records_go_after_their_days(ana: Caller):
 async def test_a_running_statement_is_kept_however_old(ana: Caller):
     operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
     await aged(ana, operation, "4000 days")
-    await ana.api.services.retention.clean_up()
+    await ana.api.services.statements.retention.clean_up()
     assert await ana.state(operation) in {"waiting", "running"}
     await ana.on(operation, "cancel_statement")
 
@@ -69,7 +69,7 @@ async def test_the_log_advises_a_clean_up_above_so_many_documents(
         await ana.run("mysql", "rows 1")
     monkeypatch.setattr(retention, "MANY_DOCUMENTS", most)
     with structlog.testing.capture_logs() as lines:
-        await ana.api.services.retention.tidy()
+        await ana.api.services.statements.retention.tidy()
     assert [line["more_than"] for line in lines if "run `queryserver cleanup`" in line["event"]] == [most] * advised
 
 
@@ -79,9 +79,9 @@ async def test_one_process_at_a_time_cleans_up_by_itself(ana: Caller):
     service, dsn = ana.api.services, ana.api.services.settings.desktop.database.dsn or ""
     async with alone_in_cleaning(dsn) as first, alone_in_cleaning(dsn) as second:
         assert (first, second) == (True, False)
-        await service.retention.tidy()
+        await service.statements.retention.tidy()
         assert await ana.state(operation) == "available"
-    await service.retention.tidy()
+    await service.statements.retention.tidy()
     assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")
 
 
@@ -89,5 +89,5 @@ async def test_a_command_cleans_up_while_a_process_does_so_by_itself(ana: Caller
     operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
     await aged(ana, operation, "366 days")
     async with alone_in_cleaning(ana.api.services.settings.desktop.database.dsn or ""):
-        await ana.api.services.retention.clean_up()
+        await ana.api.services.statements.retention.clean_up()
     assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")

@@ -94,7 +94,7 @@ async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(
 ) -> None:
     ana = await served.user("ana")
     stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
-    store = type(served.services.retention._results)
+    store = type(served.services.statements.retention._results)
     delete = store.delete
 
     async def refusing(self: Any, statement_id: UUID) -> None:
@@ -103,12 +103,12 @@ async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(
         await delete(self, statement_id)
 
     monkeypatch.setattr(store, "delete", refusing)
-    done = await served.services.retention.close_queries(timedelta(0))
+    done = await served.services.statements.retention.close_queries(timedelta(0))
     assert done == Closed(1, 0, failed={stuck: "The store is read-only."})
     assert await served.database.fetch("select statement_id::text from doomed_results") == [(stuck,)]
     results = served.services.settings.results_dir
     assert [(results / one[-2:] / one).exists() for one in (stuck, other)] == [True, False]
-    assert await served.services.retention.close_queries(timedelta(0)) == Closed(0, 0)
+    assert await served.services.statements.retention.close_queries(timedelta(0)) == Closed(0, 0)
 
 
 @pytest.mark.platform(58)
@@ -147,7 +147,7 @@ async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(
         return found
 
     monkeypatch.setattr(SessionRepository, "open_sessions", overtaken)
-    assert await served.services.retention.close_sessions(None, timedelta(0)) == Closed(0, 0, in_use=1)
+    assert await served.services.statements.retention.close_sessions(None, timedelta(0)) == Closed(0, 0, in_use=1)
     assert await SessionRepository(served.database).read(session) is not None
     await ana.on(started[0], "cancel_statement")
 
@@ -168,7 +168,7 @@ async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_i
         return found
 
     monkeypatch.setattr(SessionRepository, "open_sessions", overtaken)
-    done = await served.services.retention.close_sessions(None, timedelta(days=7))
+    done = await served.services.statements.retention.close_sessions(None, timedelta(days=7))
     assert done == Closed(0, already_closed=1, in_use=1)
     assert await SessionRepository(served.database).read(used) is not None
 

@@ -77,7 +77,7 @@ async def a_day_passes(api: Api) -> None:
     await api.database.execute(
         "update statements set ended_at = ended_at - interval '25 h', expires_at = expires_at - interval '25 h'"
     )
-    await api.services.retention.clean_up()
+    await api.services.statements.retention.clean_up()
 
 
 class TestTexts:
@@ -182,7 +182,7 @@ class TestTexts:
         ana = await api.user()
         await ana.run("sqlite", f"select 1 as one {comment(LONG)}")
         await api.database.execute("update statements set ended_at = ended_at - interval '25 h'")
-        await api.services.retention.clean_up()
+        await api.services.statements.retention.clean_up()
         assert await api.database.value("select bool_or(text_is_cut) from statements") is False
 
 

@@ -51,7 +51,7 @@ class Crowd:
     others: list["asyncio.Task[Response]"]
 
     async def end(self) -> None:
-        (execution,) = self.api.services.runner._runs.values()
+        (execution,) = self.api.services.statements.runner._runs.values()
         execution.stop("Canceled.")
         self.go.set()
         await asyncio.gather(*self.waits)

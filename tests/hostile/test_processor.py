@@ -63,7 +63,7 @@ async def computing() -> AsyncIterator[ProcessComputing]:
 
 
 def computing_of(api: Api) -> ProcessComputing:
-    computing = api.services.formatting._computing
+    computing = api.services.statements.formatting._computing
     assert isinstance(computing, ProcessComputing)
     return computing
 

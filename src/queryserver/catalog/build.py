@@ -18,9 +18,8 @@ from queryserver.platform.limits import ByteBudget
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.splitter import Choosing
-from queryserver.statements.runner import Runner
-from queryserver.statements.session_repository import CredentialBook, SessionRecords
-from queryserver.statements.submission import Submissions
+from queryserver.statements.build import StatementServices
+from queryserver.statements.session_repository import SessionRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,25 +45,23 @@ def metadata_services(
     database: Database,
     users: UserDirectory,
     connectors: Connectors,
-    credentials: CredentialBook,
     sessions: SessionRecords,
     cache: MetadataCache,
     threads: Executor,
     rendering: ByteBudget,
     computing: Computing,
     metrics: Metrics,
-    runner: Runner,
+    statements: StatementServices,
     notices: Notices,
-    submissions: Submissions,
     on_answer: AnswerListener | None,
 ) -> MetadataServices:
     """All of them. `on_answer` is called with each answer of an engine."""
-    forwarding = Forwarding(runner.owner, ForwardedLookups(database), users, connectors, notices)
+    forwarding = Forwarding(statements.runner.owner, ForwardedLookups(database), users, connectors, notices)
     lookups = Lookups(
         connectors=connectors,
-        credentials=credentials,
+        credentials=statements.credentials,
         cache=cache,
-        may_run=runner.may_run,
+        may_run=statements.runner.may_run,
         forwarding=forwarding,
         metrics=metrics,
         on_answer=on_answer,
@@ -74,15 +71,21 @@ def metadata_services(
         forwarding=forwarding,
         browsing=Browsing(lookups, connectors, max_names=editor.metadata_max_names),
         samples=Samples(
-            lookups, forwarding, connectors, submissions, threads, rendering, max_bytes=editor.batch_max_bytes
+            lookups,
+            forwarding,
+            connectors,
+            statements.submissions,
+            threads,
+            rendering,
+            max_bytes=editor.batch_max_bytes,
         ),
-        analyses=Analyses(lookups, forwarding, connectors, submissions),
+        analyses=Analyses(lookups, forwarding, connectors, statements.submissions),
         explanations=Explanations(
             lookups,
             forwarding,
             connectors,
             sessions,
-            runner.held,
+            statements.runner.held,
             Choosing(computing),
             max_bytes=editor.statement_max_bytes,
         ),

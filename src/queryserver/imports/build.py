@@ -2,7 +2,7 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,8 +23,7 @@ from queryserver.platform.database import Database
 from queryserver.platform.limits import FairPlaces, disk_floor
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import FairThreads
-from queryserver.statements.session_repository import CredentialBook
-from queryserver.statements.submission import Submissions
+from queryserver.statements.build import StatementServices
 from queryserver.workbooks.reader import ProcessWorkbooks, WorkbookReader
 
 _THREADS = 2
@@ -41,6 +40,8 @@ class ImportServices:
     detection: Detection
     previews: Previews
     tables: TableCreations
+    janitor: ImportJanitor
+    """Drops the tables that broken imports have left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,10 @@ def import_services(
     *,
     threads: FairThreads,
     computing: Computing,
+    users: UserDirectory,
     connectors: Connectors,
-    credentials: CredentialBook,
     metadata: MetadataServices,
-    submissions: Submissions,
+    statements: StatementServices,
 ) -> ImportServices:
     """What the calls of the importer use."""
     # A call holds a sample of several megabytes and what has been made of it.
@@ -111,20 +112,13 @@ def import_services(
         files.sources,
         previews,
         connectors=connectors,
-        credentials=credentials,
-        submissions=submissions,
+        credentials=statements.credentials,
+        submissions=statements.submissions,
         lookups=metadata.lookups,
         forwarding=metadata.forwarding,
     )
-    return ImportServices(files.uploads, files.sources, Detection(files.workbooks, computing, places), previews, tables)
-
-
-def import_janitor(
-    files: ImportFiles,
-    users: UserDirectory,
-    connectors: Connectors,
-    credentials: CredentialBook,
-    may_hold: Callable[[str], Awaitable[bool]],
-) -> ImportJanitor:
-    """What drops the tables that broken imports have left."""
-    return ImportJanitor(files.unfinished, users, connectors, credentials, may_hold, files.import_lost)
+    janitor = ImportJanitor(
+        files.unfinished, users, connectors, statements.credentials, statements.runner.may_hold, files.import_lost
+    )
+    detection = Detection(files.workbooks, computing, places)
+    return ImportServices(files.uploads, files.sources, detection, previews, tables, janitor)

@@ -1,6 +1,9 @@
-"""The service database and the result store: all that administrative commands need."""
+"""From settings to the services of statements; commands need only the records and the results."""
 
-from collections.abc import AsyncGenerator
+import os
+import secrets
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,22 +12,37 @@ from uuid import UUID
 
 import structlog
 
+from queryserver.connectors.engines import Connectors
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.stores.local.storage import PrivateStorage
+from queryserver.identity.build import AccountServices
+from queryserver.identity.callers import Streams
+from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, pool_limits, required_dsn
-from queryserver.platform.limits import disk_floor
+from queryserver.platform.limits import ByteBudget, disk_floor
 from queryserver.platform.logs import AUDIT, AuditTrail
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import Threads
 from queryserver.results.segments import ResultStore, SegmentStore
-from queryserver.statements.leases import statement_ends
+from queryserver.sql.formatting import Formatting
+from queryserver.sql.splitter import Choosing
+from queryserver.statements.downloads import Downloads
+from queryserver.statements.engine_sessions import ImportOpener
+from queryserver.statements.execution import ExecutionSettings
+from queryserver.statements.leases import Leases, statement_ends
+from queryserver.statements.model import TextLimits
 from queryserver.statements.overview import CancelNotifier, StatementAdministration
+from queryserver.statements.paging import ResultReader
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import RetentionSweep, RetentionTimes, alone_in_cleaning
-from queryserver.statements.runner import CANCEL
-from queryserver.statements.session_repository import SessionRepository
+from queryserver.statements.runner import CANCEL, Runner, RunnerLimits, StatementQueue, StateSignals
+from queryserver.statements.session_repository import CredentialBook, SessionRepository
+from queryserver.statements.sessions import Sessions
+from queryserver.statements.status import Access, Ending, Following, History
+from queryserver.statements.submission import SubmissionLimits, Submissions
 
 log = structlog.get_logger(__name__)
 
@@ -72,6 +90,153 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
             metrics=metrics,
         )
         yield Kept(dsn, database, records, sessions, results, sweep)
+
+
+@dataclass(frozen=True, slots=True)
+class StatementServices:
+    """What the calls about statements, results and engine sessions use."""
+
+    access: Access
+    submissions: Submissions
+    following: Following
+    reading: ResultReader
+    downloads: Downloads
+    ending: Ending
+    history: History
+    sessions: Sessions
+    formatting: Formatting
+    administration: StatementAdministration
+    retention: RetentionSweep
+    credentials: CredentialBook
+    runner: Runner
+    queue: StatementQueue
+
+
+def statement_services(
+    settings: Settings,
+    kept: Kept,
+    *,
+    accounts: AccountServices,
+    connectors: Connectors,
+    imports: ImportOpener,
+    import_lost: Callable[[], None],
+    objects_changed: Callable[[int, str], Awaitable[None]],
+    notices: Notices,
+    streams: Streams,
+    threads: Threads,
+    rendering: ByteBudget,
+    computing: Computing,
+    metrics: Metrics,
+) -> StatementServices:
+    """All of them; nothing runs before `runner.running` and `queue.listening` are entered.
+
+    `imports` opens the session of an import, `import_lost` is called when one has ended with its server;
+    `objects_changed` is called with user and connector after statements that may change tables.
+    """
+    editor, records, signals = settings.editor, kept.records, StateSignals()
+    allowed_settings = frozenset(settings.desktop.connector_policy.session_conf_allowed)
+    leases = Leases(kept.database, accounts.sealer, statement_ends(settings))
+    passes_tokens = settings.desktop.use_thrift_http_jwt
+    credentials = CredentialBook(kept.sessions, connectors, accounts.sealer, passes_tokens=passes_tokens)
+    runner = Runner(
+        # Names this process among all that ever lived, so that a lease is never taken for another's.
+        f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}",
+        leases=leases,
+        sessions=kept.sessions,
+        results=kept.results,
+        users=accounts.directory,
+        connectors=connectors,
+        credentials=credentials,
+        signals=signals,
+        execution=ExecutionSettings(
+            result_max_rows=editor.result_max_rows,
+            result_max_bytes=editor.result_max_bytes,
+            cell_max_bytes=editor.cell_max_bytes,
+            log_max_bytes=editor.log_max_bytes,
+            retention=editor.result_retention,
+            cancel_wait=editor.cancel_wait,
+            lease=editor.lease_timeout,
+        ),
+        limits=RunnerLimits(
+            sessions_per_connector=editor.max_sessions_per_connector,
+            shutdown_grace=settings.desktop.shutdown_grace,
+            recheck_every=settings.desktop.auth.recheck,
+        ),
+        objects_changed=objects_changed,
+        metrics=metrics,
+        imports=imports,
+        import_lost=import_lost,
+    )
+    queue = StatementQueue(runner, notices)
+    access = Access(records, connectors)
+    following = Following(records, access, signals, streams)
+    reading = ResultReader(
+        records=records,
+        results=kept.results,
+        access=access,
+        signals=signals,
+        threads=threads.rendering,
+        batch_max_bytes=editor.batch_max_bytes,
+        budget=rendering,
+    )
+    submissions = Submissions(
+        records=records,
+        leases=leases,
+        sessions=kept.sessions,
+        connectors=connectors,
+        credentials=credentials,
+        queue=queue,
+        access=access,
+        limits=SubmissionLimits(
+            default_limit=editor.default_limit,
+            result_max_rows=editor.result_max_rows,
+            statement_max_bytes=editor.statement_max_bytes,
+            max_statements_per_user=editor.max_statements_per_user,
+            spool_max_bytes_per_user=editor.spool_max_bytes_per_user,
+            lease=editor.lease_timeout,
+            allowed_settings=allowed_settings,
+            texts=TextLimits(editor.statement_text_max_bytes_per_user, editor.statement_text_kept_bytes),
+        ),
+        audit=AuditTrail(AUDIT),
+        choosing=Choosing(computing),
+    )
+    ending = Ending(
+        records=records,
+        access=access,
+        following=following,
+        queue=queue,
+        signals=signals,
+        cancel_wait=editor.cancel_wait,
+    )
+    sessions = Sessions(
+        records=kept.sessions,
+        statements=records,
+        connectors=connectors,
+        credentials=credentials,
+        runner=runner,
+        notices=notices,
+        signals=signals,
+        max_per_user=editor.max_sessions_per_user,
+        allowed_settings=allowed_settings,
+    )
+    return StatementServices(
+        access=access,
+        submissions=submissions,
+        following=following,
+        reading=reading,
+        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AuditTrail(AUDIT)),
+        ending=ending,
+        history=History(records, connectors),
+        sessions=sessions,
+        formatting=Formatting(computing, max_bytes=editor.statement_max_bytes),
+        administration=statement_administration(
+            kept.database, records, lambda statement_id, owner: queue.cancel(statement_id, owner=owner)
+        ),
+        retention=kept.retention,
+        credentials=credentials,
+        runner=runner,
+        queue=queue,
+    )
 
 
 def results_location(settings: Settings) -> Path:

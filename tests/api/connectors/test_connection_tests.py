@@ -415,7 +415,7 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
                 EngineBuilder(services.settings),
                 EngineBuilder.build,
                 services.stored_connectors,
-                services.runner.may_hold,
+                services.statements.runner.may_hold,
             )
             async with tests.running():
                 user = User(id=1, username="root", is_admin=True)
@@ -427,7 +427,7 @@ async def test_a_duckdb_file_that_another_server_holds_is_not_opened(small_api: 
             EngineBuilder(holder.services.settings),
             EngineBuilder.build,
             holder.services.stored_connectors,
-            holder.services.runner.may_hold,
+            holder.services.statements.runner.may_hold,
         )
         async with tests.running():
             outcome = await tests.test(user, GivenConnector(id=stored["id"]))

@@ -29,7 +29,7 @@ def grown_old(path: Path) -> None:
 
 async def clean_up(api: Api, *, dry_run: bool = False) -> tuple[int, int]:
     """How many expired files, and how many abandoned ones, went or would go."""
-    counts: Mapping[str, int] = await api.services.retention.clean_up(dry_run=dry_run)
+    counts: Mapping[str, int] = await api.services.statements.retention.clean_up(dry_run=dry_run)
     return counts["expired import files"], counts["abandoned import files"]
 
 

@@ -79,7 +79,7 @@ async def test_a_server_that_stops_begins_no_import_and_records_none(
     tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
 ):
     path = await uploaded(ana, CONTENT)
-    monkeypatch.setattr(tables.api.services.runner, "_draining", True)
+    monkeypatch.setattr(tables.api.services.statements.runner, "_draining", True)
     answer = await ask(ana, "duckdb", "late", file_path=path)
     assert refusal(answer) == (503, "stopping")
     assert int(answer.headers["Retry-After"]) >= 1
@@ -186,9 +186,9 @@ class TestJanitor:
     @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_what_a_crash_left_is_dropped(self, tables: Tables, ana: Caller, connector: str):
         await left_behind(tables, ana, connector, table := f"_qs_import_{uuid4().hex}", uuid4())
-        assert (await tables.api.services.retention.clean_up(dry_run=True))["tables of broken imports"] == 1
+        assert (await tables.api.services.statements.retention.clean_up(dry_run=True))["tables of broken imports"] == 1
         assert await tables_like(ana, connector, table) == [table]
-        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 1
+        assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 1
         assert await tables_like(ana, connector, table) == []
         assert await leftovers(tables) == 0
 
@@ -196,7 +196,7 @@ class TestJanitor:
         tables.slow.takes_s = 0.5
         operation = await started(ana, "slow", "t", file_path=await uploaded(ana, LARGE))
         await eventually_loading(tables)
-        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 0
+        assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 0
         assert await leftovers(tables) == 1
         await ana.on(operation, "cancel_statement")
         await ana.ended(operation)
@@ -205,10 +205,10 @@ class TestJanitor:
         await left_behind(tables, ana, "slow", "left", uuid4())
         tables.slow.tables[TableName("main", "left")] = StoredTable(pa.schema([("a", pa.int64())]))
         tables.slow.refuse_drops = True
-        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 0
+        assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 0
         assert await leftovers(tables) == 1
         tables.slow.refuse_drops = False
-        assert (await tables.api.services.retention.clean_up())["tables of broken imports"] == 1
+        assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 1
         assert tables.slow.tables == {}
 
     async def test_an_import_whose_server_is_gone_fails_and_its_tables_go(self, tables: Tables, ana: Caller):

@@ -68,15 +68,15 @@ class TestExpiry:
             await turn_clock(api, 23)
             await send_part(ana, "file:///shared", index=1, uuid=uuid)
             await turn_clock(api, 23)
-            counts = await api.services.retention.clean_up()
+            counts = await api.services.statements.retention.clean_up()
             assert counts["expired uploads"] == 0
             assert (await ana.get("storage/upload/chunks", qquuid=uuid)).json()["offset"] == 20
             await turn_clock(api, 2)
             assert (await ana.get("storage/upload/chunks", qquuid=uuid)).status_code == 404
-            announced = await api.services.retention.clean_up(dry_run=True)
+            announced = await api.services.statements.retention.clean_up(dry_run=True)
             assert announced["expired uploads"] == 1
             assert everything(shared) != []
-            counts = await api.services.retention.clean_up()
+            counts = await api.services.statements.retention.clean_up()
             assert (counts["expired uploads"], counts["interrupted uploads"]) == (1, 1)
             assert everything(shared) == []
             assert await api.database.value("select count(*) from part_uploads") == 0
@@ -87,7 +87,7 @@ class TestExpiry:
             ana = await api.user("ana")
             await send_part(ana, "file:///shared")
             await api.database.execute("delete from users where username = $1", ana.username)
-            assert (await api.services.retention.clean_up())["expired uploads"] == 1
+            assert (await api.services.statements.retention.clean_up())["expired uploads"] == 1
         assert everything(tmp_path / "files" / "shared") == []
 
     async def test_the_same_number_begins_anew_after_expiry(self, tmp_path: Path, database_dsn: str):
@@ -97,7 +97,7 @@ class TestExpiry:
             await turn_clock(api)
             _, answer = await send_part(ana, "file:///shared", index=1, uuid=uuid)
             assert answer.json()["received"] == [[10, 20]]
-            assert (await api.services.retention.clean_up())["expired uploads"] == 1
+            assert (await api.services.statements.retention.clean_up())["expired uploads"] == 1
             assert (await ana.get("storage/upload/chunks", qquuid=uuid)).json()["received"] == [[10, 20]]
             _, answer = await send_part(ana, "file:///shared", uuid=uuid)
             assert answer.json()["offset"] == 20
@@ -114,12 +114,12 @@ class TestSweeping:
             age(shared, DAY_S + 10)
             (shared / f"._qs_upload_{'1' * 32}").write_bytes(b"young")
             await self._interrupted(api, ana)
-            assert (await api.services.retention.clean_up())["interrupted uploads"] == 0
+            assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
             await turn_clock(api)
-            assert (await api.services.retention.clean_up(dry_run=True))["interrupted uploads"] == 1
-            assert (await api.services.retention.clean_up())["interrupted uploads"] == 1
+            assert (await api.services.statements.retention.clean_up(dry_run=True))["interrupted uploads"] == 1
+            assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 1
             assert everything(shared) == [f"._qs_upload_{'1' * 32}", "kept"]
-            assert (await api.services.retention.clean_up())["interrupted uploads"] == 0
+            assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
 
     async def test_a_write_gives_signs_of_life_so_that_its_file_is_old_when_its_record_is(
         self, tmp_path: Path, database_dsn: str
@@ -150,10 +150,10 @@ class TestSweeping:
             await self._interrupted(api, ana)
             await api.database.execute("update unfinished_writes set touched_at = now() - interval '3 days'")
             age(tmp_path / "files" / "shared", 3 * DAY_S)
-            assert (await api.services.retention.clean_up())["interrupted uploads"] == 0
+            assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
             await send_part(ana, "file:///shared", index=1, uuid=uuid)
             assert (await ana.post("storage/upload/complete", qquuid=uuid)).status_code == 201
-            assert (await api.services.retention.clean_up())["interrupted uploads"] == 1
+            assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 1
 
     @pytest.mark.parametrize(
         ("error", "left"), [(StorageUnavailable("It is away."), 1), (PermissionDenied("Not any more."), 0)]
@@ -167,11 +167,11 @@ class TestSweeping:
             await send_part(ana, "file:///shared")
             await turn_clock(api)
             store.fails = True
-            await api.services.retention.clean_up()
+            await api.services.statements.retention.clean_up()
             for table in ("part_uploads", "unfinished_writes"):
                 assert await api.database.value(f"select count(*) from {table}") == left
             store.fails = False
-            await api.services.retention.clean_up()
+            await api.services.statements.retention.clean_up()
             for table in ("part_uploads", "unfinished_writes"):
                 assert await api.database.value(f"select count(*) from {table}") == 0
 
@@ -190,7 +190,7 @@ class TestSweeping:
                 ana.username,
             )
             await turn_clock(api)
-            assert (await api.services.retention.clean_up())["interrupted uploads"] == 1
+            assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 1
             assert store.tree.unseen == [("lake/mine", now), ("lake/other", now - timedelta(days=9))]
 
     async def _interrupted(self, api: Api, caller: Caller) -> None:

@@ -83,7 +83,7 @@ async def list_statements(call: Call) -> Response:
     """Newest first, without their texts; by default those that wait or run."""
     asked = await call.read(StatementListParameters)
     chosen = OverviewFilter(asked.states, asked.user, asked.connector, asked.older_than, asked.after)
-    page, following = await call.services.statement_administration.page(chosen, limit=asked.limit)
+    page, following = await call.services.statements.administration.page(chosen, limit=asked.limit)
     return answer(
         wire.AdminStatementsResponse(status=0, statements=[_shown(entry) for entry in page], next_after=following)
     )
@@ -92,7 +92,7 @@ async def list_statements(call: Call) -> Response:
 @router.operation("show_statement")
 async def show_statement(call: Call, operation_id: str) -> Response:
     """With its text; an audit event says that it was shown."""
-    administration = call.services.statement_administration
+    administration = call.services.statements.administration
     found = await administration.details(parse_operation_id(operation_id), by=call.user.username)
     return answer(
         wire.AdminStatementResponse(
@@ -113,7 +113,7 @@ async def show_statement(call: Call, operation_id: str) -> Response:
 async def cancel_statement(call: Call, operation_id: str) -> Response:
     """Waits up to `editor.cancel_wait_s` for its end. No effect on a statement that has ended."""
     services = call.services
-    entry = await services.statement_administration.stop(
+    entry = await services.statements.administration.stop(
         parse_operation_id(operation_id),
         by=call.user.username,
         wait_s=services.settings.editor.cancel_wait.total_seconds(),

@@ -50,9 +50,9 @@ async def check_status(call: Call) -> Response:
     """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
     asked = await call.read(CheckStatusRequest)
     operation_id = await operation_of(call, asked)
-    status = await call.services.following.status(call.user, operation_id, wait_s=asked.wait)
+    status = await call.services.statements.following.status(call.user, operation_id, wait_s=asked.wait)
     if status.outcome is not None:
-        return shapes.failed(await call.services.following.record(call.user, operation_id))
+        return shapes.failed(await call.services.statements.following.record(call.user, operation_id))
     headers = shapes.RETRY_HINT if status.state in ACTIVE else None
     return answer(wire.StatusResponse(status=0, query_status=shapes.query_status(status)), headers=headers)
 
@@ -62,7 +62,9 @@ async def get_logs(call: Call) -> Response:
     """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
     asked = await call.read(LogsRequest)
     operation_id = await operation_of(call, asked)
-    status, log = await call.services.following.logs(call.user, operation_id, start=asked.start or 0, size=asked.size)
+    status, log = await call.services.statements.following.logs(
+        call.user, operation_id, start=asked.start or 0, size=asked.size
+    )
     return answer(
         wire.LogsResponse(
             status=0,
@@ -79,7 +81,7 @@ async def get_logs(call: Call) -> Response:
 @router.operation("watch")
 async def watch(call: Call, operation_id: str) -> Response:
     """Everything about an operation, until `isSuccess` or `isFailure`. Contract editor 10.5."""
-    following = call.services.following
+    following = call.services.statements.following
     record = await following.record(call.user, parse_operation_id(operation_id))
     status, log = await following.logs(call.user, record.status.id)
     shown: dict[str, Any] = {
@@ -121,11 +123,11 @@ async def fetch_result_data(call: Call) -> Response:
     asked = await call.read(FetchRequest)
     operation_id = await operation_of(call, asked)
     form = cell_form(call, asked)
-    page = await call.services.reading.page(
+    page = await call.services.statements.reading.page(
         call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form)
     )
     if page.status.outcome is not None:
-        return shapes.failed(await call.services.following.record(call.user, operation_id))
+        return shapes.failed(await call.services.statements.following.record(call.user, operation_id))
     return page_answer(page, form)
 
 
@@ -134,9 +136,9 @@ async def fetch_result_metadata(call: Call) -> Response:
     """Names and types of the columns of a result. Contract editor 6.2."""
     asked = await call.read(ResultMetadataRequest)
     operation_id = await operation_of(call, asked)
-    status, columns, _ = await call.services.reading.overview(call.user, operation_id)
+    status, columns, _ = await call.services.statements.reading.overview(call.user, operation_id)
     if status.outcome is not None:
-        return shapes.failed(await call.services.following.record(call.user, operation_id))
+        return shapes.failed(await call.services.statements.following.record(call.user, operation_id))
     meta = shapes.meta(columns, big_numbers_as_text=numbers_as_text(call, asked.big_numbers))
     return answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
@@ -145,9 +147,9 @@ async def fetch_result_metadata(call: Call) -> Response:
 async def fetch_result_size(call: Call) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
     operation_id = await operation_of(call, await call.read(OperationRequest))
-    status, _, size_bytes = await call.services.reading.overview(call.user, operation_id)
+    status, _, size_bytes = await call.services.statements.reading.overview(call.user, operation_id)
     if status.outcome is not None:
-        return shapes.failed(await call.services.following.record(call.user, operation_id))
+        return shapes.failed(await call.services.statements.following.record(call.user, operation_id))
     is_active = status.state in ACTIVE
     size = wire.ResultSize(
         rows=None if is_active else status.rows,
@@ -162,7 +164,7 @@ async def fetch_result_size(call: Call) -> Response:
 async def events(call: Call, operation_id: str) -> Response:
     """status, progress, log and end events of one operation. Contract editor 8.1."""
     asked = await call.read(EventsParameters)
-    status = await call.services.following.status(call.user, parse_operation_id(operation_id))
+    status = await call.services.statements.following.status(call.user, parse_operation_id(operation_id))
     resumed = call.request.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)
     return await stream(
@@ -171,7 +173,7 @@ async def events(call: Call, operation_id: str) -> Response:
 
 
 async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> AsyncGenerator[bytes]:
-    following = call.services.following
+    following = call.services.statements.following
     longest_s = call.services.settings.editor.stream_max_s
     with call.services.streams.place(call.user) as place:
         yield b"retry: 2000\n\n"
@@ -189,10 +191,10 @@ async def _events_of(call: Call, step: StatementProgress, sender: "_Sender") -> 
     """The changes that were not sent yet."""
     record = None
     if step.status.outcome is not None:
-        record = await call.services.following.record(call.user, step.status.id)
+        record = await call.services.statements.following.record(call.user, step.status.id)
     status = step.status
     if sender.is_news(status):
-        status = await call.services.following.placed(status)
+        status = await call.services.statements.following.placed(status)
     pieces = sender.status(_event_body(status, record), status)
     if not step.status.state.is_terminal:
         pieces += sender.progress(step)
@@ -269,7 +271,7 @@ class _Sender:
 async def download(call: Call, operation_id: str) -> Response:
     """The stored rows in one of seven formats, streamed; with `Range` a part of the file. Contract editor 8.2."""
     asked = await call.read(DownloadParameters)
-    downloads = call.services.downloads
+    downloads = call.services.statements.downloads
     rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
     kind = DownloadFormat(asked.format)
     coding = ContentCoding.IDENTITY if kind.is_compressed else coding_for(call.request)
@@ -299,7 +301,7 @@ class _File:
 
         A range needs the size of the file: where it was not made before, it is made twice.
         """
-        downloads, operation_id = self._call.services.downloads, self._rows.status.id
+        downloads, operation_id = self._call.services.statements.downloads, self._rows.status.id
         size = await downloads.size_of(self._call.user, operation_id, self.version.tag, self._pieces())
         part = requested_part(conditions, self.version, size)
         if part.is_whole:
@@ -312,7 +314,7 @@ class _File:
         return {"ETag": self.version.tag, "Vary": "Accept-Encoding"}
 
     async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
-        audited = self._call.services.downloads.audited(self._call.user, self._rows.status.id, pieces)
+        audited = self._call.services.statements.downloads.audited(self._call.user, self._rows.status.id, pieces)
         described = self.version_headers | self._description | headers
         return await stream(audited, media_type=self._form.format.content_type, headers=described, status=status)
 
@@ -322,7 +324,7 @@ class _File:
             file = encode(self._rows, self._form, threads=services.threads.rendering)
             async with aclosing(file) as pieces:
                 async for piece in pieces:
-                    await place.recheck(lambda user: services.downloads.require(user, self._rows.status))
+                    await place.recheck(lambda user: services.statements.downloads.require(user, self._rows.status))
                     yield piece
 
     async def _kept_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
@@ -332,7 +334,7 @@ class _File:
             async for piece in pieces:
                 size += len(piece)
                 yield piece
-        self._call.services.downloads.sizes.put(self.version.tag, size)
+        self._call.services.statements.downloads.sizes.put(self.version.tag, size)
 
     @property
     def _description(self) -> dict[str, str]:

@@ -37,7 +37,7 @@ async def operation_of(call: Call, asked: OperationRequest) -> UUID:
     named = asked.operation_id
     if isinstance(asked, EndRequest) and asked.notebook_uuid:
         named = asked.notebook_uuid
-    return await call.services.access.id_of(call.user, named, asked.guid)
+    return await call.services.statements.access.id_of(call.user, named, asked.guid)
 
 
 def query_status(status: StatementStatus) -> wire.QueryStatus:

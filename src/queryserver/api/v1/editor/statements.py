@@ -96,7 +96,7 @@ async def _first_page(call: Call, asked: ExecuteRequest, status: StatementStatus
     """
     wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked))
     try:
-        page = await call.services.reading.page(call.user, status.id, wanted)
+        page = await call.services.statements.reading.page(call.user, status.id, wanted)
     except (PageRowTooLarge, TooManyRequests, ServiceUnavailable) as error:
         log.info("first rows not given", operation_id=str(status.id), code=error.code)
         return None
@@ -108,7 +108,7 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
     services, user = call.services, call.user
     while_wanted = partial(while_connected, call.request)
     if wait_s <= 0:
-        return await services.submissions.submit(user, submission, while_wanted=while_wanted)
+        return await services.statements.submissions.submit(user, submission, while_wanted=while_wanted)
     with ExitStack() as places:
         place: StreamPlace | None = None
 
@@ -117,7 +117,7 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
             place = places.enter_context(services.streams.place(user))
             return place
 
-        recorded = await services.submissions.submit(
+        recorded = await services.statements.submissions.submit(
             user, submission, before_recording=take_place, while_wanted=while_wanted
         )
         status = recorded.record.status
@@ -125,9 +125,11 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
             waiting = place or take_place()
         except TooManyStreams:
             return recorded
-        await services.following.awaited(status, wait_s, waiting)
-        record = await services.following.record(user, status.id)
-        return replace(recorded, record=replace(record, status=await services.following.placed(record.status)))
+        await services.statements.following.awaited(status, wait_s, waiting)
+        record = await services.statements.following.record(user, status.id)
+        return replace(
+            recorded, record=replace(record, status=await services.statements.following.placed(record.status))
+        )
 
 
 def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submission:
@@ -181,7 +183,7 @@ def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementF
 async def cancel_statement(call: Call) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
     operation_id = await operation_of(call, await call.read(EndRequest))
-    status = await call.services.ending.cancel(call.user, operation_id)
+    status = await call.services.statements.ending.cancel(call.user, operation_id)
     return answer(
         wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
     )
@@ -191,7 +193,7 @@ async def cancel_statement(call: Call) -> Response:
 async def close_statement(call: Call) -> Response:
     """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
     operation_id = await operation_of(call, await call.read(EndRequest))
-    before = await call.services.ending.close(call.user, operation_id)
+    before = await call.services.statements.ending.close(call.user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."
     return answer(wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message))
@@ -234,7 +236,7 @@ async def _explain(call: Call, dialect: str | None) -> Response:
 async def format_statements(call: Call) -> Response:
     """Keywords in upper case, clauses on lines of their own; nothing else changes. Contract editor 8.4."""
     asked = await call.read(FormatRequest)
-    formatting = call.services.formatting.format_script(call.user.id, asked.script, asked.dialect)
+    formatting = call.services.statements.formatting.format_script(call.user.id, asked.script, asked.dialect)
     laid_out = await while_connected(call.request, formatting)
     return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))
 
@@ -245,7 +247,7 @@ async def get_history(call: Call) -> Response:
     asked = await call.read(HistoryParameters)
     count, entries = 0, []
     if not asked.is_notification_manager:
-        count, entries = await call.services.history.page(
+        count, entries = await call.services.statements.history.page(
             call.user,
             HistoryQuery(
                 doc_type=asked.doc_type,
@@ -285,7 +287,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
 async def create_session(call: Call) -> Response:
     """Open an engine session that statements can name. Contract editor 9.1."""
     asked = (await call.read(SessionRequest)).session
-    opened = await call.services.sessions.create(
+    opened = await call.services.statements.sessions.create(
         call.user,
         NewSession(
             connector=asked.type,
@@ -312,9 +314,9 @@ async def close_session(call: Call) -> Response:
     """Close one session, or all of the caller for a connector. Contract editor 9.2."""
     asked = (await call.read(CloseSessionRequest)).session
     if asked.id is None:
-        closed = await call.services.sessions.close_all(call.user, asked.type)
+        closed = await call.services.statements.sessions.close_all(call.user, asked.type)
     else:
-        closed = await call.services.sessions.close(call.user, asked.id)
+        closed = await call.services.statements.sessions.close(call.user, asked.id)
     shown = wire.ClosedSession(id=closed.id, application=closed.dialect, status=4) if closed else None
     closure = wire.SessionClosure(status=0, message="Session successfully closed.", session=shown)
     return answer(wire.CloseSessionResponse(status=0, session=closure))
