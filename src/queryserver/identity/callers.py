@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -49,10 +49,8 @@ _OWNERS = f"""
     join users u on u.id = k.user_id
 """
 
-# What nearly every call asks. PostgreSQL plans the query above anew each time, for it takes the arrays of an unknown
-# call to be long; this one it plans five times and never again: 0.13 instead of 0.43 ms.
 _OWNER = f"""
-    select 1 as n, {USER_NOW},
+    select {USER_NOW},
         exists (select from revoked_tokens t where t.token_id in ($2, $3)) as is_revoked
     from users u where u.id = $1
 """
@@ -76,15 +74,16 @@ class TokenRepository:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._owners: CoalescingReader[TokenKey, TokenOwner] = CoalescingReader(self._read_owners)
+        self._owners = CoalescingReader(database, many=_OWNERS, one=_OWNER)
 
     async def owner(self, token: TokenKey) -> TokenOwner | None:
         """The user behind a token. Calls that come at once share a query."""
-        return await self._owners.get(token)
+        row = await self._owners.get(*token)
+        return TokenOwner(user_of(row), row["is_active"], row["token_epoch"], row["is_revoked"]) if row else None
 
     async def user(self, user_id: int) -> User | None:
         """An active user with rights and groups; None when disabled or deleted."""
-        owner = await self._owners.get(TokenKey(user_id, "", ""))
+        owner = await self.owner(TokenKey(user_id, "", ""))
         return owner.user if owner and owner.is_active else None
 
     async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
@@ -113,14 +112,6 @@ class TokenRepository:
         """Stop the queries on their way."""
         await self._owners.aclose()
 
-    async def _read_owners(self, keys: Sequence[TokenKey]) -> Mapping[TokenKey, TokenOwner]:
-        if len(keys) == 1:
-            rows = await self._database.fetch(_OWNER, keys[0].user_id, keys[0].family, keys[0].jti)
-        else:
-            columns = [key.user_id for key in keys], [key.family for key in keys], [key.jti for key in keys]
-            rows = await self._database.fetch(_OWNERS, *columns)
-        return {keys[row["n"] - 1]: _owner(row) for row in rows}
-
 
 def user_of(row: asyncpg.Record) -> User:
     """The user of a row with the columns of USER_NOW."""
@@ -134,10 +125,6 @@ def user_of(row: asyncpg.Record) -> User:
         connectors_version=row["connectors_version"],
         preferences=preferences_of(stored) if (stored := row["preferences"]) else Preferences(),
     )
-
-
-def _owner(row: asyncpg.Record) -> TokenOwner:
-    return TokenOwner(user_of(row), row["is_active"], row["token_epoch"], row["is_revoked"])
 
 
 _STANDING = """
@@ -158,9 +145,8 @@ _CALLERS = f"""
         l.user_id, (select named.id from users named where named.username_key = k.username_key))
 """
 
-# As `_OWNER`: one key alone is planned once, not for each call.
 _CALLER = f"""
-    select 1 as n, {USER_NOW},
+    select {USER_NOW},
         exists (select from revoked_tokens t where t.token_id = $2) as is_revoked, {_STANDING}
     from (select 1) as one
     left join external_identities l on l.issuer = $3 and l.subject = $4
@@ -201,11 +187,23 @@ class CallerRepository:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._callers: CoalescingReader[CallerKey, KnownCaller] = CoalescingReader(self._read)
+        self._callers = CoalescingReader(database, many=_CALLERS, one=_CALLER)
 
     async def caller(self, key: CallerKey) -> KnownCaller | None:
         """The user that the identity is linked to, else the user of the name; None: there is none."""
-        return await self._callers.get(key)
+        row = await self._callers.get(key.username_key, key.token_id, key.identity.issuer, key.identity.subject)
+        if row is None:
+            return None
+        return KnownCaller(
+            user=user_of(row),
+            is_active=row["is_active"],
+            token_epoch=row["token_epoch"],
+            is_revoked=row["is_revoked"],
+            came_lately=row["came_lately"],
+            is_linked=row["is_linked"],
+            has_password=row["has_password"],
+            has_identities=row["has_identities"],
+        )
 
     async def note_call(self, user_id: int) -> None:
         """Set the time of the last login to now, unless it is within the hour."""
@@ -227,30 +225,6 @@ class CallerRepository:
     async def aclose(self) -> None:
         """Stop the queries on their way."""
         await self._callers.aclose()
-
-    async def _read(self, keys: Sequence[CallerKey]) -> Mapping[CallerKey, KnownCaller]:
-        if len(keys) == 1:
-            rows = await self._database.fetch(_CALLER, *_parts(keys[0]))
-        else:
-            rows = await self._database.fetch(_CALLERS, *map(list, zip(*map(_parts, keys), strict=True)))
-        return {keys[row["n"] - 1]: _caller(row) for row in rows}
-
-
-def _parts(key: CallerKey) -> tuple[str | None, str, str, str]:
-    return key.username_key, key.token_id, key.identity.issuer, key.identity.subject
-
-
-def _caller(row: asyncpg.Record) -> KnownCaller:
-    return KnownCaller(
-        user=user_of(row),
-        is_active=row["is_active"],
-        token_epoch=row["token_epoch"],
-        is_revoked=row["is_revoked"],
-        came_lately=row["came_lately"],
-        is_linked=row["is_linked"],
-        has_password=row["has_password"],
-        has_identities=row["has_identities"],
-    )
 
 
 _SCHEME = b"bearer"

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator
 from queryserver.identity.model import ExternalIdentity, Preferences, User, Username
@@ -57,8 +57,7 @@ class StoredLogin:
     token_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class TokenKey:
+class TokenKey(NamedTuple):
     """The parts of a token that its state depends on."""
 
     user_id: int

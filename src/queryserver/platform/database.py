@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import asyncpg
 import orjson
@@ -222,34 +222,43 @@ async def _close(pool: asyncpg.Pool, database: Database) -> None:
         pool.terminate()
 
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
 _LARGEST_QUERY = 200
 
+_Key = tuple[object, ...]
+_Waiting = dict[_Key, "list[asyncio.Future[asyncpg.Record | None]]"]
 
-class CoalescingReader(Generic[K, V]):
-    """Reads single keys with one `read_many` for all keys requested while the last query was under way.
+
+class CoalescingReader:
+    """Reads rows by key, with one query for all keys requested while the last one was under way.
 
     Under load most calls need the same two facts: their user, and the status of a statement. 64 calls at once then cost
     one round trip instead of 64. No caller gets data from before its call. At most `side_by_side` queries run at once,
     so that a slow one does not delay all others. A canceled caller cancels no other; an error reaches every caller of
     its query.
+
+    `many` takes an array for each part of the key; column `n` of a row is the place of its key, from 1. `one` takes the
+    parts of a single key: PostgreSQL plans `many` anew each time, for it expects long arrays, and `one` only five times
+    (0.13 instead of 0.43 ms).
     """
 
-    def __init__(self, read_many: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]], *, side_by_side: int = 2) -> None:
-        self._read_many = read_many
+    def __init__(self, database: "Database", *, many: str, one: str | None = None, side_by_side: int = 2) -> None:
+        self._database = database
+        self._many = many
+        self._one = one
         self._side_by_side = side_by_side
-        self._waiting: dict[K, list[asyncio.Future[V | None]]] = {}
+        self._waiting: _Waiting = {}
         self._reading = 0
         self._readers: set[asyncio.Task[None]] = set()
 
-    def get(self, key: K) -> "asyncio.Future[V | None]":
-        """The value of `key` or None, to be awaited. Raises what `read_many` raised."""
-        future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
+    def get(self, *key: object) -> "asyncio.Future[asyncpg.Record | None]":
+        """The row of `key` or None, to be awaited. Raises DatabaseUnavailable."""
+        future: asyncio.Future[asyncpg.Record | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(future)
         if self._reading < self._side_by_side:
-            self._start_reader()
+            self._reading += 1
+            reader = asyncio.create_task(self._drain(), name="coalescing-reader")
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
         return future
 
     async def aclose(self) -> None:
@@ -257,12 +266,6 @@ class CoalescingReader(Generic[K, V]):
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-
-    def _start_reader(self) -> None:
-        self._reading += 1
-        reader = asyncio.create_task(self._drain(), name="coalescing-reader")
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
 
     async def _drain(self) -> None:
         try:
@@ -274,25 +277,30 @@ class CoalescingReader(Generic[K, V]):
             # in between would wait for a reader that has ended.
             self._reading -= 1
 
-    async def _answer(self, asked: "Mapping[K, Sequence[asyncio.Future[V | None]]]") -> None:
+    async def _answer(self, asked: _Waiting) -> None:
+        keys = list(asked)
         try:
-            found = await self._read_many(list(asked))
+            if self._one is not None and len(keys) == 1:
+                found = {keys[0]: row for row in await self._database.fetch(self._one, *keys[0])}
+            else:
+                rows = await self._database.fetch(self._many, *map(list, zip(*keys, strict=True)))
+                found = {keys[row["n"] - 1]: row for row in rows}
         except asyncio.CancelledError:
-            for future in _unsettled(asked.values()):
+            for future in _unsettled(asked):
                 future.cancel()
             raise
         except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
-            for future in _unsettled(asked.values()):
+            for future in _unsettled(asked):
                 future.set_exception(error)
         else:
             for key, futures in asked.items():
-                for future in _unsettled([futures]):
+                for future in _unsettled({key: futures}):
                     future.set_result(found.get(key))
 
 
-def _unsettled(groups: "Iterable[Sequence[asyncio.Future[V | None]]]") -> "list[asyncio.Future[V | None]]":
+def _unsettled(asked: _Waiting) -> "list[asyncio.Future[asyncpg.Record | None]]":
     """Those whose callers still wait: a caller that went away has canceled its own."""
-    return [future for futures in groups for future in futures if not future.done()]
+    return [future for futures in asked.values() for future in futures if not future.done()]
 
 
 _CHANNEL = "queryserver"

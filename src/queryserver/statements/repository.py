@@ -5,7 +5,7 @@ Who may see which statement is decided by the services.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -137,6 +137,11 @@ select {_STATUS}, columns, size_bytes, cursor_row, inline_result,
 from statements where id = $1
 """
 
+_STATUS_OF = f"select {_STATUS} from statements where id = $1"
+_STATUSES = f"""
+select n, {_STATUS} from unnest($1::uuid[]) with ordinality as asked (key, n) join statements on id = key
+"""
+
 # Users take turns: the first statements of all of them come before the second ones.
 _QUEUE_POSITIONS = """
 with queued as (
@@ -147,7 +152,7 @@ with queued as (
 ), placed as (
     select id, row_number() over (partition by connector order by turn, history_id) as position from queued
 )
-select id, position from placed where id = any($1::uuid[])
+select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """
 
 _CANCEL = f"""
@@ -194,8 +199,8 @@ class StatementRecords:
     def __init__(self, database: Database, on_end: OnEnd = lambda _end: None) -> None:
         self._database = database
         self._on_end = on_end
-        self._statuses = CoalescingReader(self._read_statuses)
-        self._queue_positions = CoalescingReader(self._read_queue_positions, side_by_side=1)
+        self._statuses = CoalescingReader(database, many=_STATUSES, one=_STATUS_OF)
+        self._queue_positions = CoalescingReader(database, many=_QUEUE_POSITIONS, side_by_side=1)
         self._session_ids: list[int] = []
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
@@ -235,17 +240,19 @@ class StatementRecords:
             self._session_ids.extend(row["id"] for row in reversed(fresh))
         return self._session_ids.pop()
 
-    def status(self, statement_id: UUID) -> Awaitable[StatementStatus | None]:
+    async def status(self, statement_id: UUID) -> StatementStatus | None:
         """The present status; concurrent calls share a query."""
-        return self._statuses.get(statement_id)
+        row = await self._statuses.get(statement_id)
+        return _status_of(row) if row else None
 
-    def queue_position(self, statement_id: UUID) -> Awaitable[int | None]:
+    async def queue_position(self, statement_id: UUID) -> int | None:
         """Its place among the statements that wait to be sent to the same connector; 1: the next one; None: it runs.
 
         Users take turns, in the order in which their statements were recorded. Concurrent calls share a query; one
         query runs at a time.
         """
-        return self._queue_positions.get(statement_id)
+        row = await self._queue_positions.get(statement_id)
+        return row["position"] if row else None
 
     async def read(self, statement_id: UUID) -> StatementRecord | None:
         row = await self._database.row(f"select {_RECORD} from statements where id = $1", statement_id)
@@ -374,16 +381,6 @@ class StatementRecords:
             )
             for row in page
         ]
-
-    async def _read_statuses(self, statement_ids: Sequence[UUID]) -> Mapping[UUID, StatementStatus]:
-        found = await self._database.fetch(
-            f"select {_STATUS} from statements where id = any($1::uuid[])", list(statement_ids)
-        )
-        return {row["id"]: _status_of(row) for row in found}
-
-    async def _read_queue_positions(self, statement_ids: Sequence[UUID]) -> Mapping[UUID, int]:
-        found = await self._database.fetch(_QUEUE_POSITIONS, list(statement_ids))
-        return {row["id"]: row["position"] for row in found}
 
 
 async def _insert(connection: Connection, new: NewStatement) -> StatementRecord:

@@ -18,23 +18,44 @@ class Store:
         self.gate.set()
         self.error: Exception | None = None
 
-    async def read(self, keys: Sequence[int]) -> Mapping[int, int]:
+    async def fetch(self, sql: str, keys: Sequence[int]) -> Sequence[Mapping[str, int]]:
+        assert sql == "many"
         self.queries.append(list(keys))
         await self.gate.wait()
         if self.error:
             raise self.error
-        return {key: key * key for key in keys if key >= 0}
+        return [{"n": n, "square": key * key} for n, key in enumerate(keys, 1) if key >= 0]
+
+
+class Squares(CoalescingReader):
+    def __init__(self, store: Store, *, side_by_side: int = 2) -> None:
+        super().__init__(store, many="many", side_by_side=side_by_side)  # type: ignore[arg-type]
+
+    async def read(self, key: int) -> int | None:
+        row = await self.get(key)
+        return row["square"] if row else None
 
 
 async def test_each_caller_gets_the_value_of_its_key():
-    reader = CoalescingReader(Store().read)
-    assert await asyncio.gather(*(reader.get(key) for key in (1, 2, 3, -1, 2))) == [1, 4, 9, None, 4]
+    reader = Squares(Store())
+    assert await asyncio.gather(*(reader.read(key) for key in (1, 2, 3, -1, 2))) == [1, 4, 9, None, 4]
+
+
+async def test_one_key_alone_is_asked_by_the_query_that_is_planned_once():
+    class One:
+        async def fetch(self, sql: str, *parts: object) -> Sequence[Mapping[str, object]]:
+            return [{"sql": sql, "parts": parts}]
+
+    reader = CoalescingReader(One(), many="many", one="one")  # type: ignore[arg-type]
+    row = await reader.get(1, "a")
+    assert row is not None
+    assert dict(row) == {"sql": "one", "parts": (1, "a")}
 
 
 async def test_callers_of_one_moment_share_queries():
     store = Store()
-    reader = CoalescingReader(store.read)
-    await asyncio.gather(*(reader.get(key) for key in range(100)))
+    reader = Squares(store)
+    await asyncio.gather(*(reader.read(key) for key in range(100)))
     assert len(store.queries) <= 2
     assert sorted(key for query in store.queries for key in query) == list(range(100))
 
@@ -42,11 +63,11 @@ async def test_callers_of_one_moment_share_queries():
 async def test_a_question_is_never_answered_from_before_it_was_asked():
     store = Store()
     store.gate.clear()
-    reader = CoalescingReader(store.read, side_by_side=1)
-    first = asyncio.ensure_future(reader.get(1))
+    reader = Squares(store, side_by_side=1)
+    first = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    second = asyncio.ensure_future(reader.get(1))
+    second = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     store.gate.set()
     assert await asyncio.gather(first, second) == [1, 1]
@@ -56,22 +77,22 @@ async def test_a_question_is_never_answered_from_before_it_was_asked():
 @pytest.mark.parametrize("turns", range(12))
 async def test_nobody_waits_for_a_reader_that_has_just_ended(turns: int):
     """Whatever the turn of the loop in which the second caller asks, that of the reader's last step included."""
-    reader = CoalescingReader(Store().read, side_by_side=1)
+    reader = Squares(Store(), side_by_side=1)
 
     async def ask_later() -> int | None:
         for _ in range(turns):
             await asyncio.sleep(0)
-        return await reader.get(4)
+        return await reader.read(4)
 
     async with asyncio.timeout(5):
-        assert await asyncio.gather(reader.get(3), ask_later()) == [9, 16]
+        assert await asyncio.gather(reader.read(3), ask_later()) == [9, 16]
 
 
 async def test_a_caller_that_goes_away_takes_nobody_with_it():
     store = Store()
     store.gate.clear()
-    reader = CoalescingReader(store.read)
-    leaving, staying = asyncio.ensure_future(reader.get(3)), asyncio.ensure_future(reader.get(3))
+    reader = Squares(store)
+    leaving, staying = asyncio.ensure_future(reader.read(3)), asyncio.ensure_future(reader.read(3))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     leaving.cancel()
@@ -83,22 +104,22 @@ async def test_a_caller_that_goes_away_takes_nobody_with_it():
 async def test_an_error_reaches_every_caller_of_its_query_and_no_later_one():
     store = Store()
     store.error = DatabaseUnavailable()
-    reader = CoalescingReader(store.read)
-    answers = await asyncio.gather(*(reader.get(key) for key in range(3)), return_exceptions=True)
+    reader = Squares(store)
+    answers = await asyncio.gather(*(reader.read(key) for key in range(3)), return_exceptions=True)
     assert all(isinstance(answer, DatabaseUnavailable) for answer in answers)
     store.error = None
-    assert await reader.get(2) == 4
+    assert await reader.read(2) == 4
 
 
 async def test_an_unforeseen_error_cancels_nobody_and_leaves_nobody_waiting():
     store = Store()
     store.error = RuntimeError("nobody thought of this")
     store.gate.clear()
-    reader = CoalescingReader(store.read, side_by_side=1)
-    first = asyncio.ensure_future(reader.get(1))
+    reader = Squares(store, side_by_side=1)
+    first = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    behind = asyncio.ensure_future(reader.get(2))
+    behind = asyncio.ensure_future(reader.read(2))
     await asyncio.sleep(0)
     store.gate.set()
     async with asyncio.timeout(5):
@@ -109,8 +130,8 @@ async def test_an_unforeseen_error_cancels_nobody_and_leaves_nobody_waiting():
 async def test_closing_cancels_those_who_wait():
     store = Store()
     store.gate.clear()
-    reader = CoalescingReader(store.read)
-    waiting = asyncio.ensure_future(reader.get(1))
+    reader = Squares(store)
+    waiting = asyncio.ensure_future(reader.read(1))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await reader.aclose()
