@@ -219,10 +219,11 @@ class OperationState(StrEnum):
     CANCELED = "canceled"
     FAILED = "failed"
 
-    @property
-    def is_terminal(self) -> bool:
-        """The state does not change any more."""
-        return self in {OperationState.FINISHED, OperationState.CANCELED, OperationState.FAILED}
+    is_terminal: bool
+    """The state does not change any more."""
+
+    def __init__(self, value: str) -> None:
+        self.is_terminal = value in {"finished", "canceled", "failed"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class Choosing:
     async def next(
         self, user_id: int, script: str, dialect: str, previous: PreviousStatement | None = None, *, full_form: bool
     ) -> Choice | None:
-        if _is_short(script):
+        if is_short(script):
             return choose(script, dialect, previous, full_form=full_form)
         options = {"dialect": dialect, "previous": previous and asdict(previous), "full_form": full_form}
         content = script.encode(errors="surrogatepass")
@@ -208,7 +208,7 @@ class Choosing:
 
     async def first_to_explain(self, user_id: int, script: str, dialect: str) -> tuple[str, str] | None:
         """The first statement, and its part for EXPLAIN; None: the script has none. Raises InvalidParameter."""
-        if _is_short(script):
+        if is_short(script):
             return _first(script, dialect)
         content = script.encode(errors="surrogatepass")
         found = await self._computing.run(user_id, Task.FIRST_TO_EXPLAIN, {"dialect": dialect}, content)
@@ -248,7 +248,7 @@ def _first(script: str, dialect: str) -> tuple[str, str] | None:
     return text, explainable(text, dialect)
 
 
-def _is_short(script: str) -> bool:
+def is_short(script: str) -> bool:
     if len(script) > INLINE_CHARACTERS:
         return False
     return len(script) + _CHARACTERS_OF_A_STATEMENT * script.count(";") <= INLINE_CHARACTERS

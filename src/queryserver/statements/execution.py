@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeGuard, assert_never
+from typing import Any, TypeGuard, TypeVar, assert_never
 from uuid import uuid4
 
 import structlog
@@ -29,16 +29,7 @@ from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome
-from queryserver.statements.run_record import (
-    SEGMENT_AGE_S,
-    Caps,
-    LeaseLost,
-    RunRecord,
-    Spool,
-    beside,
-    storable,
-    with_pauses,
-)
+from queryserver.statements.run_record import SEGMENT_AGE_S, Caps, LeaseLost, RunRecord, Spool, storable
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
@@ -431,3 +422,43 @@ class Execution:
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
     """Where another runner could continue; None for engines whose statements end with their client."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
+
+
+@asynccontextmanager
+async def beside(**coroutines: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Run these in tasks of their names while inside; canceled at the end."""
+    tasks = [asyncio.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+Item = TypeVar("Item")
+
+
+async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
+    """The items as they come, and None whenever none came for `pause_s`. Closes its source at the end."""
+    coming: asyncio.Future[Item] | None = None
+    try:
+        while True:
+            # Nothing is fetched ahead: a caller that stops here must not have to break off a fetch.
+            coming = coming or asyncio.ensure_future(anext(items))
+            await asyncio.wait({coming}, timeout=pause_s)
+            if not coming.done():
+                yield None
+                continue
+            try:
+                item = coming.result()
+            except StopAsyncIteration:
+                return
+            coming = None
+            yield item
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()

@@ -16,8 +16,8 @@ from queryserver.errors.files import StorageError
 from queryserver.platform.database import Database, database_errors
 from queryserver.platform.metrics import UNMEASURED, StatementMetrics
 from queryserver.results.segments import ResultStore
+from queryserver.statements.execution import beside
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import SessionRecords
 
 log = structlog.get_logger(__name__)

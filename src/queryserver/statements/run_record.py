@@ -4,12 +4,12 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -269,18 +269,6 @@ class Logbook:
         return before
 
 
-@asynccontextmanager
-async def beside(**coroutines: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Run these in tasks of their names while inside; canceled at the end."""
-    tasks = [asyncio.create_task(coroutine, name=name) for name, coroutine in coroutines.items()]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 INLINE_BYTES = 32 * 1024
 """Results up to this size are stored inside the record itself: no file, no second query."""
 SEGMENT_AGE_S = 1.0
@@ -288,8 +276,6 @@ SEGMENT_AGE_S = 1.0
 _SEGMENT_BYTES = 4 * 1024 * 1024
 # Batches with more columns are measured in a thread: Arrow takes some 6 µs for the size of each column.
 _MANY_COLUMNS = 200
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,28 +441,3 @@ class Spool:
             raise result_store_failed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
         await self._make_visible(segment, token)
-
-
-async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
-    """The items as they come, and None whenever none came for `pause_s`. Closes its source at the end."""
-    coming: asyncio.Future[Item] | None = None
-    try:
-        while True:
-            # Nothing is fetched ahead: a caller that stops here must not have to break off a fetch.
-            coming = coming or asyncio.ensure_future(anext(items))
-            await asyncio.wait({coming}, timeout=pause_s)
-            if not coming.done():
-                yield None
-                continue
-            try:
-                item = coming.result()
-            except StopAsyncIteration:
-                return
-            coming = None
-            yield item
-    finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        if isinstance(items, AsyncGenerator):
-            await items.aclose()

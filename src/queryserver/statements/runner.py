@@ -31,10 +31,9 @@ from queryserver.platform.stopping import (
 from queryserver.results.segments import ResultStore
 from queryserver.sql.splitter import changes_objects, refusal_where_read_only
 from queryserver.statements.engine_sessions import HeldSessions, ImportOpener, SessionOpener
-from queryserver.statements.execution import Execution, ExecutionSettings
+from queryserver.statements.execution import Execution, ExecutionSettings, beside
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
-from queryserver.statements.run_record import beside
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
 from queryserver.statements.states import StatementState
 

@@ -19,15 +19,14 @@ class StatementState(StrEnum):
     EXPIRED = "expired"
     CLOSED = "closed"
 
-    @property
-    def is_terminal(self) -> bool:
-        """No further work will be done."""
-        return self not in ACTIVE
+    is_terminal: bool
+    """No further work will be done."""
+    wire_status: str
+    """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
 
-    @property
-    def wire_status(self) -> str:
-        """`query_status.status`: `success` shows as `available` and `timed_out` as `failed`, so client loops end."""
-        return {"success": "available", "timed_out": "failed"}.get(self.value, self.value)
+    def __init__(self, value: str) -> None:
+        self.is_terminal = value not in {"waiting", "running"}
+        self.wire_status = {"success": "available", "timed_out": "failed"}.get(value, value)
 
 
 ACTIVE = frozenset({StatementState.WAITING, StatementState.RUNNING})

@@ -15,7 +15,7 @@ from queryserver.identity.callers import StreamPlace, Streams
 from queryserver.identity.model import User
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import StatementQueue, StateSignals
+from queryserver.statements.runner import StatementQueue, StateSignals, Watch
 from queryserver.statements.states import StatementState
 
 _LONGEST_ID_SHOWN = 64
@@ -74,10 +74,10 @@ class Access:
 
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
         """The record, for the owner and for administrators. Raises OperationNotFound, PermissionDenied."""
-        await self.follow(user, operation_id)
         record = await self._records.read(operation_id)
         if record is None:
             raise OperationNotFound(str(operation_id))
+        self.require_follower(user, record.status)
         return record
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
@@ -117,10 +117,11 @@ class Following:
 
         Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamPlace.recheck`.
         """
-        status = await self._access.follow(user, operation_id)
-        if wait_s > 0 and not status.state.is_terminal:
-            with self._streams.place(user) as place:
-                status = await self.awaited(status, wait_s, place)
+        with self._signals.watch(operation_id) as watch:
+            status = await self._access.follow(user, operation_id)
+            if wait_s > 0 and not status.state.is_terminal:
+                with self._streams.place(user) as place:
+                    status = await self.settled(status, wait_s, watch, self._recheck(status, place))
         return await self.placed(status)
 
     async def placed(self, status: StatementStatus) -> StatementStatus:
@@ -130,26 +131,33 @@ class Following:
         return replace(status, queue_position=await self._records.queue_position(status.id))
 
     async def awaited(self, status: StatementStatus, wait_s: float, place: StreamPlace) -> StatementStatus:
-        """As `settled`, while the user of `place` may follow the statement. Raises as `StreamPlace.recheck`."""
-        return await self.settled(status, wait_s, recheck=self._recheck(status, place))
+        """The first terminal status within `wait_s` of a statement that was just recorded, else the last one.
+
+        Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
+        """
+        with self._signals.watch(status.id) as watch:
+            return await self.settled(status, wait_s, watch, self._recheck(status, place))
 
     def _recheck(self, status: StatementStatus, place: StreamPlace) -> Callable[[], Awaitable[None]]:
         return partial(place.recheck, lambda user: self._access.require_follower(user, status))
 
     async def settled(
-        self, status: StatementStatus, wait_s: float, *, recheck: Callable[[], Awaitable[None]] | None = None
+        self, status: StatementStatus, wait_s: float, watch: Watch, recheck: Callable[[], Awaitable[None]] | None = None
     ) -> StatementStatus:
-        """The first terminal status within `wait_s`, else the last one. Raises what `recheck` raises."""
+        """The first terminal status within `wait_s`, else the last one. Raises what `recheck` raises.
+
+        `status` was read since `watch` began, or the statement cannot have changed before.
+        """
         give_up = asyncio.get_running_loop().time() + wait_s
-        with self._signals.watch(status.id) as watch:
-            while True:
-                status = await self._read(status.id)
-                left_s = give_up - asyncio.get_running_loop().time()
-                if status.state.is_terminal or left_s <= 0 or self._signals.waits_are_over:
-                    return status
-                await watch.changed(min(left_s, _POLL_EVERY_S))
-                if recheck is not None:
-                    await recheck()
+        while not (status.state.is_terminal or self._signals.waits_are_over):
+            left_s = give_up - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                break
+            await watch.changed(min(left_s, _POLL_EVERY_S))
+            if recheck is not None:
+                await recheck()
+            status = await self._read(status.id)
+        return status
 
     def record(self, user: User, operation_id: UUID) -> Coroutine[Any, Any, StatementRecord]:
         """The whole record. Raises OperationNotFound, PermissionDenied."""
@@ -224,12 +232,11 @@ class Ending:
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
         """The same, for a statement that the caller may stop."""
-        status = await self._records.request_cancel(status.id, by=by) or status
-        await self._queue.cancel(status.id, owner=status.owner)
-        self._signals.notify(status.id)
-        if status.state.is_terminal:
-            return status
-        return await self._following.settled(status, self._cancel_wait_s)
+        with self._signals.watch(status.id) as watch:
+            status = await self._records.request_cancel(status.id, by=by) or status
+            await self._queue.cancel(status.id, owner=status.owner)
+            self._signals.notify(status.id)
+            return await self._following.settled(status, self._cancel_wait_s, watch)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
         """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""

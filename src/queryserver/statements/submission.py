@@ -24,7 +24,14 @@ from queryserver.errors.statements import (
 from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
 from queryserver.platform.logs import AuditTrail
-from queryserver.sql.splitter import Choice, Choosing, PreviousStatement, refusal_where_read_only, statement_hash
+from queryserver.sql.splitter import (
+    Choice,
+    Choosing,
+    PreviousStatement,
+    is_short,
+    refusal_where_read_only,
+    statement_hash,
+)
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import (
     Assignment,
@@ -158,7 +165,7 @@ class Submissions:
             done = inherited.handle
             previous = PreviousStatement(done.statement_index, done.has_more_statements, done.statement_hash)
         choosing = self._choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
-        choice = await (while_wanted(choosing) if while_wanted else choosing)
+        choice = await (while_wanted(choosing) if while_wanted and not is_short(script) else choosing)
         if choice is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
         key = _idempotency(asked, connector, script)

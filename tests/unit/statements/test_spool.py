@@ -14,8 +14,9 @@ from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import RowTooLarge
 from queryserver.formats.columns import Segment, TruncationReason
 from queryserver.statements import run_record as spooling
+from queryserver.statements.execution import with_pauses
 from queryserver.statements.model import Lease
-from queryserver.statements.run_record import Caps, Spool, with_pauses
+from queryserver.statements.run_record import Caps, Spool
 
 LEASE = Lease(uuid4(), "me", 1)
 

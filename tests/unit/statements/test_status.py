@@ -37,7 +37,7 @@ async def test_long_polls_and_event_streams_end_with_the_present_state() -> None
 
     async with asyncio.timeout(30):
         async with asyncio.TaskGroup() as group:
-            polled = group.create_task(following.settled(records.status_now, 600))
+            polled = group.create_task(following.awaited(records.status_now, 600, place))
             stream = group.create_task(streamed())
             await asyncio.sleep(0.05)
             assert not polled.done()
