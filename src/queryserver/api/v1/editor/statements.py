@@ -125,11 +125,11 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
             waiting = place or take_place()
         except TooManyStreams:
             return recorded
-        await services.statements.following.awaited(status, wait_s, waiting)
-        record = await services.statements.following.record(user, status.id)
-        return replace(
-            recorded, record=replace(record, status=await services.statements.following.placed(record.status))
-        )
+        following = services.statements.following
+        status = await following.awaited(status, wait_s, waiting)
+        if status.state is StatementState.FAILED:  # the record says where in the text
+            return replace(recorded, record=await following.record(user, status.id))
+        return replace(recorded, record=replace(recorded.record, status=await following.placed(status)))
 
 
 def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submission:
