@@ -1,7 +1,8 @@
 """Many cases of one rule as one test: an item costs pytest more than what most of them check."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -29,25 +30,17 @@ def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[dict[st
 
     @wraps(test)
     async def awaited(*args: Any, **given: Any) -> None:
-        errors: list[Exception] = []
-        for case in cases:
-            try:
-                await test(*args, **given, **case)
-            except Exception as error:  # noqa: BLE001 - raised with all others at the end
-                error.add_note(described(case))
-                errors.append(error)
-        _raise(test, cases, errors)
+        with every_case() as attempt:
+            for case in cases:
+                with attempt(described(case)):
+                    await test(*args, **given, **case)
 
     @wraps(test)
     def called(*args: Any, **given: Any) -> None:
-        errors: list[Exception] = []
-        for case in cases:
-            try:
-                test(*args, **given, **case)
-            except Exception as error:  # noqa: BLE001 - raised with all others at the end
-                error.add_note(described(case))
-                errors.append(error)
-        _raise(test, cases, errors)
+        with every_case() as attempt:
+            for case in cases:
+                with attempt(described(case)):
+                    test(*args, **given, **case)
 
     looped: Any = awaited if inspect.iscoroutinefunction(test) else called
     # What pytest fills in.
@@ -55,6 +48,20 @@ def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[dict[st
     return looped
 
 
-def _raise(test: Any, cases: Sequence[object], errors: list[Exception]) -> None:
+@contextmanager
+def every_case() -> Iterator[Callable[[str], AbstractContextManager[None]]]:
+    """For cases that only the running test knows: a context for each, by name; at the end all failures are raised."""
+    tried, errors = [], list[Exception]()
+
+    @contextmanager
+    def attempt(name: str) -> Iterator[None]:
+        tried.append(name)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - raised with all others at the end
+            error.add_note(name)
+            errors.append(error)
+
+    yield attempt
     if errors:
-        raise ExceptionGroup(f"{test.__name__}: {len(errors)} of {len(cases)} cases", errors)
+        raise ExceptionGroup(f"{len(errors)} of {len(tried)} cases", errors)

@@ -12,7 +12,7 @@ def rewrite_assertions(folder: Path) -> None:
     """Writes the byte code that pytest keeps of test files, where it is missing or old, on all processors."""
     if sys.dont_write_bytecode:
         return
-    files = [*folder.rglob("test_*.py"), *folder.rglob("conftest.py")]
+    files = [*folder.rglob("test_*.py"), *folder.rglob("conftest.py"), *folder.glob("contract/*_*.py")]
     if stale := [file for file in files if rewrite._read_pyc(file, _kept(file)) is None]:
         with ProcessPoolExecutor() as pool:
             list(pool.map(_rewrite, stale, chunksize=8))

@@ -10,6 +10,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
 from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
@@ -121,7 +122,7 @@ async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> N
     assert not server.service.sessions
 
 
-@pytest.mark.parametrize("moments", range(12))
+@each("moments", range(12))
 async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(peers: Peers, moments: int) -> None:
     """Each moment is one turn of the event loop, so that they fall before, within and after the opening."""
     server, engine = peers
