@@ -353,11 +353,11 @@ class EngineContract(StoppingContract):
     @pytest.mark.capability("An engine away is told in time")
     async def test_an_engine_out_of_reach_says_so(self, unreachable_engine: Engine) -> None:
         with pytest.raises(EngineUnavailable) as caught:
-            async with asyncio.timeout(20), unreachable_engine.session(USER, NO_OPTIONS):
+            async with asyncio.timeout(60), unreachable_engine.session(USER, NO_OPTIONS):
                 pass
         self.assert_tidy(caught.value)
         with pytest.raises(EngineUnavailable) as caught:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await unreachable_engine.ping()
         self.assert_tidy(caught.value)
 

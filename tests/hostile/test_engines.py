@@ -251,7 +251,7 @@ class TestPlannerOfDuckdb:
     async def test_what_would_hold_the_planner_is_refused_before_it_is_parsed(
         self, ana: EngineSession, statement: str
     ) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             error, growth = await growth_of(ana, statement)
         assert isinstance(error, StatementRejected)
         assert error.message.startswith("Parser Error: ")
@@ -265,7 +265,7 @@ class TestPlannerOfDuckdb:
         assert "nested deeper" in (await failure(ana, statement)).message
 
     async def test_structs_of_dates_are_planned_in_linear_time(self, ana: EngineSession) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             answer = await run(ana, "SELECT " + "{'a': " * 50 + "DATE '2024-01-02'" + "}" * 50)
         assert "2024-01-02" in str(answer.cell)
 
@@ -392,13 +392,13 @@ class TestThreads:
         kept = [threads.start(free.wait, user_id=1) for _ in range(2)]
         waiting = [threads.start(free.wait, user_id=1) for _ in range(8)]
         others = [threads.start(threading.get_native_id, user_id=number) for number in range(2, 20)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*map(asyncio.wrap_future, others))
         assert all(call.running() for call in kept)
         assert not any(call.running() for call in waiting)
         assert all(call.cancel() for call in waiting)
         free.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*map(asyncio.wrap_future, kept))
         await threads.close()
 
