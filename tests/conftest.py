@@ -15,7 +15,12 @@ from tests.rewriting import rewrite_assertions
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-pytest_plugins = ["tests.fixtures.database", "tests.fixtures.engines", "tests.fixtures.logs"]
+pytest_plugins = [
+    "tests.fixtures.database",
+    "tests.fixtures.engines",
+    "tests.fixtures.logs",
+    "tests.fixtures.passwords",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
