@@ -32,11 +32,11 @@ run: $(RUNTIME) ## Serve on embedded defaults at 127.0.0.1:8888 (PORT=..., QUERY
 
 .PHONY: test
 test: $(DEV) ## Run all tests but the slow ones and those on real engines, four at a time (ARGS="tests/unit -k splitter")
-	$(BIN)/pytest -n 4 -m "not slow" $(ARGS)
+	$(BIN)/pytest -n 4 --dist worksteal -m "not slow" $(ARGS)
 
 .PHONY: test-slow
 test-slow: $(DEV) ## Run the slow tests: many processes, kill -9, hostile users, much data, fuzzing
-	$(BIN)/pytest -n 2 -m slow $(ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m slow $(ARGS)
 
 .PHONY: test-engines
 test-engines: $(DEV) ## Run the tests that need real engines (E=hive for one)

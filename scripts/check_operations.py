@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,11 @@ def shape(path: str) -> str:
     return re.sub(r"\{[^}]*\}", "{}", path).rstrip("/")
 
 
-def read_operations(table: Path = TABLE) -> list[Operation]:
+@cache
+def read_operations(table: Path = TABLE) -> tuple[Operation, ...]:
     """The rows, in the order of the table."""
-    rows: list[dict[str, Any]] = yaml.safe_load(table.read_text(encoding="utf-8"))["operations"]
-    return [_operation(row) for row in rows]
+    rows: list[dict[str, Any]] = yaml.load(table.read_bytes(), Loader=yaml.CSafeLoader)["operations"]
+    return tuple(_operation(row) for row in rows)
 
 
 def _operation(row: Mapping[str, Any]) -> Operation:

@@ -45,13 +45,6 @@ def trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
     return only
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test per declared type."""
-    facts = getattr(metafunc.cls, "facts", None)
-    if "fact" in metafunc.fixturenames and hasattr(facts, "types"):
-        metafunc.parametrize("fact", facts.types, ids=[fact.name for fact in facts.types])
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Turn `known_failures` into strict xfail marks. Unknown tests, unknown marks and missing reasons end the run."""
     for item in items:

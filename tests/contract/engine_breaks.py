@@ -18,7 +18,7 @@ from tests.engines.fault_proxy import FaultProxy, fault_proxy
 from queryserver.engines.protocol import Engine, OperationState
 from queryserver.errors.statements import StatementRejected
 
-_PROMPTLY_S = 10.0
+_PROMPTLY_S = 30.0
 """For what takes at most 3 s on a machine without other load (Limits.end_s); the statements run for longer."""
 
 

@@ -68,10 +68,11 @@ async def patient_poll(session: EngineSession, handle: OperationHandle, *, wait_
 
 async def started(session: EngineSession, handle: OperationHandle) -> None:
     """Returns once the engine is at work on the statement."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await session.poll(handle, wait_s=0.01)).state is OperationState.PENDING:
             pass
-    await asyncio.sleep(0.2)
+    # Some adapters answer RUNNING before the statement has reached the engine. Tests that need it there wait for it.
+    await asyncio.sleep(0.05)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:

@@ -36,7 +36,7 @@ class ResumingContract(EngineBasis):
             await started(session, handle)
             token = resumable(session).resume_token(handle)
             resumable(session).detach()
-        assert await self.running_statements(engine) == 1
+        await self.eventually_at_work(engine)
         async with resuming(engine).reattach(USER, NO_OPTIONS, token, rows_read=0) as (again, found):
             assert not (await again.poll(found)).state.is_terminal
             await again.cancel(found)

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER, EngineBasis
-from tests.contract.engine_driving import count_rows, ended, operation, patient_poll, read, run, started
+from tests.contract.engine_driving import ended, operation, patient_poll, read, run, started
 
 from queryserver.engines.protocol import Engine, EngineSession, OperationState
 from queryserver.errors.statements import EngineError, SessionLost
@@ -19,7 +19,7 @@ class StoppingContract(EngineBasis):
     async def test_cancel_reaches_the_engine(self, engine: Engine, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             await started(session, handle)
-            assert await self.running_statements(engine) == 1
+            await self.eventually_at_work(engine)
             await session.cancel(handle)
             assert (await ended(session, handle, within_s=STOP_S)).state is OperationState.CANCELED
         await self.eventually_idle(engine)
@@ -46,7 +46,7 @@ class StoppingContract(EngineBasis):
     async def test_cancel_wakes_who_waits_in_poll(self, session: EngineSession) -> None:
         async with operation(session, self.facts.slow_sql) as handle:
             waiting = asyncio.create_task(patient_poll(session, handle, wait_s=20))
-            await asyncio.sleep(0.3)
+            await started(session, handle)
             begun = time.monotonic()
             await session.cancel(handle)
             assert (await waiting).state is OperationState.CANCELED
@@ -81,8 +81,14 @@ class StoppingContract(EngineBasis):
             operation(session, self.facts.rows_sql(500_000_000)) as handle,
         ):
             await ended(session, handle)
-            reader = asyncio.create_task(count_rows(session, handle))
-            await asyncio.sleep(0.3)
+            is_reading = asyncio.Event()
+
+            async def read_all() -> None:
+                async for _ in session.batches(handle):
+                    is_reading.set()
+
+            reader = asyncio.create_task(read_all())
+            await asyncio.wait_for(is_reading.wait(), 30)
             async with asyncio.timeout(STOP_S):
                 await session.cancel(handle)
                 with pytest.raises(EngineError):
@@ -108,11 +114,11 @@ class StoppingContract(EngineBasis):
 
     @pytest.mark.capability("Nothing goes on for nobody")
     async def test_leaving_the_session_stops_its_statement(self, engine: Engine) -> None:
-        async with asyncio.timeout(3 * STOP_S):
+        async with asyncio.timeout(30 + 3 * STOP_S):
             async with engine.session(USER, NO_OPTIONS) as session:
                 handle = await session.submit(self.facts.slow_sql)
                 await started(session, handle)
-                assert await self.running_statements(engine) == 1
+                await self.eventually_at_work(engine)
         await self.eventually_idle(engine)
         assert not await session.is_alive()
 

@@ -334,7 +334,7 @@ class LoadingContract(LoadingBasis):
                 await sent.wait()
             await asyncio.sleep(0.05)
             work.cancel()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with pytest.raises(asyncio.CancelledError):
                     await work
             assert not ledger.open

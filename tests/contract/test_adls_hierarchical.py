@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.cases import each
 from tests.contract.adls_faults import SHORT, USER, AzureFaults, changed, tidy
 from tests.contract.storage_basis import batches, body, content, names, put
 from tests.engines.standin_dfs import DfsServer, dfs_server
@@ -87,7 +88,7 @@ async def test_a_token_that_is_refused_is_asked_for_anew(service, account, stora
     await file_system.close()
 
 
-@pytest.mark.parametrize("wrong", [{"client_secret": "guessed"}, {"client_id": "other"}, {"tenant_id": "other/tenant"}])
+@each("wrong", [{"client_secret": "guessed"}, {"client_id": "other"}, {"tenant_id": "other/tenant"}])
 async def test_an_application_that_may_not_log_in_is_a_failure_of_ours(service, account, wrong):
     file_system = by_application(account, service, **wrong)
     with pytest.raises(StorageError) as told:
@@ -129,7 +130,7 @@ async def test_bytes_at_a_position_may_be_sent_again(service, storage):
 
 
 @pytest.mark.security("S12")
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@each("status", [301, 302, 307, 308])
 async def test_redirects_are_not_followed(service, storage, status):
     service.calls.clear()
     service.failures = [("HEAD", Refused(status, "Moved"))]
@@ -138,7 +139,7 @@ async def test_redirects_are_not_followed(service, storage, status):
     assert service.calls == ["HEAD /con?resource=filesystem"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "code", "error"),
     [
         (403, "AuthorizationPermissionMismatch", PermissionDenied),

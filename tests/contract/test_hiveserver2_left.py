@@ -10,9 +10,10 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
-from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, Peers, scripted
+from tests.contract.test_hiveserver2_faults import LIMITS, LONGEST_S, SLOW, TRANSPORTS, Peers, scripted
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -121,22 +122,23 @@ async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> N
     assert not server.service.sessions
 
 
-@pytest.mark.parametrize("moments", range(12))
-async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(peers: Peers, moments: int) -> None:
+@each("transport", TRANSPORTS)
+@each("moments", range(12))
+async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(transport: str, moments: int) -> None:
     """Each moment is one turn of the event loop, so that they fall before, within and after the opening."""
-    server, engine = peers
+    async with scripted(transport) as (server, engine):
 
-    async def work() -> None:
-        async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
-            pass
+        async def work() -> None:
+            async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW):
+                pass
 
-    working = asyncio.create_task(work())
-    for _ in range(3 * moments):
-        await asyncio.sleep(0)
-    working.cancel()
-    await asyncio.wait({working})
-    await engine.close()
-    await server.until(lambda: not (server.service.sessions or server.service.operations or server.connections))
+        working = asyncio.create_task(work())
+        for _ in range(3 * moments):
+            await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.wait({working})
+        await engine.close()
+        await server.until(lambda: not (server.service.sessions or server.service.operations or server.connections))
 
 
 async def test_who_reads_rows_that_another_task_closes_is_told_so(peers: Peers) -> None:

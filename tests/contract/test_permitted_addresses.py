@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.cases import each
 from tests.fakes import http_driver
 
 from queryserver.connectors.connection_tests import EngineAttempt, RestAttempt, RestRequest
@@ -64,6 +65,11 @@ class World:
     answers: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
     asked: int = 0
 
+    def begin(self, answers: Sequence[Sequence[str]]) -> None:
+        """Nothing has come yet, and nothing was asked."""
+        self.answers, self.asked = list(answers), 0
+        self.reached.clear()
+
     def resolve(self, host: Any, port: Any, *more: Any, **options: Any) -> Any:
         """In place of the system's resolver; the last answer is repeated."""
         if host != _NAME:
@@ -112,16 +118,16 @@ async def _attempt(adapter: str, world: World) -> AsyncGenerator[EngineAttempt]:
 
 async def _try(attempt: EngineAttempt | RestAttempt) -> EngineError:
     try:
-        async with asyncio.timeout(20), attempt.login(_ANA) as hello:
+        async with asyncio.timeout(60), attempt.login(_ANA) as hello:
             await hello()
     except EngineError as error:
         return error
     pytest.fail("nobody there speaks any protocol")
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@each("adapter", ADAPTERS)
 async def test_a_name_that_changes_its_address_after_the_check_is_not_followed(adapter: str, world: World) -> None:
-    world.answers = [[_GOOD], [_BAD]]
+    world.begin([[_GOOD], [_BAD]])
     async with _attempt(adapter, world) as attempt:
         await _try(attempt)
         assert world.reached[_GOOD]
@@ -130,18 +136,18 @@ async def test_a_name_that_changes_its_address_after_the_check_is_not_followed(a
     assert world.asked >= 2
 
 
-@pytest.mark.parametrize("adapter", [one for one in ADAPTERS if one != "trino by url"])
+@each("adapter", [one for one in ADAPTERS if one != "trino by url"])
 async def test_of_several_addresses_only_the_permitted_are_tried(adapter: str, world: World) -> None:
-    world.answers = [[_BAD, _GOOD, _BAD]]
+    world.begin([[_BAD, _GOOD, _BAD]])
     async with _attempt(adapter, world) as attempt:
         await _try(attempt)
     assert world.reached[_GOOD]
     assert world.reached[_BAD] == 0
 
 
-@pytest.mark.parametrize("adapter", ADAPTERS)
+@each("adapter", ADAPTERS)
 async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, world: World) -> None:
-    world.answers = [[_BAD]]
+    world.begin([[_BAD]])
     async with _attempt(adapter, world) as attempt:
         error = await _try(attempt)
     assert not world.reached
@@ -151,18 +157,16 @@ async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, w
 
 async def test_rest_servers_are_held_to_the_same(world: World) -> None:
     attempt = RestAttempt(_RULES, RestRequest(f"http://{_NAME}:{world.port}/x?op=y", member="Path"))
-    world.answers = [[_GOOD], [_BAD]]
+    world.begin([[_GOOD], [_BAD]])
     await _try(attempt)
     assert isinstance(await _try(attempt), HostRefused)
     await attempt.close()
     assert world.reached == {_GOOD: 1}
 
 
-@pytest.mark.parametrize(
-    "adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver", "any driver over http"]
-)
+@each("adapter", ["postgresql", "mysql", "hive", "trino", "phoenix", "any driver", "any driver over http"])
 async def test_the_service_s_own_database_is_out_of_reach_by_any_name(adapter: str, world: World) -> None:
-    world.answers = [[_GOOD]]
+    world.begin([[_GOOD]])
     dialect, interface, options = ADAPTERS[adapter]
     filled = {name: value.format(name=_NAME, port=world.port) for name, value in options.items()}
     own = AddressRules(own=frozenset({("127.0.0.1", world.port)}))

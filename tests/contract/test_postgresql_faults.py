@@ -25,4 +25,5 @@ class TestPostgresqlFaults(FaultsContract):
 
     @pytest.fixture
     def engine_at(self, users_dsn: str) -> Callable[[int], Engine]:
-        return lambda port: PostgresqlEngine(replace(address_of(users_dsn), port=port, connect_timeout_s=2))
+        address = replace(address_of(users_dsn), connect_timeout_s=1, clean_up_s=0.5)
+        return lambda port: PostgresqlEngine(replace(address, port=port))

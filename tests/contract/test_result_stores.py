@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 from tests.contract.results_contract import ResultStoreContract, mixed_table, numbered
 from tests.fakes.results import MemoryResults
 from tests.fakes.storage import MemoryStorage
@@ -203,13 +204,14 @@ async def test_a_delete_that_fails_is_told_and_can_be_repeated(storage, results)
         await results.read(statement_id, fence=1, number=0)
 
 
-@pytest.mark.parametrize("damage", ["cut_in_a_batch", "cut_between_batches", "overwritten", "emptied"])
+@each("damage", ["cut_in_a_batch", "cut_between_batches", "overwritten", "emptied"])
 async def test_damaged_bytes_are_told_and_never_read_as_fewer_rows(tmp_path, damage):
-    statement_id = uuid4()
-    async with PrivateStorage(tmp_path) as storage, SegmentStore(storage) as store:
+    statement_id, folder = uuid4(), tmp_path / damage
+    folder.mkdir()
+    async with PrivateStorage(folder) as storage, SegmentStore(storage) as store:
         table = pa.Table.from_batches(numbered(0, 1000).to_batches(max_chunksize=100))
         await store.append(statement_id, fence=1, number=0, start_row=0, table=table)
-        (path,) = files(tmp_path)
+        (path,) = files(folder)
         stored = path.read_bytes()
         path.write_bytes(
             {

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.cases import each
 from tests.contract.storage_basis import USER, batches, content, names, put
 from tests.engines.scripted_s3 import Reply, scripted_s3
 from tests.refusals import raises_code
@@ -48,7 +49,7 @@ async def storage(peer):
     await file_system.close()
 
 
-@pytest.mark.parametrize(
+@each(
     ("reply", "expected"),
     [
         (Reply.refusal(403, "AccessDenied"), PermissionDenied),
@@ -68,7 +69,6 @@ async def storage(peer):
         (Reply(502, "<html><body>Bad Gateway http://10.1.2.3</body></html>"), StorageUnavailable),
         (Reply(200, "<html><body>Welcome to http://10.1.2.3</body>"), StorageUnavailable),
     ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else f"{value.status}-{value.body[13:35]}",
 )
 @pytest.mark.storage(9, 10)
 @pytest.mark.security("S13")
@@ -101,7 +101,7 @@ async def test_the_region_of_a_bucket_is_not_looked_for(storage, peer):
 
 
 @pytest.mark.security("S12", "T8")
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@each("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_not_followed(storage, peer, status):
     async with scripted_s3() as other:
         other.will_answer(listed("stolen"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.engine_contract import EngineContract
 from tests.contract.loading_contract import LoadingContract
@@ -57,9 +58,6 @@ class Adapter:
     protocol: type
     module: str
     name: str
-
-    def __str__(self) -> str:
-        return self.name
 
     def load(self) -> type:
         return getattr(import_module(self.module), self.name)
@@ -242,16 +240,14 @@ def shape(member: Any) -> tuple[str, ...]:
     return ("awaited" if inspect.iscoroutinefunction(member) else "called", *parameters)
 
 
-@pytest.mark.parametrize(
-    "adapter", ADAPTERS, ids=lambda adapter: f"{adapter.protocol.__name__}-{adapter}-{adapter.module}"
-)
+@each("adapter", ADAPTERS)
 def test_signatures_are_those_of_the_protocol(adapter: Adapter) -> None:
     named = {name: vars(adapter.protocol)[name] for name in members(adapter.protocol)}
     found = {name: shape(inspect.getattr_static(adapter.load(), name, None)) for name in named}
     assert found == {name: shape(member) for name, member in named.items()}
 
 
-@pytest.mark.parametrize("flaw", ["default", "kind", "name", "await"])
+@each("flaw", ["default", "kind", "name", "await"])
 def test_a_flawed_signature_is_found(flaw: str) -> None:
     async def right(self: object, path: str, *, recursive: bool = False) -> None: ...
 
@@ -276,7 +272,7 @@ def test_every_engine_has_its_class_registered_and_its_suite() -> None:
     assert not untested, "add its test class to ENGINE_TESTS"
 
 
-@pytest.mark.parametrize(
+@each(
     ("contract", "registered"),
     [
         ("EngineContract", ENGINE_TESTS),
@@ -306,9 +302,14 @@ def test_every_class_of_a_suite_is_registered(contract: str, registered: Mapping
     ids=["engines", "catalogues", "storages", "loaders", "slow loaders"],
 )
 def test_the_suite_ran_over_every_adapter(
-    request: pytest.FixtureRequest, contract: type, at_least: int, registered: Mapping[str, tuple[str, ...]]
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    contract: type,
+    at_least: int,
+    registered: Mapping[str, tuple[str, ...]],
 ) -> None:
     """Collected by pytest itself: a renamed or shadowed test would otherwise vanish without a word."""
+    monkeypatch.setattr(request.config.option, "engine", "all")
     suite = {name for name, _ in inspect.getmembers(contract, inspect.isfunction) if name.startswith("test_")}
     assert len(suite) >= at_least
     for file, class_names in registered.items():

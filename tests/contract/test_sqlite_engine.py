@@ -17,7 +17,11 @@ _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT {
 
 def declared(native: str, kind: T, value: object, *, literal: str) -> TypeFact:
     """A column of that declared type with a value and a NULL."""
-    setup = (f"CREATE TEMP TABLE typed (c {native})", f"INSERT INTO typed VALUES ({literal}), (NULL)")
+    setup = (
+        "DROP TABLE IF EXISTS typed",
+        f"CREATE TEMP TABLE typed (c {native})",
+        f"INSERT INTO typed VALUES ({literal}), (NULL)",
+    )
     return TypeFact(f"{native} {literal}", "SELECT c FROM typed", kind, native, value, setup)
 
 

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.cases import each
 from tests.contract.leases_contract import COLUMNS, FAILED, LEASE, ME, SUCCESS, LeaseDesk, LeasesContract, Seen
 from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
@@ -170,7 +171,7 @@ class TestDatabaseLeases(LeasesContract):
         assert [(one.rows, one.fence) for one in stored.segments] == [(20, new.fence)]
 
     @pytest.mark.item(25)
-    @pytest.mark.parametrize("write", ["mark_running", "report", "add_segment"])
+    @each("write", ["mark_running", "report", "add_segment"])
     async def test_where_to_go_on_is_not_readable_in_the_database(self, desk: DatabaseDesk, write: str) -> None:
         lease = await desk.add(lease_s=-1)
         mark = EngineMark("handle 1, its secret, é", 7)
@@ -221,9 +222,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "protocol", "name"), PAIRS, ids=[f"{kind.__name__}.{name}" for kind, _, name in PAIRS]
-)
+@each(("kind", "protocol", "name"), PAIRS)
 def test_signature_is_that_of_the_protocol(kind: type, protocol: type, name: str) -> None:
     assert shape(vars(kind)[name]) == shape(vars(protocol)[name])
 

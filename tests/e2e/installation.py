@@ -185,11 +185,11 @@ async def installed(
 
 async def query(dsn: str, sql: str, *arguments: object) -> Any:
     """The first value, asked of the database itself."""
-    connection = await asyncpg.connect(dsn, timeout=10, command_timeout=30)
+    connection = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
     try:
         return await connection.fetchval(sql, *arguments)
     finally:
-        await connection.close(timeout=10)
+        await connection.close(timeout=60)
 
 
 async def at_work(admin_dsn: str, marker: str) -> int:

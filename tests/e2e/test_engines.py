@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.cases import each
 from tests.contract.test_phoenix_engine import make_tables
 from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, eventually, installed
 from tests.engines.mariadb import mariadb_server
@@ -133,7 +134,7 @@ class RoundTrip:
         assert column["name"].lower() == case.column.lower()
 
     @pytest.mark.item(61)
-    @pytest.mark.parametrize(
+    @each(
         ("path", "code"),
         [
             ("no_such_db", "database_not_found"),

@@ -69,7 +69,7 @@ async def answers(port: int, *calls: str) -> list[list[str]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     heads: list[list[str]] = []
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for call in calls:
                 writer.write(f"{call} HTTP/1.1\r\nHost: test\r\n\r\n".encode())
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().splitlines()

@@ -13,8 +13,6 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 
-LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 60) for n in range(600_000))
-
 
 @pytest.fixture
 async def place(
@@ -49,7 +47,8 @@ async def loading(place: Installation) -> None:
 @pytest.mark.parametrize("connector", ["duckdb", "postgresql"])
 async def test_a_kill_in_mid_load_leaves_neither_table_nor_staging(place: Installation, connector: str) -> None:
     async with place.server() as victim:
-        operation = (await asked(victim, connector, LARGE)).json()["history_uuid"]
+        large = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 60) for n in range(600_000))
+        operation = (await asked(victim, connector, large)).json()["history_uuid"]
         await loading(place)
         await victim.process.kill9()
     async with place.server() as after:

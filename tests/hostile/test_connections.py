@@ -19,6 +19,7 @@ import pytest
 import uvicorn
 from prometheus_client import CollectorRegistry
 from starlette.types import Receive, Scope, Send
+from tests.cases import each
 from tests.engines.certificates import Authority
 
 from queryserver.api.addresses import AddressShares, SharedByAddress
@@ -260,7 +261,7 @@ class TestDeadlineOfTheHead:
 
 
 class TestSizeOfTheHead:
-    @pytest.mark.parametrize(
+    @each(
         "rest",
         [
             b"GET /" + b"a" * 2 * MIB,
@@ -269,7 +270,6 @@ class TestSizeOfTheHead:
             HEAD + b"X-One: a\r\n" * 20_000,
             HEAD + b"X-One: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n",
         ],
-        ids=["path", "value", "name", "many", "whole"],
     )
     async def test_a_head_above_the_limit_is_refused(self, rest: bytes):
         async with served() as server, server.connection() as (reader, writer):

@@ -10,7 +10,7 @@ from openapi_spec_validator import validate
 from scripts.check_operations import RESOURCES, SERVED, read_operations, shape
 from scripts.export_openapi import TARGET, document
 
-SCHEMAS = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))["components"]["schemas"]
+SCHEMAS = yaml.load(RESOURCES.read_bytes(), Loader=yaml.CSafeLoader)["components"]["schemas"]
 
 
 @pytest.fixture(scope="module")

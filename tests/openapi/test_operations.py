@@ -24,7 +24,7 @@ from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.generated import ErrorBody, StatusResponse
 
 OPERATIONS = read_operations()
-SCHEMAS = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))["components"]["schemas"]
+SCHEMAS = yaml.load(RESOURCES.read_bytes(), Loader=yaml.CSafeLoader)["components"]["schemas"]
 
 # Spec 4, endpoint tables and liveness, in their order.
 SPECIFIED = [

@@ -16,10 +16,10 @@ from queryserver import api
 from queryserver.api.schemas import fields as snippets
 from queryserver.api.schemas import generated, requests
 
-DOCUMENT: dict[str, Any] = yaml.safe_load(RESOURCES.read_text(encoding="utf-8"))
+DOCUMENT: dict[str, Any] = yaml.load(RESOURCES.read_bytes(), Loader=yaml.CSafeLoader)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 SAMPLES_FILE = Path(api.__file__).parent / "texts" / "samples.yaml"
-SAMPLES: dict[str, str] = yaml.safe_load(SAMPLES_FILE.read_text(encoding="utf-8"))
+SAMPLES: dict[str, str] = yaml.load(SAMPLES_FILE.read_bytes(), Loader=yaml.CSafeLoader)
 
 # Spec 2, table by table: the fields that the specification names; `status` by its common rule.
 SPECIFIED = {

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -12,10 +12,6 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from queryserver.errors.base import LoginBackendUnavailable
 
 T = TypeVar("T")
-
-# OWASP's recommendation for argon2id. RFC 9106 would have 64 MiB and four lanes: 110 ms of all processors per login
-# here, which 500 people who log in at nine o'clock would feel for a minute.
-_PARAMETERS = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 _THREADS = 2
 _MOST_WAITING = 500
@@ -28,7 +24,11 @@ class Passwords:
     More than 500 waiting calls are refused, and a call that waits for 10 s: both raise LoginBackendUnavailable.
     """
 
-    def __init__(self, threads: ThreadPoolExecutor, hasher: PasswordHasher = _PARAMETERS) -> None:
+    # OWASP's recommendation for argon2id. RFC 9106 would have 64 MiB and four lanes: 110 ms of all processors per
+    # login here, which 500 people who log in at nine o'clock would feel for a minute.
+    hasher: ClassVar = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+
+    def __init__(self, threads: ThreadPoolExecutor, hasher: PasswordHasher) -> None:
         self._threads = threads
         self._hasher = hasher
         self._waiting = 0
@@ -37,9 +37,9 @@ class Passwords:
 
     @classmethod
     @contextmanager
-    def open(cls, hasher: PasswordHasher = _PARAMETERS) -> Generator[Self]:
+    def open(cls, hasher: PasswordHasher | None = None) -> Generator[Self]:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords") as threads:
-            yield cls(threads, hasher)
+            yield cls(threads, hasher or cls.hasher)
 
     async def hash(self, password: str) -> str:
         return await self._in_thread(lambda: self._hasher.hash(password))

@@ -45,7 +45,6 @@ from queryserver.errors.statements import (
 )
 from queryserver.formats.columns import Column
 
-_CLEAN_UP_S = 5
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
@@ -60,6 +59,9 @@ _CHANGES_ROWS = ("INSERT", "UPDATE", "DELETE", "MERGE")
 
 class PostgresqlConnection(asyncpg.Connection):
     """A connection whose statements are described in full and whose notices go to `on_notice`."""
+
+    clean_up_s: float = 5
+    """How long a server may take to confirm the end of a transaction or of the connection."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
@@ -133,7 +135,7 @@ class PostgresqlConnection(asyncpg.Connection):
 
     async def _confirms(self, command: str) -> bool:
         try:
-            async with asyncio.timeout(_CLEAN_UP_S):
+            async with asyncio.timeout(self.clean_up_s):
                 await self.execute(command)
         except _DRIVER_ERRORS:
             return False
@@ -144,7 +146,7 @@ class PostgresqlConnection(asyncpg.Connection):
         self.on_notice = None
         self.guard.drop_rest()
         with suppress(*_DRIVER_ERRORS):
-            await self.close(timeout=_CLEAN_UP_S)
+            await self.close(timeout=self.clean_up_s)
 
     def _read_others_as_text(self, oids: set[int]) -> None:
         """Everything that JSON shows as text, or that is parsed here, travels as the server's own text.

@@ -161,6 +161,7 @@ class PostgresqlAddress:
     ssl: str | tls.SSLContext = "prefer"
     application_name: str = "queryserver"
     connect_timeout_s: int = 10
+    clean_up_s: float = PostgresqlConnection.clean_up_s
     max_idle: int = 8
     idle_s: float = 60.0
     server_state: str = "any"
@@ -201,6 +202,7 @@ class PostgresqlAddress:
                 target_session_attrs=self.server_state,
                 server_settings={"application_name": self.application_name, **_SESSION_DEFAULTS},
             )
+        connection.clean_up_s = self.clean_up_s
         if self.cell_max_bytes is not None:
             connection.guard.limit(self.cell_max_bytes)
         if self.keep_alive is not None:

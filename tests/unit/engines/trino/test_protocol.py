@@ -381,21 +381,21 @@ async def test_presto_has_headers_of_its_own() -> None:
     assert not [name for name in sent if name.startswith(TRINO.header_prefix.lower())]
 
 
-ROWS = [[number, f'x"],[{number}'] for number in range(60_000)]
 PAIR = (column("n", "bigint"), column("t", "varchar"))
 
 
 @each("encoding", ["json", "json+zstd"])
 async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) -> None:
+    rows = [[number, f'x"],[{number}'] for number in range(60_000)]
     segments = [
-        inline_segment(ROWS[:10], encoding),
-        spooled_segment("one", len(ROWS) - 20, {"x-key": ["k1"]}),
-        inline_segment(ROWS[-10:], encoding),
+        inline_segment(rows[:10], encoding),
+        spooled_segment("one", len(rows) - 20, {"x-key": ["k1"]}),
+        inline_segment(rows[-10:], encoding),
     ]
     script = [
         page(1),
         page(2, columns=PAIR, rows={"encoding": encoding, "segments": segments}),
-        Reply(segment_bytes(ROWS[10:-10], encoding)),
+        Reply(segment_bytes(rows[10:-10], encoding)),
         Reply(),
         page(state="FINISHED", columns=PAIR),
     ]
@@ -405,7 +405,7 @@ async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) 
         operation(session, "SELECT") as handle,
     ):
         await ended(session, handle)
-        assert await read(session, handle) == [tuple(row) for row in ROWS]
+        assert await read(session, handle) == [tuple(row) for row in rows]
         download = next(request for request in server.requests if "/download/" in request.path)
         assert server.requests[0].headers["x-trino-query-data-encoding"] == "json+zstd,json"
         assert download.headers["x-key"] == "k1"
