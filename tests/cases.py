@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any
 
+import pytest
+
+FAILURES = (Exception, pytest.fail.Exception)
+
 
 def each(
     names: str | Sequence[str], values: Iterable[Any], *, ids: Callable[[Any], object] = repr
@@ -29,22 +33,22 @@ def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[dict[st
 
     @wraps(test)
     async def awaited(*args: Any, **given: Any) -> None:
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for case in cases:
             try:
                 await test(*args, **given, **case)
-            except Exception as error:  # noqa: BLE001 - raised with all others at the end
+            except FAILURES as error:
                 error.add_note(described(case))
                 errors.append(error)
         _raise(test, cases, errors)
 
     @wraps(test)
     def called(*args: Any, **given: Any) -> None:
-        errors: list[Exception] = []
+        errors: list[BaseException] = []
         for case in cases:
             try:
                 test(*args, **given, **case)
-            except Exception as error:  # noqa: BLE001 - raised with all others at the end
+            except FAILURES as error:
                 error.add_note(described(case))
                 errors.append(error)
         _raise(test, cases, errors)
@@ -55,6 +59,6 @@ def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[dict[st
     return looped
 
 
-def _raise(test: Any, cases: Sequence[object], errors: list[Exception]) -> None:
+def _raise(test: Any, cases: Sequence[object], errors: list[BaseException]) -> None:
     if errors:
-        raise ExceptionGroup(f"{test.__name__}: {len(errors)} of {len(cases)} cases", errors)
+        raise BaseExceptionGroup(f"{test.__name__}: {len(errors)} of {len(cases)} cases", errors)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.cases import each
 from typer.main import get_command
 
 from queryserver import __version__
@@ -24,8 +24,8 @@ HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]
 
 FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|ya?ml|toml|sh))")
 
-every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-every_record = pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name)
+every_document = each("document", DOCUMENTS, ids=lambda path: path.name)
+every_record = each("record", RECORDS, ids=lambda path: path.name)
 
 
 def prose(document: Path) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from scripts.install_locked import Progress, install, not_installed, pip_command
+from tests.cases import each
 
 OLD_PIP = """\
 Looking in links: /wheels
@@ -48,7 +49,7 @@ def printed(pip: str, target: io.StringIO, *, expected: int = 3) -> str:
     return target.getvalue()
 
 
-@pytest.mark.parametrize("pip", [OLD_PIP, NEW_PIP], ids=["old", "new"])
+@each("pip", [OLD_PIP, NEW_PIP])
 def test_each_package_is_a_line(pip: str):
     first, *packages, unpacking, last = printed(pip, io.StringIO()).splitlines()
     assert first.endswith("packages into .venv: about two minutes the first time.")

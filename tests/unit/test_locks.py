@@ -8,10 +8,10 @@ from importlib.metadata import PackageNotFoundError, requires
 from itertools import combinations, product
 from pathlib import Path
 
-import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tests.cases import each
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ def unpinned(name: str, machine: dict[str, str]) -> set[str]:
     return lacking
 
 
-@pytest.mark.parametrize("name", TOGETHER)
+@each("name", TOGETHER)
 def test_the_lock_files_hold_all_that_is_needed_on_every_machine(name: str):
     """For instance async-timeout, which redis wants below Python 3.11.3 alone."""
     lacking = {

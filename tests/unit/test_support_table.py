@@ -1,17 +1,15 @@
 """The support tables of the documentation say what the suites say."""
 
-import pytest
 from scripts import document_engines, document_options, document_storage
 from scripts.document_engines import CAPABILITIES, COLUMNS, table
 from scripts.support_table import Page, Suite
+from tests.cases import each
 from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 
 from queryserver.connectors.engine_builders import BUILDERS
 
 
-@pytest.mark.parametrize(
-    "page", [document_engines.PAGE, document_options.PAGE, document_storage.PAGE], ids=["engines", "options", "storage"]
-)
+@each("page", [document_engines.PAGE, document_options.PAGE, document_storage.PAGE])
 def test_the_page_is_up_to_date(page: Page) -> None:
     written = page.target.read_text()
     assert written == page.document(written), "run make docs"
@@ -29,9 +27,7 @@ def test_no_row_is_without_any_test() -> None:
         assert any(not cell.startswith(("no", "–")) for cell in rows[name]), name
 
 
-@pytest.mark.parametrize(
-    ("failures", "verdict"), [(((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), "")]
-)
+@each(("failures", "verdict"), [(((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), "")])
 def test_a_known_failure_shows_in_the_cell(failures: tuple[tuple[str, ...], ...], verdict: str) -> None:
     suite = Suite("peer", {"Run": {f"test_{number}": reasons for number, reasons in enumerate(failures)}})
     assert suite.verdict("Run") == verdict

@@ -7,6 +7,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.requests import Request
 from structlog.testing import capture_logs
+from tests.cases import each
 
 from queryserver.api import addresses as module
 from queryserver.api.addresses import UNKNOWN, client_address
@@ -47,7 +48,7 @@ def test_a_stranger_cannot_choose_its_address() -> None:
 
 
 @pytest.mark.platform(35)
-@pytest.mark.parametrize(
+@each(
     ("headers", "expected"),
     [
         ([], "10.0.0.1"),
@@ -74,7 +75,7 @@ def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tupl
     assert address("10.0.0.1", *headers) == expected
 
 
-DISAGREEING = pytest.mark.parametrize(
+DISAGREEING = each(
     ("x_forwarded_for", "forwarded"),
     [
         ("192.0.2.66", "for=198.51.100.1"),

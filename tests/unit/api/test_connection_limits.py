@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-import pytest
+from tests.cases import each
 
 from queryserver.api.connections import counted_address
 
@@ -47,7 +47,7 @@ def test_a_limit_that_is_high_enough_stays():
     assert limits(4096, 4096) == ([4096, 2000, 1000], False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("peer", "address"),
     [
         ("192.0.2.1", "192.0.2.1"),

@@ -5,6 +5,7 @@ from datetime import timedelta
 import orjson
 import pytest
 from starlette.requests import Request
+from tests.cases import each
 
 from queryserver import errors
 from queryserver.api.errors import IMPORTER_STYLE, internal_error, respond, wrong_method
@@ -20,7 +21,7 @@ REQUEST = request()
 
 
 @pytest.mark.importer(2)
-@pytest.mark.parametrize(
+@each(
     ("error", "status", "code"),
     [
         (errors.ImporterDenied("no"), 403, "permission_denied"),

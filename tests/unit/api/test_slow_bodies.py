@@ -6,6 +6,7 @@ import json
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
+from tests.cases import each
 
 from queryserver.api.bodies import read_body
 from queryserver.api.errors import respond
@@ -28,7 +29,7 @@ def request(receive: object, content_type: bytes) -> Request:
 
 
 @pytest.mark.security("T6")
-@pytest.mark.parametrize(
+@each(
     ("receive", "content_type"), [(one_byte, b"application/json"), (nothing, b"application/json"), (nothing, b"text/x")]
 )
 async def test_a_slow_body_is_given_up(receive: object, content_type: bytes):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.api.schemas.fields import Flag, Text
@@ -24,13 +25,13 @@ def read(query: Mapping[str, Sequence[Any]], body: Mapping[str, Sequence[Any]]) 
 
 
 @pytest.mark.storage(7)
-@pytest.mark.parametrize(("text", "native"), [("true", True), ("false", False), ("yes", "yes")])
+@each(("text", "native"), [("true", True), ("false", False), ("yes", "yes")])
 def test_the_same_in_query_and_body_is_no_conflict(text: str, native: object) -> None:
     assert read({"overwrite": [text]}, {"overwrite": [native]}).overwrite is (text != "false")
 
 
 @pytest.mark.storage(7)
-@pytest.mark.parametrize("native", [False, "false", "", "1"])
+@each("native", [False, "false", "", "1"])
 def test_something_else_in_the_body_is_a_conflict(native: object) -> None:
     with raises_code("conflicting_parameters"):
         read({"overwrite": ["true"]}, {"overwrite": [native]})

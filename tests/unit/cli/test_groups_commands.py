@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 from tests.unit.cli.test_commands import PASSWORD, Command, command_in
 
 
@@ -33,7 +34,7 @@ async def test_the_life_of_a_group(command: Command) -> None:
     await done(command, "delete-group analysts")
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "code", "message"),
     [
         ("delete-group default", 1, "Group default is the one that new users join, and cannot be deleted."),

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 from tests.unit.cli.test_commands import PASSWORD, Command, command_in
 
 ISSUER = "https://login.example"
@@ -63,7 +64,7 @@ async def test_the_life_of_a_link(command: Command) -> None:
     await done(command, "list-links ana --no-header", f"ana\tjwt:{ISSUER}\tauth0|7\tadministrator\n")
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "code", "message"),
     [
         ("link-user nobody --issuer ldap", 1, "User nobody does not exist."),
@@ -85,7 +86,7 @@ async def test_how_links_fail(command: Command, arguments: str, code: int, messa
     assert message in ended.err.splitlines()
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     ["link-user ana", "create-user ana --subject x", "unlink-user", "unlink-user --all", "unlink-user ana --all"],
 )

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+from tests.cases import each
 
 from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.sources import configured_connectors
@@ -16,7 +16,7 @@ OWN = "pysqlite"
 """The interface of the page's own example; tests/contract/test_documented_engine.py has it."""
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])
+@each("block", BLOCKS, ids=lambda text: re.findall(r"interpreters\.(\w+)\]", text)[0])
 async def test_an_example_makes_an_engine(block: str, tmp_path: Path) -> None:
     file = tmp_path / "queryserver.toml"
     file.write_text(block.replace("/srv/databases", str(tmp_path)))

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from tests.cases import each
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
@@ -60,7 +61,7 @@ def test_every_secret_option_is_masked_by_its_name() -> None:
     assert all(map(is_secret, secrets))
 
 
-@pytest.mark.parametrize(
+@each(
     ("interface", "mechanisms", "taken"),
     [
         ("trino", trino.TrinoAuthentication, "NONE, BASIC, JWT"),
@@ -96,7 +97,7 @@ async def test_booleans_and_integers_may_be_texts() -> None:
     await engine.close()
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "engine"),
     [
         ("postgres://u:p@h/d", PostgresqlEngine),
@@ -115,7 +116,7 @@ async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) 
     await made.close()
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "text"),
     [
         ("", "must be given"),
@@ -155,9 +156,7 @@ def test_an_administrator_may_allow_options_but_none_that_leads_elsewhere() -> N
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize(
-    "option", ["hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module"]
-)
+@each("option", ["hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module"])
 def test_no_operator_can_allow_an_option_that_leads_to_another_host_or_to_code(option: str) -> None:
     policy = {"extra_url_options": {"druid": (option,)}}
     assert f"the option {option} is not allowed" in problems("sqlalchemy", policy=policy, url=f"druid://h/?{option}=x")
@@ -181,9 +180,7 @@ def test_a_placeholder_asks_for_the_caller_s_own_login() -> None:
         assert built("sqlalchemy", url=url).capabilities.wants_credentials
 
 
-@pytest.mark.parametrize(
-    "url", ["mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/"]
-)
+@each("url", ["mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/"])
 async def test_no_engine_connects_to_a_blocked_address(url: str) -> None:
     engine = built("sqlalchemy", url=url)
     with pytest.raises(EngineUnavailable, match=r"are not allowed here|is not installed"):

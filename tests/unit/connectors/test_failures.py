@@ -3,6 +3,7 @@
 import ssl
 
 import pytest
+from tests.cases import each
 
 from queryserver.connectors.failures import cleaned, reason_of
 from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
@@ -19,7 +20,7 @@ def because(error: EngineError, cause: BaseException) -> EngineError:
 
 
 @pytest.mark.platform(73)
-@pytest.mark.parametrize(
+@each(
     ("error", "reason"),
     [
         (UnknownHost("x"), "dns"),
@@ -43,14 +44,14 @@ def test_each_failure_has_its_reason(error: BaseException, reason: str) -> None:
 
 @pytest.mark.platform(69)
 @pytest.mark.security("T28")
-@pytest.mark.parametrize("secret", ["pa$$word", "pa%24%24word"])
+@each("secret", ["pa$$word", "pa%24%24word"])
 def test_secrets_are_masked_in_the_words_of_engines(secret: str) -> None:
     told = cleaned(StatementRejected(f"Login svc/{secret} failed."), _SETTINGS, _PLACES)
     assert told == "Login svc/******** failed."
 
 
 @pytest.mark.security("T28")
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "upstream 10.1.2.3:9000 is down",

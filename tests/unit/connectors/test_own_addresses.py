@@ -4,6 +4,7 @@ from ipaddress import ip_network
 
 import pytest
 import sqlalchemy as sa
+from tests.cases import each
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress
@@ -12,7 +13,7 @@ from queryserver.platform.settings.tree import Settings
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize(
+@each(
     ("url", "own"),
     [
         ("postgresql://u:p@db.example/queryserver", {("db.example", 5432)}),
@@ -29,14 +30,14 @@ def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, 
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::"])
+@each("host", ["0.0.0.0", "127.0.0.1", "::"])
 def test_the_listener_and_the_broker_are_known(host: str) -> None:
     broker = {"enabled": True, "broker_url": "redis://:secret@broker.example/1"}
     settings = Settings.model_validate({"desktop": {"http_host": host, "http_port": 8123, "task_server": broker}})
     assert EngineBuilder(settings).addresses.own == {(host, 8123), ("broker.example", 6379)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "name"),
     [
         ("postgresql://u:p@h/own", "own"),
@@ -51,7 +52,7 @@ def test_the_name_of_the_service_s_database_is_read_however_its_url_gives_it(url
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize("url", ["redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d"])
+@each("url", ["redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d"])
 def test_a_url_without_host_or_port_means_those_that_its_driver_takes(url: str) -> None:
     rules = AddressRules(own=frozenset({("127.0.0.1", 5432)}))
     with pytest.raises(HostRefused):

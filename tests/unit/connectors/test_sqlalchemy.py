@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 
 from queryserver.administration.configuration_check import check_settings
 from queryserver.connectors.sqlalchemy import proxied_drivers
@@ -35,13 +36,13 @@ def drivers_told(settings: Settings, **environ: str) -> list[str]:
     return [one.text.removeprefix("names ").partition(":")[0] for one in proxied_drivers(settings, environ)]
 
 
-@pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "All_Proxy"])
+@each("name", ["HTTP_PROXY", "https_proxy", "All_Proxy"])
 def test_allowed_drivers_that_are_installed_are_told(name: str) -> None:
     settings = allowing("trino", "QSFAR+rest", "qsfar", "mysql+qsfar", "oracle", "qs-nowhere")
     assert drivers_told(settings, **{name: "http://proxy.example"}) == ["QSFAR+rest, qsfar"]
 
 
-@pytest.mark.parametrize(
+@each(
     "environ",
     [
         {},

@@ -152,7 +152,7 @@ def test_booleans_and_integers_may_be_text() -> None:
     assert type(found["connect_timeout_s"]) is int
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "text"),
     [
         ("server_port", "x", "Must be a whole number."),

@@ -1,6 +1,7 @@
 """Which Azure account the settings mean."""
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import Scheme, StorageUser
@@ -59,7 +60,7 @@ def test_addresses_may_be_given(built):
     assert account.url == account.blob_url
 
 
-@pytest.mark.parametrize(
+@each(
     ("account", "credential"),
     [
         ({**KEY, "sas_token": "sig=1"}, SharedKey("acc", "a2V5")),
@@ -74,7 +75,7 @@ def test_the_first_login_that_is_given_counts(built, account, credential):
     assert built({"fs_defaultfs": NAME}, account).credential == credential
 
 
-@pytest.mark.parametrize(
+@each(
     ("cluster", "account", "key"),
     [
         ({"fs_defaultfs": NAME}, {}, "azure_accounts"),
@@ -89,7 +90,7 @@ def test_what_is_missing_is_told_by_its_key(cluster, account, key):
         abfs.build(settings(cluster, account))
 
 
-@pytest.mark.parametrize("is_hierarchical", [True, False])
+@each("is_hierarchical", [True, False])
 def test_only_a_hierarchical_account_renames_and_has_permissions(is_hierarchical):
     cluster = {"fs_defaultfs": NAME, "hierarchical_namespace": is_hierarchical}
     file_system = abfs.build(settings(cluster, KEY))

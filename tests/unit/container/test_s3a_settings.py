@@ -1,6 +1,7 @@
 """Which S3 account the settings mean."""
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.model import Scheme
@@ -37,7 +38,7 @@ def test_keys_and_address_are_those_of_the_account():
     assert "secret" not in repr(options).replace("is_secure", "")
 
 
-@pytest.mark.parametrize(
+@each(
     ("endpoint", "is_secure", "url"),
     [
         ("", True, None),
@@ -52,7 +53,7 @@ def test_a_scheme_in_the_address_counts_more_than_is_secure(endpoint, is_secure,
     assert options.endpoint_url == url
 
 
-@pytest.mark.parametrize("half", [{"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"}])
+@each("half", [{"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"}])
 def test_half_a_login_is_a_mistake(half):
     with pytest.raises(ConfigurationError, match="belong together"):
         options_of(settings(half))

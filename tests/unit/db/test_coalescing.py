@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import CoalescingReader
@@ -53,7 +54,7 @@ async def test_a_question_is_never_answered_from_before_it_was_asked():
     assert store.queries == [[1], [1]]
 
 
-@pytest.mark.parametrize("turns", range(12))
+@each("turns", range(12))
 async def test_nobody_waits_for_a_reader_that_has_just_ended(turns: int):
     """Whatever the turn of the loop in which the second caller asks, that of the reader's last step included."""
     reader = CoalescingReader(Store().read, side_by_side=1)

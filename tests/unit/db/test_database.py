@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database, PoolLimits, open_database
@@ -19,7 +20,7 @@ async def test_one_question_after_the_other_uses_one_connection(database_dsn: st
         assert database.connections == (1, 1)
 
 
-@pytest.mark.parametrize("limits", [ONE, PoolLimits(max_size=3)], ids=["one", "three"])
+@each("limits", [ONE, PoolLimits(max_size=3)])
 async def test_more_askers_than_connections_all_get_their_answer(database_dsn: str, limits: PoolLimits) -> None:
     async with open_database(database_dsn, limits) as database:
         asked = [database.value("select $1::int from pg_sleep(0.005)", number) for number in range(60)]

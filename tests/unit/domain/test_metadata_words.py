@@ -1,6 +1,7 @@
 """Small rules of metadata: order of names, storage paths."""
 
 import pytest
+from tests.cases import each
 
 from queryserver.platform.text import natural_key
 from queryserver.search.model import storage_path
@@ -12,7 +13,7 @@ def test_numbers_in_names_count_as_numbers_and_case_does_not():
     assert sorted(names, key=natural_key) == ["", "2", "10", "a", "B", "t", "t1", "t1a2", "T2", "t10", "é"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("location", "path"),
     [
         ("hdfs://nn:8020/warehouse/x", "/warehouse/x"),

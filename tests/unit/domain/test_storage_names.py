@@ -8,15 +8,13 @@ from queryserver.errors.files import InvalidName, InvalidPath
 from queryserver.files.model import ExtensionRules, extension_of, hides_dots, is_name, names_of, new_name
 
 
-@pytest.mark.parametrize(
-    ("path", "names"), [("", ()), ("a", ("a",)), ("a/b c/é", ("a", "b c", "é")), ("a\\b/%2e", ("a\\b", "%2e"))]
-)
+@each(("path", "names"), [("", ()), ("a", ("a",)), ("a/b c/é", ("a", "b c", "é")), ("a\\b/%2e", ("a\\b", "%2e"))])
 def test_a_path_is_taken_apart_as_it_is(path: str, names: tuple[str, ...]) -> None:
     assert names_of(path) == names
 
 
 @pytest.mark.security("T1")
-@pytest.mark.parametrize(
+@each(
     "path", ["/a", "a/", "a//b", "a/./b", "a/../b", "..", ".", "a\0", "a/._qs_x", "x" * 256, "/".join(["x" * 200] * 21)]
 )
 def test_a_path_that_was_not_checked_gets_no_further(path: str) -> None:
@@ -24,21 +22,19 @@ def test_a_path_that_was_not_checked_gets_no_further(path: str) -> None:
         names_of(path)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "._qs_", "._qs_x", "é" * 128, "\ud800"])
+@each("name", ["", ".", "..", "a/b", "a\0b", "._qs_", "._qs_x", "é" * 128, "\ud800"])
 def test_what_can_be_no_name_is_none(name: str) -> None:
     assert not is_name(name)
 
 
-@pytest.mark.parametrize("name", ["...", "._qs", "a._qs_", "\\", "\n", "#", " ", "x" * 255, "é" * 127])
+@each("name", ["...", "._qs", "a._qs_", "\\", "\n", "#", " ", "x" * 255, "é" * 127])
 def test_strange_names_can_be_asked_for(name: str) -> None:
     assert is_name(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "hidden"),
-    [("%2e", True), ("%2E%2e", True), (".%2e", True), ("%252e%252e", True), ("%25252e", True), ("%2525252e", False),
-     ("%2e%2e%2e", False), ("a%2e", False), ("%", False), ("%2", False)],
-)  # fmt: skip
+@each(("name", "hidden"), [("%2e", True), ("%2E%2e", True), (".%2e", True), ("%252e%252e", True), ("%25252e", True),
+     ("%2525252e", False),
+     ("%2e%2e%2e", False), ("a%2e", False), ("%", False), ("%2", False)])  # fmt: skip
 def test_dots_hide_behind_up_to_three_encodings(name: str, hidden: bool) -> None:
     assert hides_dots(name) is hidden
 
@@ -78,13 +74,13 @@ def test_a_number_sign_is_for_files_only() -> None:
         new_name("a#b", is_directory=True)
 
 
-@pytest.mark.parametrize("name", ["a b", "x&(y)@%'\"", "日本", "...", ".env", "a..b", "x" * 255])
+@each("name", ["a b", "x&(y)@%'\"", "日本", "...", ".env", "a..b", "x" * 255])
 def test_new_entries_may_have_all_other_names(name: str) -> None:
     assert new_name(f"  {name}\u00a0", is_directory=True) == name
 
 
 @pytest.mark.storage(58)
-@pytest.mark.parametrize(
+@each(
     ("name", "extension"),
     [("a.TXT", ".txt"), ("archive.tar.gz", ".gz"), ("a", ""), (".env", ""), (".env.x", ".x"), ("a.", "."), ("", "")],
 )

@@ -64,7 +64,7 @@ def test_other_schemes_and_authorities_are_refused(text: str, error: type[QueryS
         ALL.read(text)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "s3a://b/k",
@@ -103,7 +103,7 @@ def test_relative_segments_are_refused_however_they_are_written(path: str, dots:
 
 
 @pytest.mark.storage(16)
-@pytest.mark.parametrize(
+@each(
     "name",
     ["a..b.txt", "...", "..a", "a..", "．．", "‥", "。。", "∕", "%", "%2", "%zz", "a%2e%2e", "\\", "..\\..", "a\\b"],
 )
@@ -113,14 +113,14 @@ def test_names_that_only_look_like_dots_are_names(name: str) -> None:
 
 @pytest.mark.storage(18)
 @pytest.mark.security("S2")
-@pytest.mark.parametrize("path", ["/a\0b", "/\0", "s3a://b/\0", "/a/\ud800"])
+@each("path", ["/a\0b", "/\0", "s3a://b/\0", "/a/\ud800"])
 def test_nul_and_half_characters_are_refused(path: str) -> None:
     with pytest.raises(InvalidPath):
         ALL.read(path)
 
 
 @pytest.mark.storage(18)
-@pytest.mark.parametrize(
+@each(
     ("longest", "too_long"),
     [
         ("/" + "x" * 255, "/" + "x" * 256),
@@ -136,7 +136,7 @@ def test_names_paths_and_keys_have_a_longest_size(longest: str, too_long: str) -
 
 
 @pytest.mark.storage(35)
-@pytest.mark.parametrize("path", ["/a/._qs_upload_1", "/._qs_", "s3a://b/._qs_x/y"])
+@each("path", ["/a/._qs_upload_1", "/._qs_", "s3a://b/._qs_x/y"])
 def test_reserved_names_cannot_be_named(path: str) -> None:
     with pytest.raises(InvalidPath):
         ALL.read(path)
@@ -156,7 +156,7 @@ def test_the_local_root_cannot_be_left() -> None:
 
 @pytest.mark.storage(11)
 @pytest.mark.storage(12)
-@pytest.mark.parametrize(
+@each(
     ("raw", "path"),
     [
         ("/a", "/a"),
@@ -177,13 +177,13 @@ def test_what_stands_behind_the_sign_is_decoded_once_and_repaired(raw: str, path
     assert decoded_path(raw) == path
 
 
-@pytest.mark.parametrize("raw", ["/%ff", "%C3", "/a/%ED%A0%80"])
+@each("raw", ["/%ff", "%C3", "/a/%ED%A0%80"])
 def test_bytes_that_are_no_text_are_refused(raw: str) -> None:
     with pytest.raises(InvalidPath):
         decoded_path(raw)
 
 
-@pytest.mark.parametrize(
+@each(
     ("given_path", "path"),
     [
         ("%2Fsome%2Fa%20b", "/some/a%20b"),
@@ -217,7 +217,7 @@ class TestStoragePath:
         assert path.parent.parent.parent.is_root
         assert str(StoragePath(Scheme.FILE, "").child("x").child("y")) == "file:///x/y"
 
-    @pytest.mark.parametrize(
+    @each(
         ("inner", "outer", "is_inside"),
         [
             ("a/b", "a", True),

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from tests.cases import each
 from tests.fakes.engine import FakeEngine
 
 from queryserver.engines.catalog_queries import (
@@ -72,7 +73,7 @@ async def test_a_lost_session_means_that_the_engine_is_unavailable(engine: FakeE
 
 
 @pytest.mark.item(61)
-@pytest.mark.parametrize(
+@each(
     ("wanted", "folding", "chosen"),
     [
         ("Items", Folding.LOWER, "Items"),

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from tests.cases import each
 
 from queryserver.engines.phoenix import connection as phoenix_http
 from queryserver.engines.phoenix.connection import Route
@@ -73,7 +74,7 @@ class Connection:
     dialect = Dialect()
 
 
-@pytest.mark.parametrize(
+@each(
     ("widths", "most_bytes"),
     [
         ([10] * 1000, BATCH_BYTES),
@@ -82,7 +83,6 @@ class Connection:
         ([10] * 127 + [2 * MIB] * 100, 32 * MIB),
         ([3 * MIB] + [10] * 500, BATCH_BYTES),
     ],
-    ids=["narrow", "wide", "growing", "shrinking"],
 )
 def test_a_chunk_of_a_cursor_ends_soon_after_it_is_large(widths: list[int], most_bytes: int) -> None:
     answer = SqlalchemyAnswer(cast("Any", Connection()), cast("Any", None), AddressRules())

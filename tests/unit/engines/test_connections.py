@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncGenerator
 
 import pytest
+from tests.cases import each
 
 from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, no_connection
 from queryserver.engines.hiveserver2.variants import Limits
@@ -173,7 +174,7 @@ def _failed(reason: str) -> ssl.SSLError:
     return error
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "told"),
     [
         (_refused("certificate has expired"), ": its certificate was not accepted (certificate has expired)."),

@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 import psutil
 import pytest
+from tests.cases import each
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
 
@@ -125,7 +126,7 @@ async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineS
     assert (await run(session, 'SELECT count(*) AS "Count" FROM t')).rows == [(2,)]
 
 
-@pytest.mark.parametrize(
+@each(
     "statement",
     [
         "EXPLAIN SELECT 1",

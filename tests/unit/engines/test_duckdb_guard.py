@@ -77,7 +77,7 @@ REACHING = {
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize("statement", REACHING.values(), ids=REACHING.keys())
+@each("statement", REACHING.values())
 async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
     error = await failure(session, statement.format(root=root, outside=root.parent))
@@ -89,7 +89,7 @@ async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, r
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize(
+@each(
     "statement",
     [
         "SET enable_external_access = true",
@@ -145,9 +145,7 @@ async def test_messages_hold_no_path_of_the_server(session: EngineSession, root:
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize(
-    "path", ["/etc/x.duckdb", "../x.duckdb", "a/../../x", "a/./b", "", ".", "a\\b", "a\0b", "md:x", "a//b"]
-)
+@each("path", ["/etc/x.duckdb", "../x.duckdb", "a/../../x", "a/./b", "", ".", "a\\b", "a\0b", "md:x", "a//b"])
 def test_a_path_beyond_the_directory_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidPath):
         DuckdbEngine(path=path, root=tmp_path)
@@ -184,7 +182,7 @@ async def test_a_database_behind_a_link_is_not_opened(root: Path) -> None:
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @pytest.mark.security("T24")
-@pytest.mark.parametrize(
+@each(
     "statement",
     [
         "INSERT INTO t VALUES (2)",
@@ -333,7 +331,7 @@ def test_the_type_is_refused(statement: str) -> None:
         refuse_variants(tokens_of(statement))
 
 
-@pytest.mark.parametrize("statement", FUNCTIONS)
+@each("statement", FUNCTIONS)
 async def test_functions_that_end_the_process_or_the_database_are_refused(tmp_path: Path, statement: str) -> None:
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     async with engine.session(User(1, "ana"), NO_OPTIONS) as session:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from asyncmy import errors as driver
+from tests.cases import each
 
 from queryserver.engines.mysql.catalog import read_histogram
 from queryserver.engines.mysql.connection import connect_errors, first_long_value, statement_errors
@@ -31,7 +32,7 @@ def field(code: int, length: int, *, flags: int = 0, charset: int = BINARY, scal
     return SimpleNamespace(name="a", type_code=code, length=length, flags=flags, charsetnr=charset, scale=scale)
 
 
-@pytest.mark.parametrize(
+@each(
     ("description", "native"),
     [
         (field(253, 80, charset=UTF8MB4), "varchar(20)"),
@@ -112,7 +113,7 @@ def test_a_column_of_nulls_has_no_bounds() -> None:
 LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
 
 
-@pytest.mark.parametrize(
+@each(
     ("row", "number"),
     [
         (LONG, 0),
@@ -125,7 +126,6 @@ LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
         (b"\x09abc", None),
         (b"", None),
     ],
-    ids=["first", "begun", "second", "behind_null", "at_the_limit", "above_the_limit", "half_length", "short", "empty"],
 )
 def test_the_first_long_value_is_found(row: bytes, number: int | None) -> None:
     assert first_long_value(row, 0xFFFFF) == number
@@ -148,7 +148,7 @@ def told_on_connect(error: Exception) -> EngineError:
     return caught.value
 
 
-@pytest.mark.parametrize("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
+@each("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
 def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
     assert len(DRIVER_CLASSES) == 11
     for error in (kind(), kind(1064, "text"), kind("text")):
@@ -156,7 +156,7 @@ def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> N
             assert translated.message.strip()
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "expected"),
     [
         (1146, StatementRejected),
@@ -175,7 +175,7 @@ def test_a_number_of_the_server_decides(number: int, expected: type[EngineError]
     assert type(told(driver.OperationalError(number, "text"))) is expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "expected"),
     [
         (1045, CredentialsRequired),
@@ -210,7 +210,7 @@ def test_a_server_that_asks_for_a_file_is_refused() -> None:
     assert "LOAD DATA LOCAL" in told(RuntimeError("**WARN**: Received LOAD_LOCAL packet")).message
 
 
-@pytest.mark.parametrize("number", [1044, 1142, 1143, 1227, 1370])
+@each("number", [1044, 1142, 1143, 1227, 1370])
 def test_a_lack_of_rights_is_a_denial(number: int) -> None:
     assert isinstance(told(driver.OperationalError(number, "SELECT command denied to user 'a'@'b'")), StatementDenied)
     assert not isinstance(told(driver.ProgrammingError(1146, "Table 'd.t' doesn't exist")), StatementDenied)

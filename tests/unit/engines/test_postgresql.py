@@ -96,14 +96,12 @@ def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
     assert batch.schema.types == [pa.int32(), pa.date32()]
 
 
-@pytest.mark.parametrize(
-    ("modifier", "shape"), [(655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6))]
-)
+@each(("modifier", "shape"), [(655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6))])
 def test_the_modifier_of_numeric(modifier, shape) -> None:
     assert numeric_shape(modifier) == shape
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("{}", []),
@@ -126,7 +124,7 @@ def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
     assert array_literal("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("()", [None]),
@@ -158,7 +156,7 @@ def test_attributes_that_are_quoted_come_back(items) -> None:
     assert composite_attributes("(" + ",".join(quoted) + ")") == items
 
 
-@pytest.mark.parametrize(
+@each(
     ("days", "text"),
     [
         (0, "2000-01-01"),
@@ -177,7 +175,7 @@ def test_dates(days, text) -> None:
     assert date_text(days) == text
 
 
-@pytest.mark.parametrize(
+@each(
     ("microseconds", "text"),
     [
         (0, "2000-01-01 00:00:00"),
@@ -233,14 +231,14 @@ def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> N
         assert translated.message.strip()
 
 
-@pytest.mark.parametrize("error", [ConnectionResetError("reset"), TimeoutError(), OSError("no route")])
+@each("error", [ConnectionResetError("reset"), TimeoutError(), OSError("no route")])
 def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
     assert isinstance(told(error), OutcomeUnknown)
     assert isinstance(told(error, started=False), SessionLost)
     assert isinstance(told_on_connect(error), EngineUnavailable)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sqlstate", "expected"),
     [
         ("57P01", OutcomeUnknown),
@@ -257,7 +255,7 @@ def test_a_state_of_the_server_decides(sqlstate: str, expected: type[EngineError
     assert type(told(server_error(sqlstate, "text"))) is expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("sqlstate", "expected"),
     [
         ("28P01", CredentialsRequired),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.cases import each
 from tests.fakes import http_driver
 
 from queryserver.connectors.failures import reason_of
@@ -94,7 +95,7 @@ async def test_a_redirect_to_a_permitted_address_is_the_driver_s_own_affair(worl
     assert await rows(world, rules=AddressRules()) == ["found"]
 
 
-@pytest.mark.parametrize(("database", "error"), [("login", HostRefused), ("d", OutcomeUnknown)])
+@each(("database", "error"), [("login", HostRefused), ("d", OutcomeUnknown)])
 async def test_a_redirect_to_a_refused_address_is_not_followed(
     world: World, database: str, error: type[EngineError]
 ) -> None:
@@ -113,7 +114,7 @@ async def test_rows_are_not_fetched_from_a_refused_address_that_the_server_tells
     assert world.reached == {_GOOD: 1}
 
 
-@pytest.mark.parametrize(
+@each(
     ("database", "text", "error"),
     [("login", "Incorrect username or password", CredentialsRequired), ("d", "no such table", StatementRejected)],
 )
@@ -162,7 +163,7 @@ async def test_the_service_s_own_database_is_out_of_reach_of_redirects(world: Wo
     assert (world.reached, own.reached) == ({_GOOD: 1}, {})
 
 
-@pytest.mark.parametrize("url", ["qshttp:///d", "mariadb+pymysql:///d", "clickhouse:///d", "presto+https:///d"])
+@each("url", ["qshttp:///d", "mariadb+pymysql:///d", "clickhouse:///d", "presto+https:///d"])
 def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) -> None:
     nothing_here = AddressRules(blocked=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
     with pytest.raises(HostRefused):
@@ -173,7 +174,7 @@ def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) 
             SqlalchemyAddress(sa.make_url(url), rules=own).checked_url(None, None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "places", "host"),
     [
         ("presto://h/d", (("h", 8080),), "h"),
@@ -198,7 +199,7 @@ def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(
     assert (address.places, address.host) == (places, host)
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "port"),
     [
         ("redshift://127.0.0.5/d", 5432),

@@ -96,7 +96,7 @@ REACHING = {
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize("statement", REACHING.values(), ids=REACHING.keys())
+@each("statement", REACHING.values())
 async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
     before = {path for path in root.parent.rglob("*") if not path.name.startswith("own.sqlite")}
     if statement.startswith("CREATE TEMP VIEW"):
@@ -111,7 +111,7 @@ async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, r
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize(
+@each(
     "statement",
     [
         "PRAGMA journal_mode = DELETE",
@@ -137,7 +137,7 @@ async def test_a_setting_of_the_server_is_refused(session: EngineSession, statem
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize(
+@each(
     "statement",
     [
         "PRAGMA table_info(t)",
@@ -159,9 +159,7 @@ async def test_what_stays_inside_is_allowed(session: EngineSession, statement: s
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize(
-    "path", ["/etc/x.sqlite", "../x.sqlite", "a/../../x", "", ".", "a\\b", "a\0b", "file:x", "a//b"]
-)
+@each("path", ["/etc/x.sqlite", "../x.sqlite", "a/../../x", "", ".", "a\\b", "a\0b", "file:x", "a//b"])
 def test_a_path_beyond_the_directory_is_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidPath):
         SqliteEngine(path=path, root=tmp_path)
@@ -183,7 +181,7 @@ def test_a_read_only_database_needs_a_file() -> None:
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize("path", ["linked.sqlite", "linked/outside.sqlite"])
+@each("path", ["linked.sqlite", "linked/outside.sqlite"])
 async def test_a_database_behind_a_link_is_not_opened(root: Path, path: str) -> None:
     engine = SqliteEngine(path=path, root=root)
     with pytest.raises(EngineUnavailable):
@@ -194,7 +192,7 @@ async def test_a_database_behind_a_link_is_not_opened(root: Path, path: str) -> 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @pytest.mark.security("T24")
-@pytest.mark.parametrize(
+@each(
     "statement",
     [
         "INSERT INTO secret VALUES (2)",

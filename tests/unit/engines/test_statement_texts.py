@@ -29,7 +29,7 @@ from queryserver.errors.statements import EngineError
 from queryserver.sql.positions import Position, position_of
 
 
-@pytest.mark.parametrize(
+@each(
     ("sql", "keyword"),
     [
         ("", ""),
@@ -114,7 +114,7 @@ def test_texts_of_engines(readings: object, statement: str, text: str, position:
 
 
 class TestAdapters:
-    @pytest.mark.parametrize(("given", "position"), [("10", Position(2, 1)), (None, None)])
+    @each(("given", "position"), [("10", Position(2, 1)), (None, None)])
     def test_postgresql_counts_characters(self, given: str | None, position: Position | None):
         with pytest.raises(EngineError) as caught, postgresql_errors(started=False):
             raise asyncpg.PostgresError.new({"C": "42601", "M": "syntax error", **({"P": given} if given else {})})
@@ -153,7 +153,7 @@ def batch(rows: int, width: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(["x" * width] * rows, pa.string())], names=["a"])
 
 
-@pytest.mark.parametrize("width", [1, 1000, 100_000, 10_000_000])
+@each("width", [1, 1000, 100_000, 10_000_000])
 def test_the_size_settles_where_the_rows_weigh_what_was_set(width) -> None:
     size = ChunkSize()
     for _ in range(10):

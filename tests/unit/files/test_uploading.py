@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
@@ -75,7 +76,7 @@ def given(index: int, offset: int, total: int, parts: int, part_bytes: int | Non
     return GivenPart(UUID_0, PLACE, "a", index, offset, total, parts, part_bytes)
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "cut"),
     [
         (given(0, 0, 25, 3, 10), (10, 3)),
@@ -92,7 +93,7 @@ def test_the_numbers_of_a_part_say_how_a_file_is_cut(part: GivenPart, cut: tuple
     assert (plan.part_bytes, plan.parts) == cut
 
 
-@pytest.mark.parametrize(
+@each(
     "part",
     [
         given(3, 30, 25, 3, 10),

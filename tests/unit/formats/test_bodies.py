@@ -45,8 +45,8 @@ def test_the_three_encodings_give_the_same_text():
         assert fields == {"statement": STATEMENT}
 
 
-@pytest.mark.parametrize("padding", [0, 70_000])
-@pytest.mark.parametrize(
+@each("padding", [0, 70_000])
+@each(
     ("text", "expected"),
     [
         (
@@ -157,20 +157,20 @@ def test_the_number_of_values_has_a_limit():
 
 
 @pytest.mark.platform(8)
-@pytest.mark.parametrize("padding", [0, 70_000])
-@pytest.mark.parametrize("body", [b"[]", b'[{"a": 1}]', b"1", b'"text"', b"null", b"true", b"1.5"])
+@each("padding", [0, 70_000])
+@each("body", [b"[]", b'[{"a": 1}]', b"1", b'"text"', b"null", b"true", b"1.5"])
 def test_json_that_is_no_object(body: bytes, padding: int):
     with raises_code("invalid_body"):
         parse_json_object(body + b" " * padding)
 
 
-@pytest.mark.parametrize("filling", ["x", "é", "\\n", "\\u00e9", "\\ud83d\\ude00", "x\\\\"])
+@each("filling", ["x", "é", "\\n", "\\u00e9", "\\ud83d\\ude00", "x\\\\"])
 def test_long_texts_come_out_whole(filling: str):
     text = '{"a": "' + filling * 100_000 + '"}'
     assert parse_json_object(text.encode()) == json.loads(text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "expected"),
     [
         (b"a=1&b=2", {"a": "1", "b": "2"}),
@@ -188,9 +188,7 @@ def test_form_fields(body: bytes, expected: dict[str, str]):
 
 
 @pytest.mark.platform(10)
-@pytest.mark.parametrize(
-    "body", [b"a=%ff", b"%ff=1", b"a=\xc3", b"a=%00", b"a\0=1", b"a=%ED%A0%80", b"&" * 1000, b"a=1&" * 1000]
-)
+@each("body", [b"a=%ff", b"%ff=1", b"a=\xc3", b"a=%00", b"a\0=1", b"a=%ED%A0%80", b"&" * 1000, b"a=1&" * 1000])
 def test_forms_that_are_refused(body: bytes):
     with pytest.raises(InvalidParameter):
         parse_form(body)
@@ -204,7 +202,7 @@ def test_an_error_names_the_parameter_in_short():
     assert len(caught.value.message) < 200
 
 
-@pytest.mark.parametrize("filling", [b"%41", b"a%41", b"%%41", b"ab%4", b"%C3%A9", b"+", b"%"])
+@each("filling", [b"%41", b"a%41", b"%%41", b"ab%4", b"%C3%A9", b"+", b"%"])
 def test_escapes_at_the_edges_of_the_steps(filling: bytes):
     from urllib.parse import unquote_to_bytes
 
@@ -237,7 +235,7 @@ def test_long_multipart_values_come_out_whole():
 
 
 @pytest.mark.security("T6")
-@pytest.mark.parametrize(
+@each(
     ("body", "content_type"),
     [
         (part("a", b"1", extra='; filename="x.txt"') + b"--XX--\r\n", TYPE),
@@ -265,9 +263,7 @@ def test_multipart_that_is_refused(body: bytes, content_type: str):
 
 
 @pytest.mark.security("T6")
-@pytest.mark.parametrize(
-    "headers", ["x: " + "y" * 17_000, "x" * 17_000 + ": y", "a: b\r\n" * 3_000, "x" * 200_000 + ": y"]
-)
+@each("headers", ["x: " + "y" * 17_000, "x" * 17_000 + ": y", "a: b\r\n" * 3_000, "x" * 200_000 + ": y"])
 def test_part_headers_have_a_limit(headers: str):
     with pytest.raises(PayloadTooLarge):
         parse_multipart(
@@ -287,7 +283,7 @@ HOSTILE: dict[str, Callable[[], object]] = {
 
 @pytest.mark.item(69)
 @pytest.mark.security("T6")
-@pytest.mark.parametrize("name", HOSTILE)
+@each("name", HOSTILE)
 @pytest.mark.slow
 def test_other_threads_run_while_a_hostile_body_is_read(name: str):
     ticks: list[float] = []

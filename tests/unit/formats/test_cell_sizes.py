@@ -1,7 +1,7 @@
 """Bytes of values and rows: what counts how much, also in slices."""
 
 import pyarrow as pa
-import pytest
+from tests.cases import each
 
 from queryserver.formats.columns import MEMBER_BYTES, STRUCT_BYTES, first_large_row, first_large_value, value_sizes
 
@@ -36,7 +36,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_sizes_of_values(name: str) -> None:
     array, sizes = CASES[name]
     assert value_sizes(array).to_pylist() == sizes

@@ -71,7 +71,7 @@ def test_null_of_every_type(kind: pa.DataType):
 
 
 @pytest.mark.item(27)
-@pytest.mark.parametrize(
+@each(
     ("array", "json"),
     [
         (pa.array([9223372036854775807, -(2**63)]), b"[[9223372036854775807],[-9223372036854775808]]"),
@@ -90,7 +90,7 @@ def test_numbers_keep_all_digits(array: pa.Array, json: bytes):
 
 
 @pytest.mark.item(27)
-@pytest.mark.parametrize(
+@each(
     ("value", "kind", "expected"),
     [
         ("12.5", pa.decimal128(10, 2), "12.50"),
@@ -190,7 +190,7 @@ def test_years_beyond_the_reach_of_arrow(day: date, eras: int):
 
 
 @pytest.mark.item(28)
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view()])
+@each("kind", [pa.binary(), pa.large_binary(), pa.binary(2), pa.binary_view()])
 def test_binary_is_base64_and_in_hue_form_text(kind: pa.DataType):
     array = pa.array([b"<\xff", None], kind)
     assert raw(array, ResultType.BINARY) == ["PP8=", None]
@@ -198,7 +198,7 @@ def test_binary_is_base64_and_in_hue_form_text(kind: pa.DataType):
 
 
 @pytest.mark.item(28)
-@pytest.mark.parametrize(
+@each(
     ("array", "expected"),
     [
         (pa.array([[1, None], [], None]), [[1, None], [], None]),
@@ -241,7 +241,7 @@ def test_nested_values_are_native(array: pa.Array, expected: list[object]):
 
 
 @pytest.mark.item(28)
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ('[1,{"a":null}]', [1, {"a": None}]),
@@ -288,7 +288,7 @@ def test_text_is_unchanged_in_raw_form():
 
 
 @pytest.mark.item(29)
-@pytest.mark.parametrize(
+@each(
     ("array", "expected"),
     [
         (pa.array(["<b>&\"' x", None, "&lt;"]), ["&lt;b&gt;&amp;&quot;&#x27;&nbsp;x", "NULL", "&amp;lt;"]),
@@ -316,7 +316,7 @@ def test_hue_form_of_json_text_of_a_complex_column():
     assert hue(pa.array(['{"a": [1, 2]}']), ResultType.MAP) == ["{&quot;a&quot;:[1,2]}"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("[12345678901234567890.123456789]", ["12345678901234567890.123456789"]),
@@ -363,7 +363,7 @@ def test_rows_without_columns_are_empty_arrays():
     assert render_page([batch], columns=[], escape=False, max_bytes=1000).rows == batch.num_rows
 
 
-@pytest.mark.parametrize("max_bytes", [1, 7, 8, 9, 15, 16, 17, 40, 100, 10_000])
+@each("max_bytes", [1, 7, 8, 9, 15, 16, 17, 40, 100, 10_000])
 def test_a_page_ends_before_the_row_that_would_exceed_its_bytes(max_bytes: int):
     whole = orjson.dumps([[n, "x"] for n in range(12)])
     batches = [table(12).slice(0, 5), table(12).slice(5)]
@@ -377,9 +377,7 @@ def test_a_page_ends_before_the_row_that_would_exceed_its_bytes(max_bytes: int):
         assert len(following) > max_bytes
 
 
-@pytest.mark.parametrize(
-    "encode", [lambda text: text, lambda text: text.dictionary_encode(), lambda text: text.cast(pa.string_view())]
-)
+@each("encode", [lambda text: text, lambda text: text.dictionary_encode(), lambda text: text.cast(pa.string_view())])
 def test_a_wide_page_is_made_in_blocks(encode):
     batch = pa.table({"id": pa.array(range(300), pa.int64()), "text": encode(pa.array(["y" * 100_000] * 300))})
     page = render_page([batch], columns=COLUMNS, escape=False, max_bytes=12_000_000)
@@ -388,11 +386,7 @@ def test_a_wide_page_is_made_in_blocks(encode):
     assert [row[0] for row in orjson.loads(page.json)] == list(range(119))
 
 
-@pytest.mark.parametrize(
-    ("text", "escape"),
-    [("x" * 6_000_000, False), ("\0" * 3_000_000, False), ("'" * 3_000_000, True)],
-    ids=["plain", "control", "markup"],
-)
+@each(("text", "escape"), [("x" * 6_000_000, False), ("\0" * 3_000_000, False), ("'" * 3_000_000, True)])
 def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(
     text: str, escape: bool, monkeypatch: pytest.MonkeyPatch
 ):
@@ -408,7 +402,7 @@ def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(
     assert (page.rows, page.is_cut) == (1, True)
 
 
-@pytest.mark.parametrize("shape", ["slice", "chunks"])
+@each("shape", ["slice", "chunks"])
 def test_slices_and_chunks_give_their_own_rows(shape: str):
     whole = pa.table({"id": [1, 2, 3, 4], "text": pa.array([["a"], None, [], ["b", "c"]])})
     batch = whole.slice(1, 3) if shape == "slice" else pa.concat_tables([whole.slice(1, 1), whole.slice(2, 2)])

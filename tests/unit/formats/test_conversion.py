@@ -43,9 +43,7 @@ def test_what_fits_has_its_value(base: BaseType, cell: str, value: object) -> No
 
 
 @pytest.mark.importer(54)
-@pytest.mark.parametrize(
-    ("base", "cells"),
-    [
+@each(("base", "cells"), [
         (B.INT32, ("007", "+5", "1,234", "0x1F", "1_000", "1.0", "1e3", "2147483648", "x", "1 2")),
         (B.UINT8, ("-1", "256")),
         (B.FLOAT64, ("007.5", "+1.5", "1e400", "1e0005", "nan(1)", ".", "1" * 39, "true")),
@@ -56,8 +54,7 @@ def test_what_fits_has_its_value(base: BaseType, cell: str, value: object) -> No
         (B.DATETIME, ("0001-01-01T00:00+01:00", "2024-01-01T10:30:00.")),
         (B.TIME, ("24:00", "10:60", "1030", "30:00:00")),
         (B.DURATION, ("1", "1:60", "1:00:60")),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_what_does_not_fit_is_refused(base: BaseType, cells: tuple[str, ...]) -> None:
     for cell in cells:
         with pytest.raises(CellMisfit):
@@ -82,15 +79,12 @@ def test_a_reason_shows_the_beginning_of_a_cell_on_one_line() -> None:
     assert len(str(raised.value)) < 100
 
 
-@pytest.mark.parametrize(
-    ("cell", "in_text", "elsewhere"),
-    [
+@each(("cell", "in_text", "elsewhere"), [
         ("", True, True), (" ", True, True), (r"\N", True, True), ("null", True, True), (" NULL ", True, True),
         ("a", False, False), (QuotedText(""), False, True), (QuotedText("null"), False, False),
         (QuotedText(" "), True, True), ("NA", False, False),
         (TypedText("", CellKind.NULL), True, True), (TypedText("null", CellKind.TEXT), False, False),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_null_cells_are_null_but_for_empty_quoted_text(cell: str, in_text: bool, elsewhere: bool) -> None:
     assert is_null(cell, is_text=True) is in_text
     assert is_null(cell, is_text=False) is elsewhere

@@ -75,11 +75,7 @@ def seen(text: str, *, is_whole: bool = True) -> Detected:
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize(
-    ("text", "file_type", "field", "quote", "record", "confidence"),
-    [case[1:] for case in CASES],
-    ids=[c[0] for c in CASES],
-)
+@each(("text", "file_type", "field", "quote", "record", "confidence"), [case[1:] for case in CASES])
 def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, confidence):
     found = seen(text)
     assert (found.type, found.delimiters.field, found.delimiters.quote) == (file_type, field, quote)
@@ -95,7 +91,7 @@ def test_d31_json_is_no_delimited_text():
 
 
 @pytest.mark.importer(12, 38)
-@pytest.mark.parametrize(
+@each(
     ("sample", "encoding"),
     [
         (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
@@ -114,7 +110,7 @@ def test_d32_the_encoding_does_not_matter(sample, encoding):
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize(
+@each(
     ("sample", "encoding"), [("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")]
 )
 def test_d33_one_byte_encodings_are_told_apart(sample, encoding):
@@ -127,10 +123,9 @@ PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize(
+@each(
     ("sample", "error"),
     [(PNG, "unsupported_format"), (b"\0\1\2\3", "unsupported_format"), (b"", "file_empty"), (b"\n\n", "file_empty")],
-    ids=["PNG", "control characters", "no byte", "blank lines"],
 )
 def test_d34_what_is_no_text_is_refused(sample, error):
     with raises_code(error) as caught:
@@ -139,7 +134,7 @@ def test_d34_what_is_no_text_is_refused(sample, error):
         assert caught.value.message == "File is empty, cannot detect file format."
 
 
-@pytest.mark.parametrize("text", ["a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n"])
+@each("text", ["a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n"])
 def test_the_long_separators_come_before_their_parts(text):
     assert seen(text).delimiters.field in {"|~|", "~|~"}
 
@@ -181,7 +176,7 @@ def test_a_separator_for_one_column_does_not_occur_in_the_text():
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize("quote", ["", '"', "'"])
+@each("quote", ["", '"', "'"])
 def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
     found = seen((",".join([f"{quote}1{quote}"] * 2_001) + "\n") * 3)
     assert (found.delimiters.field, found.delimiters.quote, found.confidence) == (",", quote or '"', 1.0)
@@ -209,7 +204,7 @@ def test_no_sample_keeps_detection_busy(unit, is_whole):
 
 
 @pytest.mark.importer(31)
-@pytest.mark.parametrize(
+@each(
     "sample",
     [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n", " \n".encode("utf-16")],
 )
@@ -218,12 +213,12 @@ def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
         recognise(sample, is_whole=True)
 
 
-@pytest.mark.parametrize("sample", [b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest"])
+@each("sample", [b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest"])
 def test_zip_and_compound_files_may_be_workbooks(sample):
     assert recognise(sample, is_whole=False) is FileKind.WORKBOOK_CANDIDATE
 
 
-@pytest.mark.parametrize(
+@each(
     "sample",
     [
         gzip.compress(b"a,b\n1,2\n", mtime=0),
@@ -244,7 +239,7 @@ def test_known_other_formats_are_unsupported(sample):
         recognise(sample, is_whole=True)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         '{"a": 1',
@@ -262,7 +257,7 @@ def test_json_is_unsupported(text):
         recognise(text.encode(), is_whole=text.endswith("{"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("sample", "kind"),
     [
         (b"PAR1....", FileKind.PARQUET),
@@ -280,7 +275,7 @@ def test_files_of_records_are_recognised(sample, kind):
             recognise_given(sample, is_whole=False)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "{a},{b}\n",
@@ -298,7 +293,7 @@ def test_what_only_looks_like_another_format_is_text(text):
     assert recognise(text.encode(), is_whole=True) is FileKind.TEXT
 
 
-@pytest.mark.parametrize(
+@each(
     ("sent", "meant"),
     [
         (r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"),
@@ -319,7 +314,7 @@ def test_escapes_are_read_and_all_else_stays_as_sent(sent, meant):
 
 
 @pytest.mark.importer(18, 19)
-@pytest.mark.parametrize(("field", "record"), [("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a")])
+@each(("field", "record"), [("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a")])
 def test_raw_and_escaped_separators_mean_the_same(field, record):
     assert delimiters_of(field, quote='"', record=record) == Delimiters("\t", '"', "\n")
 
@@ -340,7 +335,7 @@ def test_separators_have_up_to_8_characters():
 
 
 @pytest.mark.importer(36)
-@pytest.mark.parametrize(
+@each(
     ("field", "quote", "record"),
     [
         (",", ",", "\n"),
@@ -357,7 +352,7 @@ def test_equal_separators_and_one_within_another_are_refused(field, quote, recor
         delimiters_of(field, quote=quote, record=record)
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "quote", "record"),
     [
         ("x" * 9, '"', "\n"),

@@ -225,7 +225,7 @@ async def test_repeated_names_are_numbered_and_take_nobodys_name():
     assert await downloaded(source, DownloadFormat.NDJSON) == b'{"a":0,"a_3":1,"a_2":2,"a_4":3,"b":4}\n'
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "kind", "expected"),
     [
         (pa.array([2**63 - 1, None]), R.BIGINT, [2**63 - 1, None]),

@@ -56,8 +56,8 @@ async def test_types_and_values_are_kept(wanted, array):
     assert repr(table["c"].to_pylist()) == repr(array.to_pylist())
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
-@pytest.mark.parametrize(
+@each("wanted", FORMATS)
+@each(
     ("array", "kind", "expected"),
     [
         (pa.array([1], pa.timestamp("s")), pa.timestamp("us"), [datetime(1970, 1, 1, 0, 0, 1)]),  # noqa: DTZ001 as above
@@ -76,7 +76,7 @@ async def test_other_types_become_the_nearest_that_all_readers_know(wanted, arra
     assert table["c"].to_pylist() == expected
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
+@each("wanted", FORMATS)
 async def test_what_parquet_cannot_hold_is_text(wanted):
     dense = pa.UnionArray.from_dense(
         pa.array([0, 1], pa.int8()), pa.array([0, 0], pa.int32()), [pa.array([7]), pa.array(["x"])]
@@ -88,7 +88,7 @@ async def test_what_parquet_cannot_hold_is_text(wanted):
     assert table["c"].to_pylist() == ['[7,"x"]']
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
+@each("wanted", FORMATS)
 async def test_integers_among_floats_are_floats_where_the_column_is_declared_so(wanted):
     mixed = pa.UnionArray.from_dense(
         pa.array([0, 1, 0], pa.int8()), pa.array([0, 0, 1], pa.int32()), [pa.array([5, None]), pa.array([5.25])]
@@ -139,8 +139,8 @@ async def test_parts_of_different_types_get_one_that_loses_nothing(wanted, kind,
     assert table["c"].to_pylist() == expected
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
-@pytest.mark.parametrize(
+@each("wanted", FORMATS)
+@each(
     ("kind", "declared"),
     [
         (R.BIGINT, pa.int64()),
@@ -160,14 +160,14 @@ async def test_without_values_the_declared_type_decides(wanted, kind, declared):
         assert table["c"].to_pylist() == [None] * source.rows
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
+@each("wanted", FORMATS)
 async def test_repeated_names_are_numbered(wanted):
     table = pa.table([[1], [2], [3]], names=["a", "a", "b"])
     source = StoredTables([column(name, R.BIGINT) for name in ("a", "a", "b")], [table])
     assert (await read(source, wanted)).to_pylist() == [{"a": 1, "a_2": 2, "b": 3}]
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
+@each("wanted", FORMATS)
 async def test_all_rows_are_there_in_order(wanted):
     tables = [
         pa.table({"n": range(start, start + 1000), "text": ["x" * 2000] * 1000}) for start in range(0, 30_000, 1000)
@@ -190,8 +190,8 @@ def of_duckdb(sql: str) -> pa.Array:
     return duckdb.connect().sql(sql).to_arrow_table().column(0).combine_chunks()
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
-@pytest.mark.parametrize(
+@each("wanted", FORMATS)
+@each(
     ("sql", "expected"),
     [
         ("SELECT MAP {}", []),
@@ -199,14 +199,13 @@ def of_duckdb(sql: str) -> pa.Array:
         ("SELECT {'a': MAP {}, 'b': 1}", {"a": [], "b": 1}),
         ("SELECT [NULL]", [None]),
     ],
-    ids=["map", "list", "struct", "nulls"],
 )
 async def test_types_without_a_known_member_can_be_written(wanted, sql, expected):
     table = await read(one_column(of_duckdb(sql), R.MAP), wanted)
     assert table["c"].to_pylist() == [expected]
 
 
-@pytest.mark.parametrize("wanted", FORMATS)
+@each("wanted", FORMATS)
 async def test_a_map_that_was_empty_at_first_takes_the_type_of_the_later_ones(wanted):
     table = await read(parts(R.MAP, of_duckdb("SELECT MAP {}"), of_duckdb("SELECT MAP {'a': 1}")), wanted)
     assert table.schema.field("c").type == pa.map_(pa.string(), pa.int32())

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.fakes.downloads import StoredTables, column, downloaded, one_column
 
 from queryserver.errors.base import InvalidParameter
@@ -82,7 +83,7 @@ async def test_text_is_never_a_formula():
         assert b"<f" not in archive.read(SHEET)
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "kind", "expected"),
     [
         (pa.array([10**15 - 1, 1 - 10**15, 10**15]), R.BIGINT, [10**15 - 1, 1 - 10**15, str(10**15)]),
@@ -147,7 +148,7 @@ async def test_a_cell_above_the_limit_is_found_before_the_first_byte():
     assert source.open_reads == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "fits"),
     [
         (pa.array(["😀" * 16_383]), True),

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
 import pytest
+from tests.cases import each
 
 from queryserver.api.v1.storage.shapes import (
     breadcrumbs,
@@ -19,7 +20,7 @@ from queryserver.files.model import Scheme, StoragePath
 pytestmark = pytest.mark.storage(38)
 
 
-@pytest.mark.parametrize(
+@each(
     ("mode", "has_acl", "text"),
     [
         (16895, False, "drwxrwxrwx"),
@@ -35,12 +36,12 @@ def test_rwx_has_type_nine_letters_sticky_and_acl(mode: int, has_acl: bool, text
     assert rwx(mode, has_acl=has_acl) == text
 
 
-@pytest.mark.parametrize(("mode", "text"), [(0o40777, "40777"), (0o100644, "100644"), (0o41755, "41755")])
+@each(("mode", "text"), [(0o40777, "40777"), (0o100644, "100644"), (0o41755, "41755")])
 def test_mode_is_octal_without_prefix(mode: int, text: str) -> None:
     assert mode_text(mode) == text
 
 
-@pytest.mark.parametrize(
+@each(
     ("size", "text"),
     [
         (0, "0 bytes"),
@@ -61,7 +62,7 @@ def test_sizes_are_to_base_1024_behind_a_no_break_space(size: int, text: str) ->
     assert human_size(size) == text.replace(" ", "\u00a0")
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "text"),
     [
         (1477928040, "October 31, 2016 03:34 PM"),
@@ -82,7 +83,7 @@ def test_times_are_of_the_zone_of_the_settings() -> None:
     assert time_text(1477928040, ZoneInfo("Europe/Berlin")) == "October 31, 2016 04:34 PM"
 
 
-@pytest.mark.parametrize(
+@each(
     ("time", "seconds"),
     [
         (datetime(2024, 11, 13, 19, 53, 40, 999_999, tzinfo=UTC), 1731527620),
@@ -95,7 +96,7 @@ def test_seconds_are_floored(time: datetime | None, seconds: int | None) -> None
     assert epoch_seconds(time) == seconds
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "part"),
     [
         ("/user/ana/d", "%2Fuser%2Fana%2Fd"),
@@ -110,7 +111,7 @@ def test_links_encode_all_but_a_few_characters(path: str, part: str) -> None:
     assert url_part(path) == part
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "steps"),
     [
         (

@@ -86,14 +86,14 @@ async def test_a_field_that_steers_the_upload_comes_before_the_file() -> None:
         await read(file(b"abc") + field("dest", "/") + END, leading_fields={"dest"})
 
 
-@pytest.mark.parametrize("cut", [1, 5, 20, 300])
+@each("cut", [1, 5, 20, 300])
 async def test_a_body_that_ends_early_is_aborted_before_its_file_ends(cut: int) -> None:
     body = field("a", "b") + file(b"x" * 300) + END
     with raises_code("upload_aborted"):
         await read(body[: -cut - 2])
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "error"),
     [
         (END, MissingParameter),
@@ -108,7 +108,6 @@ async def test_a_body_that_ends_early_is_aborted_before_its_file_ends(cut: int) 
         (part('name="file"; filename="a" b') + END, InvalidParameter),
         (b"no multipart at all" + END, InvalidParameter),
     ],
-    ids=["no part", "no file", "text", "two files", "name", "nameless", "bare", "utf-8", "names", "rest", "noise"],
 )
 async def test_bodies_that_are_not_one_file(body: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
@@ -125,7 +124,7 @@ async def test_ten_thousand_parts_are_refused_at_the_thirty_third() -> None:
 
 
 @pytest.mark.security("T6")
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         f"--{BOUNDARY}\r\nX: ".encode() + b"x" * 9000,
@@ -133,7 +132,6 @@ async def test_ten_thousand_parts_are_refused_at_the_thirty_third() -> None:
         field("a", "x" * 70_000),
         file(b"abc") + END + b"x" * 600_000,
     ],
-    ids=["header", "headers", "value", "epilogue"],
 )
 async def test_what_is_not_the_file_has_limits(body: bytes) -> None:
     with pytest.raises(PayloadTooLarge):
@@ -163,7 +161,7 @@ async def test_a_slow_body_is_given_up_and_a_slow_taker_is_not() -> None:
 
 
 @pytest.mark.security("T2")
-@pytest.mark.parametrize(
+@each(
     ("disposition", "name"),
     [
         ('name="file"; filename="C:\\dir\\x.csv"', "C:\\dir\\x.csv"),
@@ -184,7 +182,7 @@ async def test_a_file_name_is_what_the_client_wrote(disposition: str, name: str)
     assert await read(part(disposition) + END) == (name, b"")
 
 
-@pytest.mark.parametrize(
+@each(
     "disposition",
     [
         "name=file; filename*=UTF-8''%ff",

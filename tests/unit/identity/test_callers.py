@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import (
     DatabaseUnavailable,
@@ -107,7 +108,7 @@ async def test_refused_calls_count_for_nobody(clock: Clock):
     assert list(shared.sums.values()) == [2]
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other", "together"),
     [
         ("10.0.0.1", "10.0.0.2", False),
@@ -185,7 +186,7 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
     assert records.asked == [TokenKey(1, "family", "jti")] * 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("now", "error"),
     [
         (None, UserNotFound),
@@ -194,7 +195,6 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
         (owner(epoch=4), InvalidToken),
         (owner(rights=()), PermissionDenied),
     ],
-    ids=["deleted", "disabled", "logged out", "all tokens ended", "demoted"],
 )
 async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
     records = Records(now)

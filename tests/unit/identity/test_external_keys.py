@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.cases import each
 from tests.fakes.issuer import jwk, rsa_key
 
 from queryserver.errors.base import KeyServerUnavailable
@@ -19,13 +20,13 @@ def document(*entries: Any) -> bytes:
 GOOD = jwk(rsa_key("one"), "one")
 
 
-@pytest.mark.parametrize("more", [{}, {"use": "sig"}, {"alg": "RS256"}, {"use": "sig", "alg": "RS256", "x5c": ["x"]}])
+@each("more", [{}, {"use": "sig"}, {"alg": "RS256"}, {"use": "sig", "alg": "RS256", "x5c": ["x"]}])
 def test_keys_for_signatures_with_rs256_are_usable(more: dict[str, Any]) -> None:
     assert [key.kid for key in KeySet.parse(document(GOOD | more)).find("one")] == ["one"]
 
 
 @pytest.mark.security("T12")
-@pytest.mark.parametrize(
+@each(
     "bad",
     [
         GOOD | {"use": "enc"},
@@ -53,7 +54,7 @@ def test_others_are_passed_over(bad: Any) -> None:
     assert [key.kid for key in keys.keys] == ["two"]
 
 
-@pytest.mark.parametrize("text", ["", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff"])
+@each("text", ["", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff"])
 def test_what_is_no_document_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
         KeySet.parse(text.encode("latin-1"))

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.model import UsernameRule
@@ -114,7 +115,7 @@ async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) ->
 
 
 @pytest.mark.platform(36)
-@pytest.mark.parametrize(
+@each(
     ("typed", "rule", "given"),
     [
         (" Ana ", UsernameRule(), ["ana"]),

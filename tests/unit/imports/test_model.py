@@ -94,7 +94,7 @@ def test_a_type_has_the_name_of_the_table(base: BaseType, dialect: str, name: st
 
 
 @pytest.mark.importer(48)
-@pytest.mark.parametrize("dialect", SPECIFIED)
+@each("dialect", SPECIFIED)
 def test_the_list_of_a_dialect_is_the_specified_one_sorted_without_repetition(dialect: str) -> None:
     assert list(SQL_TYPES[dialect]) == SPECIFIED[dialect].split(", ")
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
@@ -148,7 +148,7 @@ def test_a_chosen_name_means_one_base_type_or_none(dialect: str, name: str, base
     assert chosen_base(name, dialect) is base
 
 
-@pytest.mark.parametrize("dialect", sorted(set(PREVIEW_DIALECTS) - set(SPECIFIED)))
+@each("dialect", sorted(set(PREVIEW_DIALECTS) - set(SPECIFIED)))
 def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dialect: str) -> None:
     assert set(SQL_TYPES[dialect]) == {name for _, one, name in NAMES if one == dialect} | {"VARCHAR"}
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
@@ -187,7 +187,7 @@ def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str 
     assert declared_type(chosen, dialect) == declared
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "dialect", "declared"),
     [
         (ColumnType(BaseType.DECIMAL, 17, 16), "hive", "DECIMAL(17,16)"),
@@ -207,7 +207,7 @@ def test_create_table_writes_precision_and_scale_and_what_the_engine_can_keep(
     assert declared_type(column, dialect) == declared
 
 
-@pytest.mark.parametrize(
+@each(
     ("column", "values"),
     [
         (ColumnType(BaseType.INT32), pa.int32()),
@@ -242,7 +242,7 @@ def test_reading_never_fails_and_never_bends(text: str) -> None:
 
 
 @pytest.mark.importer(10)
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.cases import each
 from tests.fakes.import_uploads import MemoryImportUploads
 from tests.fakes.storage import MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
@@ -217,8 +218,8 @@ async def test_files_above_the_limit_are_not_copied(sources: ImportSources, stor
 
 
 @pytest.mark.importer(46)
-@pytest.mark.parametrize("call", ["stat", "read"])
-@pytest.mark.parametrize(
+@each("call", ["stat", "read"])
+@each(
     ("failure", "told"),
     [
         (PathNotFound("gone"), "file_not_found"),
@@ -231,7 +232,7 @@ async def test_files_above_the_limit_are_not_copied(sources: ImportSources, stor
 async def test_what_stores_say_is_told_as_the_importer_does(
     sources: ImportSources, store: FaultyFileSystem, call: str, failure: QueryServerError, told: str
 ):
-    store.failures[call] = failure
+    store.failures = {call: failure}
     with raises_code(told) as raised:
         file = await sources.find(EVA, Origin.REMOTE, "/area/x")
         await read(file)
@@ -239,7 +240,7 @@ async def test_what_stores_say_is_told_as_the_importer_does(
 
 
 @pytest.mark.importer(16)
-@pytest.mark.parametrize(
+@each(
     ("path", "told"),
     [
         ("/area/nothing", "file_not_found"),

@@ -47,7 +47,7 @@ async def test_a_name_gives_its_addresses() -> None:
     assert await AddressRules(allowed=(ip_network("127.0.0.0/8"),)).resolve("127.1", 80) == ["127.0.0.1"]
 
 
-@pytest.mark.parametrize("host", ["no-such-name.invalid", "a" * 300, "x..y", "nul\0l"])
+@each("host", ["no-such-name.invalid", "a" * 300, "x..y", "nul\0l"])
 async def test_a_name_that_nobody_knows_is_said(host: str) -> None:
     with pytest.raises(EngineUnavailable, match="is not known"):
         await DEFAULTS.resolve(host, 80)
@@ -78,7 +78,7 @@ async def test_who_resolves_a_name_again_may_have_no_refused_address_at_all(monk
         DEFAULTS.require_every("mixed.example", 443)
 
 
-@pytest.mark.parametrize(
+@each(
     "address",
     [
         "64:ff9b::192.0.2.33",
@@ -101,7 +101,7 @@ def test_the_address_inside_is_found(address: str) -> None:
     assert IPv4Address("192.0.2.33") in list(carried_addresses(IPv6Address(address)))
 
 
-@pytest.mark.parametrize("address", ["::", "::1", "2001:db8::1", "fd00::1", "fe80::1", "64:ff9b:2::1", "64:ff9b:1::"])
+@each("address", ["::", "::1", "2001:db8::1", "fd00::1", "fe80::1", "64:ff9b:2::1", "64:ff9b:1::"])
 def test_others_carry_none(address: str) -> None:
     assert list(carried_addresses(IPv6Address(address))) == []
 

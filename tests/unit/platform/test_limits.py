@@ -11,6 +11,7 @@ from threading import Event
 from typing import NamedTuple
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import TooComplex, TooManyRequests
 from queryserver.errors.files import InsufficientStorage
@@ -25,9 +26,7 @@ class Usage(NamedTuple):
     free: int
 
 
-@pytest.mark.parametrize(
-    ("percent", "min_bytes", "room"), [(5, 0, 150), (5, 30, 150), (5, 120, 80), (0, 30, 170), (100, 0, -3800)]
-)
+@each(("percent", "min_bytes", "room"), [(5, 0, 150), (5, 30, 150), (5, 120, 80), (0, 30, 170), (100, 0, -3800)])
 def test_the_floor_is_a_share_and_at_least_a_size(percent: int, min_bytes: int, room: int):
     floor = DiskFloor(percent=percent, min_bytes=min_bytes, usage=lambda _: Usage(1000 if percent < 100 else 4000, 200))
     assert floor.room(HERE) == room
@@ -160,7 +159,7 @@ class TestPlaces:
         places.give_back(ANA)
         await first
 
-    @pytest.mark.parametrize("seed", range(5))
+    @each("seed", range(5))
     async def test_whoever_gives_up_whenever_no_place_is_lost_and_nobody_holds_more_than_a_share(self, seed: int):
         dice, inside = Random(seed), Counter[int]()
         places = FairPlaces(3, per_user=2, max_waiting=5, wait_s=0.01)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from tests.cases import each
 from tests.timing import processor_s
 
 from queryserver.platform.logs import (
@@ -66,8 +67,8 @@ def test_json_lines_are_json(log: Log) -> None:
 
 @pytest.mark.platform(13)
 @pytest.mark.security("T29")
-@pytest.mark.parametrize("form", ["text", "json"])
-@pytest.mark.parametrize("sign", ["\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x00", "\u202e"])
+@each("form", ["text", "json"])
+@each("sign", ["\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x00", "\u202e"])
 def test_a_control_character_never_makes_a_line(log: Log, form: str, sign: str) -> None:
     log.configure(format=form)
     structlog.get_logger("x").info(f"a{sign}b", value=f"c{sign}d")
@@ -92,7 +93,7 @@ def test_a_trace_is_told_apart_from_lines(log: Log) -> None:
 
 
 @pytest.mark.security("T29")
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "Authorization: Bearer planted.secret-1",
@@ -119,7 +120,7 @@ def test_secrets_are_masked(text: str) -> None:
 
 @pytest.mark.importer(61)
 @pytest.mark.security("T21")
-@pytest.mark.parametrize("form", ["file_path=upload/{}/a.csv", "GET /x?file_path=upload%2F{}%2Fa.csv", "upload/{}"])
+@each("form", ["file_path=upload/{}/a.csv", "GET /x?file_path=upload%2F{}%2Fa.csv", "upload/{}"])
 def test_references_of_uploads_are_shortened(form: str) -> None:
     secret = "ab-_" + "planted" * 5 + "xyz0"
     assert len(secret) == 43
@@ -135,7 +136,7 @@ def test_what_is_no_secret_stays() -> None:
     assert Redactor(["b[0-9]+"])("a1 b22") == "a1 ********"
 
 
-@pytest.mark.parametrize(
+@each(
     "piece",
     ["a", "eyJ", "eyJaaaaaaa.", "token ", "password=", "://", "://:", "secret='", "bearer ", 'token="\\', "sig="],
 )

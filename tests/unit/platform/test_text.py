@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.timing import processor_s
 
 from queryserver.errors.base import InvalidJson
@@ -27,7 +28,7 @@ def test_what_json_writes_is_read_back(value: object):
 
 
 @pytest.mark.platform(10)
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

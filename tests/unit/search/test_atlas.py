@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
+from tests.cases import each
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, ScriptedAtlas, entity, scripted_atlas
 from tests.unit.search.late_atlas import late_atlas
 
@@ -66,7 +67,7 @@ def names(answer: SourceAnswer) -> list[str]:
 
 
 class TestQuestions:
-    @pytest.mark.parametrize(
+    @each(
         ("text", "expected"),
         [
             ("sample", ["web.sample_07", "web.sample_08"]),
@@ -106,7 +107,7 @@ class TestQuestions:
     async def test_types_that_this_atlas_does_not_know_have_no_objects(self, atlas: ScriptedAtlas):
         assert await found(atlas, "sample", SourceName.S3) == SourceAnswer()
 
-    @pytest.mark.parametrize("end", ["", "/", "/api/atlas", "/api/atlas/", "/api/atlas/v2"])
+    @each("end", ["", "/", "/api/atlas", "/api/atlas/", "/api/atlas/v2"])
     async def test_the_address_may_have_the_path_of_the_api(self, atlas: ScriptedAtlas, end: str):
         assert (await found(atlas, "orders", url=atlas.url + end)).total == 1
 
@@ -158,9 +159,7 @@ class TestFacets:
         assert len(answer.matches) == 1
         assert answer.facets == {FacetName.OWNER: {"ana": 4, "bob": 2}, FacetName.TAGS: {"PII": 2, "Money": 1}}
 
-    @pytest.mark.parametrize(
-        ("offset", "limit", "shown"), [(975, 25, 25), (990, 25, 25), (1000, 25, 25), (1090, 25, 15), (0, 1000, 1000)]
-    )
+    @each(("offset", "limit", "shown"), [(975, 25, 25), (990, 25, 25), (1000, 25, 25), (1090, 25, 15), (0, 1000, 1000)])
     async def test_pages_go_on_beyond_what_facets_are_counted_of(self, offset: int, limit: int, shown: int):
         tables = [entity("hive_table", f"web.t{number:04}@cm", owner="ana") for number in range(1105)]
         async with scripted_atlas(tables) as atlas:
@@ -174,10 +173,8 @@ class TestFacets:
         assert answer.facets == {FacetName.TAGS: {"PII": 2, "Money": 1, "Unused": 0}}
         assert answer.matches == ()
 
-    @pytest.mark.parametrize(
-        "metrics",
-        [Fault(403), Fault(404), Fault(200, b"[]"), Fault(200, b'{"tag": [1]}'), Fault(200, b'{"data": 7}')],
-        ids=["denied", "missing", "array", "list", "number"],
+    @each(
+        "metrics", [Fault(403), Fault(404), Fault(200, b"[]"), Fault(200, b'{"tag": [1]}'), Fault(200, b'{"data": 7}')]
     )
     async def test_they_are_listed_also_where_nobody_tells_how_many_there_are(
         self, atlas: ScriptedAtlas, metrics: Fault
@@ -194,7 +191,7 @@ class TestFacets:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("status", [401, 403])
+    @each("status", [401, 403])
     async def test_a_refused_login_is_told_as_denied(self, atlas: ScriptedAtlas, status: int):
         atlas.faults.append(Fault(status))
         with pytest.raises(CatalogDenied):
@@ -206,7 +203,7 @@ class TestFailures:
         assert "wrong-secret" not in caught.value.message
         assert PASSWORD not in repr(server(atlas))
 
-    @pytest.mark.parametrize(
+    @each(
         "fault",
         [
             Fault(500, b"java.lang.NullPointerException at org.apache"),
@@ -216,9 +213,9 @@ class TestFailures:
             Fault(404, b"no such page"),
             Fault(302, headers={"Location": "http://127.0.0.1:1/elsewhere"}),
         ],
-        ids=["500", "html", "array", "no list", "404", "redirect"],
     )
     async def test_nonsense_is_unavailable_and_redirects_are_not_followed(self, atlas: ScriptedAtlas, fault: Fault):
+        atlas.asked.clear()
         atlas.faults.append(fault)
         with pytest.raises(CatalogUnavailable) as caught:
             await found(atlas, "sample")
@@ -232,7 +229,7 @@ class TestFailures:
                 await found(atlas, "sample", timeout_s=0.2)
             assert (await found(atlas, "orders", timeout_s=30)).total == 1
 
-    @pytest.mark.parametrize(
+    @each(
         "url",
         [
             "http://127.0.0.1:port",

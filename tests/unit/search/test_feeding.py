@@ -4,7 +4,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-import pytest
+from tests.cases import each
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.engines import Connectors
@@ -30,7 +30,7 @@ async def address(dialect: str, settings: dict[str, Any], **options: Any) -> byt
     return key.address
 
 
-@pytest.mark.parametrize(
+@each(
     ("dialect", "section", "host", "port"),
     [
         ("hive", "beeswax", "hive_server_host", "hive_server_port"),

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import StorageUnavailable
@@ -55,7 +56,7 @@ async def test_one_failing_source_leaves_the_others() -> None:
 
 
 @pytest.mark.platform(90)
-@pytest.mark.parametrize(
+@each(
     ("errors", "raised"),
     [
         ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),

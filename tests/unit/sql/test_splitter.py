@@ -258,7 +258,7 @@ HOSTILE = [
 
 @pytest.mark.item(47)
 @pytest.mark.security("T23")
-@pytest.mark.parametrize(("dialect", "piece"), HOSTILE)
+@each(("dialect", "piece"), HOSTILE)
 @pytest.mark.slow
 def test_time_grows_with_the_length_only(dialect: str, piece: str):
     def cpu_s(size: int) -> float:
@@ -274,7 +274,7 @@ def test_time_grows_with_the_length_only(dialect: str, piece: str):
 
 @pytest.mark.item(47)
 @pytest.mark.security("T23")
-@pytest.mark.parametrize(
+@each(
     ("dialect", "script", "count"),
     [
         ("mysql", "SELECT ';' /* ; */, \"';\" -- ;\n;" * 330_000, 330_000),

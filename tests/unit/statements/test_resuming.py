@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.cases import each
 from tests.fakes.resumable import ResumableFakeEngine
 from tests.fakes.statements import Entry
 from tests.unit.statements.driving import ANA, Fleet, Run, state_of, terminal, until
@@ -14,7 +15,7 @@ from queryserver.statements.states import StatementState
 pytestmark = [pytest.mark.timeout(60), pytest.mark.item(25)]
 
 AVAILABLE, CANCELED, FAILED = StatementState.AVAILABLE, StatementState.CANCELED, StatementState.FAILED
-BOTH_KINDS = pytest.mark.parametrize("pages_once", [False, True], ids=["rows-from-anywhere", "pages-once"])
+BOTH_KINDS = each("pages_once", [False, True])
 
 
 def rows_of(entry: Entry) -> list[tuple[int, int]]:

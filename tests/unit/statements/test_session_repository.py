@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import pytest
+from tests.cases import each
 from tests.fakes.engine import FakeEngine
 from tests.fakes.statements import PlainSealer
 from tests.unit.statements.driving import ANA, CONNECTOR
@@ -46,7 +47,7 @@ def at(url: str, places: tuple[tuple[str, int], ...]) -> tuple[Connector, Connec
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize(
+@each(
     ("url", "places", "stays"),
     [
         ("oracle://${USER}:${PASSWORD}@one/x", (), True),

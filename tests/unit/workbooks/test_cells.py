@@ -53,7 +53,7 @@ def test_a_code_shows_what_its_letters_say(code, temporal):
     assert temporal_of_format(0, code) is temporal
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "temporal"),
     [
         (0, None),
@@ -81,7 +81,7 @@ def test_a_workbook_may_define_a_built_in_number_anew():
 
 
 @pytest.mark.importer(42)
-@pytest.mark.parametrize(
+@each(
     ("serial", "temporal", "text", "kind"),
     [
         (45306, Temporal.DATE, "2024-01-15", CellKind.DATE),
@@ -110,21 +110,19 @@ def test_a_number_is_a_date_of_1900(serial, temporal, text, kind):
 
 
 @pytest.mark.importer(42)
-@pytest.mark.parametrize(
-    ("serial", "text"), [(0, "1904-01-01"), (43844, "2024-01-15"), (59, "1904-02-29"), (2957003, "9999-12-31")]
-)
+@each(("serial", "text"), [(0, "1904-01-01"), (43844, "2024-01-15"), (59, "1904-02-29"), (2957003, "9999-12-31")])
 def test_a_number_is_a_date_of_1904(serial, text):
     cell = temporal_cell(serial, Temporal.DATE, is_1904=True)
     assert (cell, cell and cell.kind) == (text, CellKind.DATE)
 
 
-@pytest.mark.parametrize("serial", [-1, -0.001, 2958466, 1e300, float("nan"), float("inf")])
+@each("serial", [-1, -0.001, 2958466, 1e300, float("nan"), float("inf")])
 def test_a_number_outside_the_calendar_is_no_date(serial):
     assert temporal_cell(serial, Temporal.DATE, is_1904=False) is None
     assert temporal_cell(serial + 1e9, Temporal.DURATION, is_1904=False) is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown", "kind"),
     [
         ("2024-01-15", "2024-01-15", CellKind.DATE),
@@ -140,6 +138,6 @@ def test_a_date_may_stand_as_text(text, shown, kind):
     assert (cell, cell and cell.kind) == (shown, kind)
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "x", "2024-13-01", "25:00", "2024-01-15T", "-", "TT", "PTPT"])
+@each("text", ["", "P", "PT", "x", "2024-13-01", "25:00", "2024-01-15T", "-", "TT", "PTPT"])
 def test_other_text_is_no_date(text):
     assert iso_cell(text) is None

@@ -1,6 +1,7 @@
 """Cells of xlsx files as their reader gives them (Contract importer 12.2)."""
 
 import pytest
+from tests.cases import each
 from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
 from tests.refusals import raises_code
 
@@ -32,7 +33,7 @@ def read(tmp_path):
 
 
 @pytest.mark.importer(42)
-@pytest.mark.parametrize(
+@each(
     ("cell", "text", "kind"),
     [
         ("<c><v>1</v></c>", "1", CellKind.INTEGER),
@@ -81,7 +82,7 @@ def test_a_cell_is_text_with_a_class(read, cell, text, kind):
 
 
 @pytest.mark.importer(42)
-@pytest.mark.parametrize(
+@each(
     "cell",
     [
         "<c/>",
@@ -174,18 +175,16 @@ def test_a_dimension_is_not_believed(read):
         assert read(workbook_parts({"A": told})) == [["1", "2"]]
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
-        pytest.param(
-            lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), id="prefix"
-        ),
-        pytest.param(lambda xml: "\ufeff" + xml, id="byte order mark"),
-        pytest.param(lambda xml: xml.replace("><", ">\n  <"), id="pretty"),
-        pytest.param(lambda xml: xml.replace("<sheetData>", "<!-- <sheetData> </row> --><sheetData>"), id="comment"),
-        pytest.param(lambda xml: xml.replace("<row", "<!-- </row> --><row", 1), id="comment between rows"),
-        pytest.param(lambda xml: xml.replace("<sheetData>", "<sheetData >"), id="blank in the tag"),
-        pytest.param(lambda xml: xml.replace('"', "'"), id="apostrophes"),
+        lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="),
+        lambda xml: "\ufeff" + xml,
+        lambda xml: xml.replace("><", ">\n  <"),
+        lambda xml: xml.replace("<sheetData>", "<!-- <sheetData> </row> --><sheetData>"),
+        lambda xml: xml.replace("<row", "<!-- </row> --><row", 1),
+        lambda xml: xml.replace("<sheetData>", "<sheetData >"),
+        lambda xml: xml.replace('"', "'"),
     ],
 )
 def test_a_sheet_may_be_written_in_many_ways(read, change):
@@ -209,7 +208,7 @@ def test_what_no_spreadsheet_program_writes_is_refused(read):
 
 
 @pytest.mark.importer(42)
-@pytest.mark.parametrize(
+@each(
     ("change", "expected"),
     [
         (lambda xml: xml, "2024-01-15 00:00:00"),
@@ -221,7 +220,6 @@ def test_what_no_spreadsheet_program_writes_is_refused(read):
         (lambda xml: xml.replace('r="A3" ', ""), "2024-01-15"),
         (lambda xml: xml.replace("<", "<x:").replace("<x:/", "</x:").replace("xmlns=", "xmlns:x="), "2024-01-15"),
     ],
-    ids=["plain", "attributes", "shared formula", "formula", "empty before", "no place", "prefix"],
 )
 def test_a_date_time_at_midnight_is_no_date(read, change, expected):
     xml = sheet_xml('<row r="3"><c r="A3" s="0"><v>45306</v></c></row>')

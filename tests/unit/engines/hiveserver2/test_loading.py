@@ -28,8 +28,8 @@ PLAIN = re.compile(r"'((?:[^'\\$\x00-\x1f\x7f]|\\u[0-9a-f]{4})*)'")
 """A constant that nothing but its own last quote can end, without a `$` that could begin a variable."""
 HEX = re.compile(r"CAST\(X'((?:[0-9a-f]{2})*)' AS STRING\)")
 
-BOTH = pytest.mark.parametrize("write", [constant, spark_constant])
-DIALECTS = pytest.mark.parametrize("dialect", [HIVE_LOADING, SPARK_LOADING], ids=["hive", "spark"])
+BOTH = each("write", [constant, spark_constant])
+DIALECTS = each("dialect", [HIVE_LOADING, SPARK_LOADING])
 STRING, INT64 = ColumnType(BaseType.STRING), ColumnType(BaseType.INT64)
 
 

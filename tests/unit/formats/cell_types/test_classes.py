@@ -151,7 +151,7 @@ def test_quoted_and_unquoted_are_alike_but_for_the_word_null() -> None:
 
 
 @pytest.mark.importer(44)
-@pytest.mark.parametrize(
+@each(
     ("text", "kind"),
     [("12", CellKind.TEXT), ("12", CellKind.INTEGER), ("30:00:00", CellKind.DURATION), ("null", CellKind.TEXT)],
 )
@@ -160,7 +160,7 @@ def test_a_cell_of_a_workbook_has_the_class_of_the_workbook(text: str, kind: Cel
     assert facts_of(TypedText(text, kind)).kind is kind
 
 
-@pytest.mark.parametrize(
+@each(
     ("cell", "facts"),
     [
         ("0", CellFacts(CellKind.INTEGER, 0)),
@@ -181,7 +181,7 @@ def test_numbers_tell_their_digits(cell: str, facts: CellFacts) -> None:
     assert facts_of(cell) == facts
 
 
-@pytest.mark.parametrize("year", [1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999])
+@each("year", [1, 4, 100, 400, 1900, 2000, 2023, 2024, 2100, 9999])
 def test_exactly_the_days_of_the_calendar_are_dates(year: int) -> None:
     days = {(month, day) for month in range(14) for day in range(33)}
     found = {(month, day) for month, day in days if classify(f"{year:04}-{month:02}-{day:02}") is CellKind.DATE}
@@ -273,7 +273,7 @@ def expected(row: Names) -> dict[str, str]:
 
 
 @pytest.mark.importer(29)
-@pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+@each(("cells", "row"), [row[1:] for row in ROWS])
 def test_a_column_of_a_whole_file_has_the_type_of_the_table_in_all_dialects(cells: Sequence[str], row: Names) -> None:
     for facts in (exact(cells), vectorised(cells), vectorised(cells, 200)):
         found = names(column_type(facts, is_whole=True))
@@ -288,14 +288,14 @@ def test_integers_of_a_partial_sample_are_bigint() -> None:
 
 
 @pytest.mark.importer(29)
-@pytest.mark.parametrize(("cells", "row"), WORKBOOK_ROWS)
+@each(("cells", "row"), WORKBOOK_ROWS)
 def test_cells_of_workbooks_give_the_types_of_the_table(cells: Sequence[tuple[str, CellKind]], row: Names) -> None:
     facts = exact([TypedText(text, kind) for text, kind in cells])
     assert names(column_type(facts, is_whole=True)) == expected(row)
 
 
 @pytest.mark.importer(40)
-@pytest.mark.parametrize(
+@each(
     ("cells", "column"),
     [
         (["9223372036854775808"], ColumnType(BaseType.DECIMAL, 19, 0)),
@@ -321,7 +321,7 @@ def test_numbers_keep_every_digit_where_a_double_would_not(cells: Sequence[str],
         assert column_type(facts, is_whole=True) == column
 
 
-@pytest.mark.parametrize(
+@each(
     ("kinds", "column"),
     [
         ({CellKind.DURATION}, ColumnType(BaseType.DURATION)),
@@ -344,7 +344,7 @@ def test_a_quoted_null_is_text_and_a_quoted_blank_is_not() -> None:
         assert column_type(facts([QuotedText(""), QuotedText("  "), "1"]), is_whole=True) == ColumnType(BaseType.INT32)
 
 
-@pytest.mark.parametrize("late", ["x", "1.5", "2147483648", "9223372036854775808", "1e3", "NaN", "2024-01-01", ""])
+@each("late", ["x", "1.5", "2147483648", "9223372036854775808", "1e3", "NaN", "2024-01-01", ""])
 def test_one_late_cell_counts_as_much_as_ten_thousand(late: str) -> None:
     cells = [*map(str, range(10_000)), late, *map(str, range(100))]
     assert column_type(vectorised(cells), is_whole=True) == column_type(exact(["1", "9999", late]), is_whole=True)

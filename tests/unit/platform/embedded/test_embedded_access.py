@@ -2,6 +2,7 @@
 
 import asyncpg
 import pytest
+from tests.cases import each
 from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_ROLE, SERVICE_ROLE
@@ -20,7 +21,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize("database", [SERVICE_ROLE, "postgres", "template1"])
+@each("database", [SERVICE_ROLE, "postgres", "template1"])
 async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres, database: str):
     password = server.role_password(SAMPLE_ROLE)
     for host in ("127.0.0.1", str(server.socket_directory)):
@@ -31,7 +32,7 @@ async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres,
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize("database", [SERVICE_ROLE, SAMPLE_DATABASE])
+@each("database", [SERVICE_ROLE, SAMPLE_DATABASE])
 async def test_the_service_role_cannot_log_in_over_loopback(server: EmbeddedPostgres, database: str):
     with pytest.raises(REFUSED):
         await asyncpg.connect(
@@ -69,7 +70,7 @@ async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
         await connection.close()
 
 
-@pytest.mark.parametrize(
+@each(
     "statement",
     [
         "SELECT rolpassword FROM pg_authid",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import pytest
+from tests.cases import each
 
 from queryserver.platform.settings.tree import Settings, exposure
 
@@ -20,13 +20,13 @@ def test_a_trial_on_this_machine_has_nothing_to_say() -> None:
     assert found(database={**_DATABASE, "embedded": True}) == set()
 
 
-@pytest.mark.parametrize("http_host", ["0.0.0.0", "::", "10.0.0.5"])
+@each("http_host", ["0.0.0.0", "::", "10.0.0.5"])
 def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None:
     assert found(http_host=http_host) == {_HOSTS}
     assert found(http_host=http_host, allowed_hosts=("sql.example",)) == set()
 
 
-@pytest.mark.parametrize(
+@each(
     "sign",
     [
         {"database": _DATABASE},
@@ -40,7 +40,7 @@ def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None
     assert found(**sign, allowed_hosts=("sql.example",)) == {_METRICS}
 
 
-@pytest.mark.parametrize(
+@each(
     "mended",
     [
         {"metrics": {"allowed_networks": ()}},

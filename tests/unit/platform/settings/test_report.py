@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from scripts.document_settings import TARGET, document
+from tests.cases import each
 
 from queryserver.platform.settings.loading import as_toml, load_settings, sample_file, shown_value
 from queryserver.platform.settings.tree import warnings
@@ -47,7 +48,7 @@ def test_the_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> 
 
 @pytest.mark.platform(49)
 @pytest.mark.security("T9")
-@pytest.mark.parametrize(
+@each(
     ("address", "shown"),
     [
         ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
@@ -103,7 +104,7 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("desktop", "warned"),
     [
         ("", False),
@@ -111,7 +112,6 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
         ("max_connections_per_address = 100", True),
         ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False),
     ],
-    ids=["defaults", "all of them", "load balancer", "proxy is listed"],
 )
 def test_bounds_of_one_address_that_may_hit_everybody_are_a_warning(tmp_path: Path, desktop: str, warned: bool) -> None:
     file = tmp_path / "q.toml"

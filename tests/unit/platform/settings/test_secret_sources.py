@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from tests.cases import each
 
 from queryserver.platform.settings.loading import SettingsReading, read_settings
 from queryserver.platform.settings.sections import SECRET_OPTIONS, Section, keys
@@ -66,8 +67,8 @@ def test_the_tree_has_secrets_at_every_level() -> None:
 
 
 @pytest.mark.platform(50)
-@pytest.mark.parametrize("kind", ["file", "script"])
-@pytest.mark.parametrize("source", ["toml", "environment"])
+@each("kind", ["file", "script"])
+@each("source", ["toml", "environment"])
 def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str, source: str) -> None:
     for name in ALL:
         reading, value = _read(tmp_path, name, kind, source)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.platform.settings.loading import load_settings
@@ -89,7 +90,7 @@ def test_mistakes_of_every_kind_are_reported_at_once(read: Reader) -> None:
 
 
 @pytest.mark.platform(50)
-@pytest.mark.parametrize(
+@each(
     ("name", "text", "value"),
     [
         ("QUERYSERVER__DESKTOP__HTTP_PORT", "9000", 9000),
@@ -152,7 +153,7 @@ def test_a_secret_of_the_environment_goes_before_the_twin_of_the_file(read: Read
     assert settings.desktop.secret_key.get_secret_value() == KEY
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "complaint"),
     [
         ("secret_key_file = '/nowhere'", "its file /nowhere cannot be read: No such file or directory."),
@@ -166,9 +167,7 @@ def test_a_twin_that_cannot_be_read_is_a_problem(read: Reader, key: str, complai
 
 
 @pytest.mark.platform(51)
-@pytest.mark.parametrize(
-    "url", ["sqlite:///x.db", "sqlite+aiosqlite://", "mysql://u:geheim@h/d", "postgresql+asyncpg://h/d", "x"]
-)
+@each("url", ["sqlite:///x.db", "sqlite+aiosqlite://", "mysql://u:geheim@h/d", "postgresql+asyncpg://h/d", "x"])
 def test_only_postgresql_keeps_the_state_of_the_service(read: Reader, url: str) -> None:
     [problem] = problems(read, f"[desktop.database]\nurl = '{url}'")
     assert problem.startswith("desktop.database.url: must be a PostgreSQL address")
@@ -183,16 +182,14 @@ def test_a_database_may_be_given_in_parts(read: Reader) -> None:
 
 @pytest.mark.platform(27)
 @pytest.mark.security("T13")
-@pytest.mark.parametrize(
-    "key", ["short", "a" * 64, "django-insecure-0123456789abcdefghijkl", "changeme-changeme-changeme-changeme"]
-)
+@each("key", ["short", "a" * 64, "django-insecure-0123456789abcdefghijkl", "changeme-changeme-changeme-changeme"])
 def test_a_short_or_sample_key_is_refused(read: Reader, key: str) -> None:
     [problem] = problems(read, f"[desktop]\nsecret_key = '{key}'")
     assert problem.startswith("desktop.secret_key: ")
     assert key not in problem
 
 
-@pytest.mark.parametrize(
+@each(
     ("toml", "key"),
     [
         ("[desktop]\nssl_certificate = 'c.pem'", "desktop.ssl_private_key"),
@@ -254,7 +251,7 @@ def test_the_result_store_is_given_as_json(read: Reader) -> None:
 
 
 @pytest.mark.platform(111)
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         "{",

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import (
@@ -21,7 +22,7 @@ from queryserver.files.stores.adls.flat import block_size
 from queryserver.files.stores.adls.shared import AzurePlace, file_place, is_container_name, place_of, unfinished
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "bits", "has_acl"),
     [
         ("rwxr-x---", 0o750, False),
@@ -43,12 +44,12 @@ def test_times_and_tags_are_read():
     assert [entries.tag(text) for text in ('"0x8D"', "0x8D", 'W/"0x8D"')] == ["0x8D"] * 3
 
 
-@pytest.mark.parametrize("name", ["abc", "a-b-c", "123", "a" * 63])
+@each("name", ["abc", "a-b-c", "123", "a" * 63])
 def test_containers_may_have_these_names(name):
     assert is_container_name(name)
 
 
-@pytest.mark.parametrize("name", ["ab", "a" * 64, "a--b", "-ab", "ab-", "Abc", "a_b", "a.b", "$root", "é" * 3])
+@each("name", ["ab", "a" * 64, "a--b", "-ab", "ab-", "Abc", "a_b", "a.b", "$root", "é" * 3])
 def test_containers_may_not_have_these_names(name):
     assert not is_container_name(name)
 
@@ -68,13 +69,13 @@ def test_files_lie_in_containers():
 
 
 @pytest.mark.security("T1")
-@pytest.mark.parametrize("token", ["", "x", "../" * 10, "0" * 31, "0" * 32 + "/x", "G" * 32])
+@each("token", ["", "x", "../" * 10, "0" * 31, "0" * 32 + "/x", "G" * 32])
 def test_a_staging_place_cannot_be_chosen(token):
     with pytest.raises(InvalidPath):
         unfinished(file_place("container/d/f"), token)
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "code", "error"),
     [
         (404, "BlobNotFound", PathNotFound),
@@ -106,7 +107,7 @@ MIB = 1024 * 1024
 TIB = MIB * MIB
 
 
-@pytest.mark.parametrize("size", [None, 0, 100 * MIB, TIB, 4 * TIB])
+@each("size", [None, 0, 100 * MIB, TIB, 4 * TIB])
 def test_an_announced_file_has_no_more_blocks_than_the_service_takes(size: int | None):
     assert block_size(8 * MIB, size) >= 8 * MIB
     assert -(-(size or 0) // block_size(8 * MIB, size)) <= 50_000

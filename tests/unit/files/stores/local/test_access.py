@@ -3,6 +3,7 @@
 import stat
 
 import pytest
+from tests.cases import each
 from tests.contract.storage_basis import body, content, is_there, names, put
 
 from queryserver.errors.base import PermissionDenied
@@ -37,7 +38,7 @@ READS = {
 
 
 @pytest.mark.security("S9")
-@pytest.mark.parametrize("call", [*CHANGES, *READS])
+@each("call", [*CHANGES, *READS])
 async def test_a_home_is_closed_to_others(call, alice, bob):
     await put(alice, "user/alice/file", b"hers")
     await put(bob, "user/bob/own")
@@ -47,8 +48,8 @@ async def test_a_home_is_closed_to_others(call, alice, bob):
     assert await names(alice, "user/alice") == ["file"]
 
 
-@pytest.mark.parametrize("call", [*CHANGES, *READS])
-@pytest.mark.parametrize("user", [ALICE, ADMIN], ids=["herself", "administrator"])
+@each("call", [*CHANGES, *READS])
+@each("user", [ALICE, ADMIN])
 async def test_a_home_is_open_to_its_user_and_to_administrators(call, user, file_system):
     storage = file_system.as_user(user)
     await put(storage, "user/alice/file", b"hers")
@@ -56,15 +57,15 @@ async def test_a_home_is_open_to_its_user_and_to_administrators(call, user, file
     await {**CHANGES, **READS}[call](storage, "user/alice")
 
 
-@pytest.mark.parametrize("call", [*CHANGES, *READS])
+@each("call", [*CHANGES, *READS])
 async def test_what_is_shared_is_everyone_s(call, alice, bob):
     await put(alice, "shared/file", b"hers")
     await put(bob, "user/bob/own")
     await {**CHANGES, **READS}[call](bob, "shared")
 
 
-@pytest.mark.parametrize("call", CHANGES)
-@pytest.mark.parametrize("place", ["", "docs", "docs/deep"])
+@each("call", CHANGES)
+@each("place", ["", "docs", "docs/deep"])
 async def test_the_rest_is_changed_by_administrators_only(call, place, alice, admin, root):
     (root / "docs" / "deep").mkdir(parents=True)
     (root / place / "file").write_text("kept")
@@ -78,14 +79,14 @@ async def test_the_rest_is_changed_by_administrators_only(call, place, alice, ad
         await CHANGES[call](admin, place)
 
 
-@pytest.mark.parametrize("call", READS)
+@each("call", READS)
 async def test_the_rest_is_read_by_everyone(call, alice, root):
     (root / "docs").mkdir()
     (root / "docs" / "file").write_text("read me")
     await READS[call](alice, "docs")
 
 
-@pytest.mark.parametrize("path", ["user", "shared", "docs", "new"])
+@each("path", ["user", "shared", "docs", "new"])
 async def test_top_directories_are_administrators_business(path, alice, admin, root):
     (root / "docs").mkdir()
     await alice.stat("user")
@@ -132,7 +133,7 @@ async def test_whether_a_home_of_another_exists_is_not_told(alice, bob):
 
 
 @pytest.mark.security("S9")
-@pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
+@each("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
 async def test_a_name_that_might_lead_to_the_homes_is_closed(name, alice, admin):
     """Some file systems fold case, so that it is the same directory there."""
     await put(admin, f"{name}/bob/file")
@@ -158,7 +159,7 @@ async def test_a_home_that_was_deleted_comes_back(file_system):
     assert await names(file_system.as_user(ALICE), "user") == ["alice"]
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "._qs_x", "a\0b"])
+@each("name", ["..", "a/b", "", "x" * 300, "._qs_x", "a\0b"])
 async def test_a_user_whose_name_is_none_of_a_file_has_no_home(name, file_system, root):
     storage = file_system.as_user(StorageUser(name))
     assert (await storage.stat("")).is_directory

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 from tests.contract.storage_basis import body, content, names, put
 from tests.unit.files.stores.local.descriptors import open_below
 
@@ -345,9 +346,7 @@ async def test_a_replaced_file_is_read_to_its_end(alice):
     assert b"".join(pieces) == b"a" * 3_000_000
 
 
-@pytest.mark.parametrize(
-    "staging", ["", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31]
-)
+@each("staging", ["", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31])
 async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
     await put(alice, "shared/file", b"kept")
     plan = PartPlan("shared/new", 1, 1, 1)
@@ -362,7 +361,7 @@ async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
 
 
 @pytest.mark.storage(10)
-@pytest.mark.parametrize(
+@each(
     ("number", "kind"),
     [
         (errno.ENOSPC, StorageError),

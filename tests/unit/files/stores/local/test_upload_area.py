@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.files.stores.local.storage import LocalUploadArea
@@ -62,7 +63,7 @@ async def test_touching_makes_young_and_follows_no_link(tmp_path: Path):
 
 
 @pytest.mark.security("T3")
-@pytest.mark.parametrize(
+@each(
     ("uploads", "root", "key"),
     [
         ("/srv/files/uploads", "/srv/files", "importer.upload_dir"),

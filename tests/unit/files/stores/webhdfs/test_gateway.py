@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 from tests.contract.storage_basis import batches, body, content
 from tests.engines.certificates import Authority
 from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
@@ -42,7 +43,7 @@ def file_system(*urls: str, **options) -> WebHdfsFileSystem:
 
 
 @pytest.mark.security("S12")
-@pytest.mark.parametrize("scheme", ["http", "https", "file"])
+@each("scheme", ["http", "https", "file"])
 async def test_redirects_to_hosts_that_are_not_listed_are_not_followed(scheme):
     async def elsewhere(_: Asked) -> Answer:
         return Answer(body=b"other")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 
 from queryserver.errors.files import StorageError
 from queryserver.files.stores.webhdfs.tree import ListingScanner
@@ -55,7 +56,7 @@ def test_names_that_look_like_the_answer_are_names():
             assert scanned(listing(entries, 3, separators=separators), cut) == (entries, 3)
 
 
-@pytest.mark.parametrize(
+@each(
     "answer",
     [
         b"",

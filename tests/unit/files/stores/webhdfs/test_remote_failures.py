@@ -57,7 +57,7 @@ def test_the_exception_decides_and_not_the_status(status, name, message, kind):
 
 
 @pytest.mark.storage(10)
-@pytest.mark.parametrize(
+@each(
     "message",
     [
         "org.apache.hadoop.ipc.RemoteException(java.io.IOException): broken\n\tat org.apache.Hadoop.x(X.java:3)",
@@ -74,9 +74,7 @@ def test_messages_hold_no_classes_no_traces_and_no_hosts(message):
         assert word not in shown
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(500, StorageError), (401, StorageError), (404, StorageError), (503, StorageUnavailable)]
-)
+@each(("status", "kind"), [(500, StorageError), (401, StorageError), (404, StorageError), (503, StorageUnavailable)])
 def test_pages_of_html_say_nothing(status, kind):
     page = b"<html><head><title>Error 500 java.io.EOFException: x</title></head></html>"
     error = RemoteFailure.of(status, page).error("a")
