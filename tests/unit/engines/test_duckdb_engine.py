@@ -143,7 +143,7 @@ async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineS
     ],
 )
 async def test_what_answers_rows_has_a_result_set(session: EngineSession, statement: str) -> None:
-    await run(session, "CREATE TABLE t AS SELECT 1 AS n")
+    await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
     assert (await run(session, statement)).columns
 
 

@@ -193,7 +193,7 @@ async def test_a_database_behind_a_link_is_not_opened(root: Path) -> None:
 )
 async def test_read_only_is_kept_by_the_engine(root: Path, session: EngineSession, statement: str) -> None:
     with duckdb.connect(root / "kept.duckdb") as writer:
-        writer.execute("CREATE TABLE t AS SELECT 1 AS n")
+        writer.execute("CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
     engine = DuckdbEngine(path="kept.duckdb", root=root, read_only=True)
     async with engine.session(USER, NO_OPTIONS) as reader:
         error = await failure(reader, statement)

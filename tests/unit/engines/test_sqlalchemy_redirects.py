@@ -99,6 +99,7 @@ async def test_a_redirect_to_a_permitted_address_is_the_driver_s_own_affair(worl
 async def test_a_redirect_to_a_refused_address_is_not_followed(
     world: World, database: str, error: type[EngineError]
 ) -> None:
+    world.reached.clear()
     world.redirects["/"] = world.url(_BAD)
     with pytest.raises(error, match="led to an address") as raised:
         await rows(world, database)
@@ -121,6 +122,7 @@ async def test_rows_are_not_fetched_from_a_refused_address_that_the_server_tells
 async def test_what_a_driver_did_without_is_not_why_it_fails_later(
     world: World, database: str, text: str, error: type[EngineError]
 ) -> None:
+    world.reached.clear()
     world.answers["/"] = {"report_to": world.url(_BAD), "error": text}
     with pytest.raises(error, match=text):
         await rows(world, database)

@@ -70,6 +70,7 @@ def test_json_lines_are_json(log: Log) -> None:
 @each("form", ["text", "json"])
 @each("sign", ["\n", "\r\n", "\x1b[2J", "\u2028", "\x85", "\x00", "\u202e"])
 def test_a_control_character_never_makes_a_line(log: Log, form: str, sign: str) -> None:
+    log.file.unlink(missing_ok=True)
     log.configure(format=form)
     structlog.get_logger("x").info(f"a{sign}b", value=f"c{sign}d")
     logging.getLogger("y").warning("%s", f"e{sign}f")

@@ -1,10 +1,14 @@
 """The map of the local root, rule by rule (Contract storage 10.5)."""
 
 import stat
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from tests.cases import each
 from tests.contract.storage_basis import body, content, is_there, names, put
+from tests.unit.files.stores.local.descriptors import file_system_of
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import InvalidPath, PathExists, PathNotFound, StorageUnavailable
@@ -27,6 +31,16 @@ CHANGES = {
     "chmod": lambda s, p: s.set_permissions(f"{p}/file", 0o777),
     "parts": lambda s, p: s.begin_parts(PartPlan(f"{p}/parts", 1, 1, 1)),
 }
+
+
+@asynccontextmanager
+async def new_root(tmp_path):
+    """A root of one case's own, with the storages of alice, bob and an administrator."""
+    root = Path(mkdtemp(dir=tmp_path))
+    async with file_system_of(root) as file_system:
+        yield root, *(file_system.as_user(user) for user in (ALICE, BOB, ADMIN))
+
+
 READS = {
     "stat": lambda s, p: s.stat(f"{p}/file"),
     "list": names,
@@ -39,56 +53,59 @@ READS = {
 
 @pytest.mark.security("S9")
 @each("call", [*CHANGES, *READS])
-async def test_a_home_is_closed_to_others(call, alice, bob):
-    await put(alice, "user/alice/file", b"hers")
-    await put(bob, "user/bob/own")
-    with pytest.raises(PermissionDenied):
-        await {**CHANGES, **READS}[call](bob, "user/alice")
-    assert await content(alice, "user/alice/file") == b"hers"
-    assert await names(alice, "user/alice") == ["file"]
+async def test_a_home_is_closed_to_others(call, tmp_path):
+    async with new_root(tmp_path) as (_, alice, bob, _):
+        await put(alice, "user/alice/file", b"hers")
+        await put(bob, "user/bob/own")
+        with pytest.raises(PermissionDenied):
+            await {**CHANGES, **READS}[call](bob, "user/alice")
+        assert await content(alice, "user/alice/file") == b"hers"
+        assert await names(alice, "user/alice") == ["file"]
 
 
 @each("call", [*CHANGES, *READS])
-@each("user", [ALICE, ADMIN])
-async def test_a_home_is_open_to_its_user_and_to_administrators(call, user, file_system):
-    storage = file_system.as_user(user)
-    await put(storage, "user/alice/file", b"hers")
-    await put(storage, f"user/{user.name}/own")
-    await {**CHANGES, **READS}[call](storage, "user/alice")
+async def test_a_home_is_open_to_its_user_and_to_administrators(call, tmp_path):
+    for is_admin in (False, True):
+        async with new_root(tmp_path) as (_, alice, _, admin):
+            storage = admin if is_admin else alice
+            await put(storage, "user/alice/file", b"hers")
+            await put(storage, "user/root/own" if is_admin else "user/alice/own")
+            await {**CHANGES, **READS}[call](storage, "user/alice")
 
 
 @each("call", [*CHANGES, *READS])
-async def test_what_is_shared_is_everyone_s(call, alice, bob):
-    await put(alice, "shared/file", b"hers")
-    await put(bob, "user/bob/own")
-    await {**CHANGES, **READS}[call](bob, "shared")
+async def test_what_is_shared_is_everyone_s(call, tmp_path):
+    async with new_root(tmp_path) as (_, alice, bob, _):
+        await put(alice, "shared/file", b"hers")
+        await put(bob, "user/bob/own")
+        await {**CHANGES, **READS}[call](bob, "shared")
 
 
 @each("call", CHANGES)
 @each("place", ["", "docs", "docs/deep"])
-async def test_the_rest_is_changed_by_administrators_only(call, place, alice, admin, root):
-    (root / "docs" / "deep").mkdir(parents=True)
-    (root / place / "file").write_text("kept")
-    await put(alice, "user/alice/own")
-    path = place or "."
-    with pytest.raises((PermissionDenied, InvalidPath)):
-        await CHANGES[call](alice, path)
-    assert (root / place / "file").read_text() == "kept"
-    if place:
-        await put(admin, "user/root/own")
-        await CHANGES[call](admin, place)
+async def test_the_rest_is_changed_by_administrators_only(call, place, tmp_path):
+    async with new_root(tmp_path) as (root, alice, _, admin):
+        (root / "docs" / "deep").mkdir(parents=True)
+        (root / place / "file").write_text("kept")
+        await put(alice, "user/alice/own")
+        with pytest.raises((PermissionDenied, InvalidPath)):
+            await CHANGES[call](alice, place or ".")
+        assert (root / place / "file").read_text() == "kept"
+        if place:
+            await put(admin, "user/root/own")
+            await CHANGES[call](admin, place)
 
 
 @each("call", READS)
 async def test_the_rest_is_read_by_everyone(call, alice, root):
-    (root / "docs").mkdir()
+    (root / "docs").mkdir(exist_ok=True)
     (root / "docs" / "file").write_text("read me")
     await READS[call](alice, "docs")
 
 
 @each("path", ["user", "shared", "docs", "new"])
 async def test_top_directories_are_administrators_business(path, alice, admin, root):
-    (root / "docs").mkdir()
+    (root / "docs").mkdir(exist_ok=True)
     await alice.stat("user")
     for change in (
         alice.delete(path, recursive=True),

@@ -348,7 +348,7 @@ async def test_a_replaced_file_is_read_to_its_end(alice):
 
 @each("staging", ["", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31])
 async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
-    await put(alice, "shared/file", b"kept")
+    await put(alice, "shared/file", b"kept", overwrite=True)
     plan = PartPlan("shared/new", 1, 1, 1)
     for call in (
         alice.write_part(plan, staging, 0, body(b"x")),
