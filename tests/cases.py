@@ -1,7 +1,7 @@
 """Many cases of one rule as one test: an item costs pytest more than what most of them check."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -10,15 +10,15 @@ import pytest
 FAILURES = (Exception, pytest.fail.Exception)
 
 
-def each(
-    names: str | Sequence[str], values: Iterable[Any], *, ids: Callable[[Any], object] = repr
-) -> Callable[[Any], Any]:
+def each(names: str | Sequence[str], *values: Any, ids: Callable[[Any], object] = repr) -> Callable[[Any], Any]:
     """Runs a test for every value, as `pytest.mark.parametrize` would, in one item; names every case that fails.
 
-    Fixtures are made once for all cases. Two of these decorators give all combinations.
+    The values follow the names, or are in one list or other iterable. Fixtures are made once for all cases. Two of
+    these decorators give all combinations.
     """
     names = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
-    cases = [dict(zip(names, value if len(names) > 1 else (value,), strict=True)) for value in values]
+    cases = values[0] if len(values) == 1 else values
+    cases = [dict(zip(names, value if len(names) > 1 else (value,), strict=True)) for value in cases]
 
     def described(case: dict[str, Any]) -> str:
         return "case: " + ", ".join(str(ids(value)) for value in case.values())

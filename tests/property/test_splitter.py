@@ -82,8 +82,8 @@ def test_equals_the_reference(script: str, dialect: str):
 
 @pytest.mark.item(47)
 @each("dialect", DIALECTS)
-@each("opening", ["'", '"', "`", "[", "$$", "$tag$", "E'", "--", "#", "/*", "/* /*", "a", "\\", ";"])
-@each("filling", ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"])
+@each("opening", "'", '"', "`", "[", "$$", "$tag$", "E'", "--", "#", "/*", "/* /*", "a", "\\", ";")
+@each("filling", "x", "; ", "''", "\\'", "/*", "*/", "\n", "é;")
 @pytest.mark.slow
 def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: str):
     """Pieces of the scanner's patterns end somewhere inside of these."""

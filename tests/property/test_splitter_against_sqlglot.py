@@ -109,11 +109,9 @@ def test_both_cut_at_the_same_semicolons(made: tuple[str, str]) -> None:
 
 @each(
     ("dialect", "script"),
-    [
-        ("mysql", "DELIMITER //\nCREATE PROCEDURE p() BEGIN SELECT 1; SELECT 2; END//"),
-        ("sqlite", "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END"),
-        ("postgresql", "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END"),
-    ],
+    ("mysql", "DELIMITER //\nCREATE PROCEDURE p() BEGIN SELECT 1; SELECT 2; END//"),
+    ("sqlite", "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END"),
+    ("postgresql", "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END"),
 )
 def test_bodies_are_cut_by_sqlglot_and_kept_by_us(dialect: str, script: str) -> None:
     assert len(Script(script, dialect)) == 1

@@ -49,7 +49,7 @@ def printed(pip: str, target: io.StringIO, *, expected: int = 3) -> str:
     return target.getvalue()
 
 
-@each("pip", [OLD_PIP, NEW_PIP])
+@each("pip", OLD_PIP, NEW_PIP)
 def test_each_package_is_a_line(pip: str):
     first, *packages, unpacking, last = printed(pip, io.StringIO()).splitlines()
     assert first.endswith("packages into .venv: about two minutes the first time.")

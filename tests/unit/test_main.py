@@ -20,7 +20,9 @@ def test_pauses_grow_from_one_second_to_thirty():
 
 @each(
     "error",
-    [ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."), DatabaseUnavailable()],
+    ConfigurationError(["a: one.", "b: two."]),
+    SchemaMismatch("Another schema."),
+    DatabaseUnavailable(),
     ids=lambda error: error.code,
 )
 def test_why_a_worker_cannot_start_reaches_its_parent_unchanged(

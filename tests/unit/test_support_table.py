@@ -9,7 +9,7 @@ from tests.contract.test_signatures import CATALOG_TESTS, ENGINE_TESTS
 from queryserver.connectors.engine_builders import BUILDERS
 
 
-@each("page", [document_engines.PAGE, document_options.PAGE, document_storage.PAGE])
+@each("page", document_engines.PAGE, document_options.PAGE, document_storage.PAGE)
 def test_the_page_is_up_to_date(page: Page) -> None:
     written = page.target.read_text()
     assert written == page.document(written), "run make docs"
@@ -27,7 +27,7 @@ def test_no_row_is_without_any_test() -> None:
         assert any(not cell.startswith(("no", "–")) for cell in rows[name]), name
 
 
-@each(("failures", "verdict"), [(((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), "")])
+@each(("failures", "verdict"), (((), ()), "yes"), (((), ("why",)), "part"), ((("why",), ("why",)), "no"), ((), ""))
 def test_a_known_failure_shows_in_the_cell(failures: tuple[tuple[str, ...], ...], verdict: str) -> None:
     suite = Suite("peer", {"Run": {f"test_{number}": reasons for number, reasons in enumerate(failures)}})
     assert suite.verdict("Run") == verdict

@@ -50,26 +50,24 @@ def test_a_stranger_cannot_choose_its_address() -> None:
 @pytest.mark.platform(35)
 @each(
     ("headers", "expected"),
-    [
-        ([], "10.0.0.1"),
-        ([("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
-        ([("X-Forwarded-For", "192.0.2.66, 198.51.100.1, 10.0.0.2")], "198.51.100.1"),
-        ([("X-Forwarded-For", "192.0.2.66"), ("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
-        ([("X-Forwarded-For", "198.51.100.1:4711")], "198.51.100.1"),
-        ([("X-Forwarded-For", "::ffff:198.51.100.1")], "198.51.100.1"),
-        ([("X-Forwarded-For", "10.0.0.3, 10.0.0.2")], "10.0.0.3"),
-        ([("X-Forwarded-For", "10.0.0.3"), ("Forwarded", "for=10.0.0.3")], "10.0.0.3"),
-        ([("X-Forwarded-For", "198.51.100.1, junk")], UNKNOWN),
-        ([("X-Forwarded-For", "junk, 10.0.0.2")], UNKNOWN),
-        ([("X-Forwarded-For", "")], UNKNOWN),
-        ([("Forwarded", "")], UNKNOWN),
-        ([("Forwarded", 'for=192.0.2.66, for="[2001:db8::1]:80";proto=https;by=10.0.0.1')], "2001:db8::1"),
-        ([("Forwarded", "by=10.0.0.1")], UNKNOWN),
-        ([("Forwarded", "for=_hidden")], UNKNOWN),
-        ([("X-Forwarded-For", ""), ("Forwarded", "for=_hidden")], UNKNOWN),
-        ([("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")], "198.51.100.1"),
-        ([("X-Forwarded-For", "198.51.100.1, 10.0.0.2"), ("Forwarded", 'for="198.51.100.1:1"')], "198.51.100.1"),
-    ],
+    ([], "10.0.0.1"),
+    ([("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "192.0.2.66, 198.51.100.1, 10.0.0.2")], "198.51.100.1"),
+    ([("X-Forwarded-For", "192.0.2.66"), ("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "198.51.100.1:4711")], "198.51.100.1"),
+    ([("X-Forwarded-For", "::ffff:198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "10.0.0.3, 10.0.0.2")], "10.0.0.3"),
+    ([("X-Forwarded-For", "10.0.0.3"), ("Forwarded", "for=10.0.0.3")], "10.0.0.3"),
+    ([("X-Forwarded-For", "198.51.100.1, junk")], UNKNOWN),
+    ([("X-Forwarded-For", "junk, 10.0.0.2")], UNKNOWN),
+    ([("X-Forwarded-For", "")], UNKNOWN),
+    ([("Forwarded", "")], UNKNOWN),
+    ([("Forwarded", 'for=192.0.2.66, for="[2001:db8::1]:80";proto=https;by=10.0.0.1')], "2001:db8::1"),
+    ([("Forwarded", "by=10.0.0.1")], UNKNOWN),
+    ([("Forwarded", "for=_hidden")], UNKNOWN),
+    ([("X-Forwarded-For", ""), ("Forwarded", "for=_hidden")], UNKNOWN),
+    ([("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "198.51.100.1, 10.0.0.2"), ("Forwarded", 'for="198.51.100.1:1"')], "198.51.100.1"),
 )
 def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tuple[str, str]], expected: str) -> None:
     assert address("10.0.0.1", *headers) == expected
@@ -77,16 +75,14 @@ def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tupl
 
 DISAGREEING = each(
     ("x_forwarded_for", "forwarded"),
-    [
-        ("192.0.2.66", "for=198.51.100.1"),
-        ("198.51.100.1", "for=192.0.2.66"),
-        ("192.0.2.66", "for=192.0.2.66, for=198.51.100.1"),
-        ("", "for=198.51.100.1"),
-        ("junk", "for=198.51.100.1"),
-        ("198.51.100.1", "by=10.0.0.1"),
-        ("198.51.100.1", "for=10.0.0.1"),
-        ("198.51.100.1", ""),
-    ],
+    ("192.0.2.66", "for=198.51.100.1"),
+    ("198.51.100.1", "for=192.0.2.66"),
+    ("192.0.2.66", "for=192.0.2.66, for=198.51.100.1"),
+    ("", "for=198.51.100.1"),
+    ("junk", "for=198.51.100.1"),
+    ("198.51.100.1", "by=10.0.0.1"),
+    ("198.51.100.1", "for=10.0.0.1"),
+    ("198.51.100.1", ""),
 )
 
 

@@ -58,7 +58,7 @@ class TestBooleans:
     def test_every_false_word_and_the_empty_text_is_false(self, word: str):
         assert fetch(startOver=word).start_over is False
 
-    @each("value", [True, False])
+    @each("value", True, False)
     def test_json_booleans_stand_for_themselves(self, value: bool):
         assert fetch(startOver=value).start_over is value
 
@@ -67,7 +67,7 @@ class TestBooleans:
         with pytest.raises(InvalidParameter, match="startOver must be true or false"):
             fetch(startOver=word)
 
-    @each("value", [0, 1, 1.0, [], {}])
+    @each("value", 0, 1, 1.0, [], {})
     def test_json_numbers_and_containers_are_no_booleans(self, value: Any):
         with pytest.raises(InvalidParameter, match="startOver"):
             fetch(startOver=value)
@@ -81,7 +81,7 @@ class TestIntegers:
         )
 
     @pytest.mark.item(22)
-    @each("rows", ["0", "-1", "10001", "x", 0, -1, 10_001, "9" * 5000])
+    @each("rows", "0", "-1", "10001", "x", 0, -1, 10_001, "9" * 5000)
     def test_rows_outside_1_to_10000_are_invalid(self, rows: Any):
         with pytest.raises(InvalidParameter, match="rows must be an integer from 1 to 10000"):
             fetch(rows=rows)
@@ -101,12 +101,12 @@ class TestIntegers:
         with pytest.raises(InvalidParameter, match="timeout must be an integer from 1 to 86400"):
             execute(timeout=value)
 
-    @each("value", ["", " 5", "5 ", "5.0", "1e3", "0x10", "1_000", "\u0665", "--5"])
+    @each("value", "", " 5", "5 ", "5.0", "1e3", "0x10", "1_000", "\u0665", "--5")
     def test_text_is_plain_decimal_digits(self, value: str):
         with pytest.raises(InvalidParameter, match="timeout"):
             execute(timeout=value)
 
-    @each("value", [2**63, -(2**63) - 1, "9999999999999999999", 1e300])
+    @each("value", 2**63, -(2**63) - 1, "9999999999999999999", 1e300)
     def test_what_no_database_column_holds_is_invalid(self, value: Any):
         with pytest.raises(InvalidParameter, match="session_id"):
             execute(session_id=value)
@@ -118,12 +118,12 @@ class TestIntegers:
 
 
 class TestWait:
-    @each(("value", "seconds"), [("0", 0), ("60", 60), ("1.5", 1.5), (".5", 0.5), (30, 30), (0.25, 0.25)])
+    @each(("value", "seconds"), ("0", 0), ("60", 60), ("1.5", 1.5), (".5", 0.5), (30, 30), (0.25, 0.25))
     def test_wait_takes_fractions_of_a_second(self, value: Any, seconds: float):
         assert parse(CheckStatusRequest, {"operationId": "u", "wait": value}).wait == seconds
 
     @pytest.mark.item(13)
-    @each("value", ["61", "x", "-1", "nan", "inf", "", "1e1", 61, -0.5, float("nan"), True])
+    @each("value", "61", "x", "-1", "nan", "inf", "", "1e1", 61, -0.5, float("nan"), True)
     def test_wait_outside_0_to_60_is_invalid(self, value: Any):
         with pytest.raises(InvalidParameter, match="wait must be a number from 0 to 60"):
             parse(CheckStatusRequest, {"operationId": "u", "wait": value})
@@ -137,7 +137,7 @@ class TestText:
         assert execute(statement=statement).script == statement
 
     @each("value", NO_TEXT)
-    @each("field", ["statement", "database", "operationId", "client_request_id"])
+    @each("field", "statement", "database", "operationId", "client_request_id")
     def test_another_json_type_is_invalid(self, field: str, value: Any):
         with pytest.raises(InvalidParameter, match=f"{field} must be text"):
             execute(**{field: value})
@@ -159,27 +159,25 @@ class TestJsonFields:
         native = parse(ExecuteRequest, {"snippet": SNIPPET})
         assert parse(ExecuteRequest, {"snippet": json.dumps(SNIPPET)}) == native
 
-    @each("text", ["{", "", "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 2}', '{"a":' * 70 + "1" + "}" * 70])
+    @each("text", "{", "", "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 2}', '{"a":' * 70 + "1" + "}" * 70)
     def test_text_that_is_no_strict_json_is_invalid_json(self, text: str):
         with pytest.raises(InvalidJson, match="snippet is not valid"):
             execute(snippet=text)
 
-    @each("value", ["[1]", "1", '"x"', [1], 5, True])
+    @each("value", "[1]", "1", '"x"', [1], 5, True)
     def test_json_that_is_no_object_is_an_invalid_parameter(self, value: Any):
         with pytest.raises(InvalidParameter, match="snippet must be a JSON object"):
             execute(snippet=value)
 
     @each(
         ("model", "field", "fields"),
-        [
-            (ExecuteRequest, "notebook.sessions", lambda n: {"notebook": {"sessions": [{"id": 1}] * n}}),
-            (
-                ExecuteRequest,
-                "snippet.properties.settings",
-                lambda n: {"snippet": {"properties": {"settings": [{"key": "k", "value": "v"}] * n}}},
-            ),
-            (SessionRequest, "session.properties", lambda n: {"session": {"type": "x", "properties": [{}] * n}}),
-        ],
+        (ExecuteRequest, "notebook.sessions", lambda n: {"notebook": {"sessions": [{"id": 1}] * n}}),
+        (
+            ExecuteRequest,
+            "snippet.properties.settings",
+            lambda n: {"snippet": {"properties": {"settings": [{"key": "k", "value": "v"}] * n}}},
+        ),
+        (SessionRequest, "session.properties", lambda n: {"session": {"type": "x", "properties": [{}] * n}}),
     )
     def test_arrays_have_at_most_a_thousand_entries(
         self, model: type[Fields], field: str, fields: Callable[[int], dict[str, Any]]
@@ -219,7 +217,7 @@ class TestJsonFields:
 
 class TestExecute:
     @pytest.mark.item(6)
-    @each("fields", [{}, {"statement": ""}, {"statement": " \n\t"}, {"snippet": "{}"}, {"statement": None}])
+    @each("fields", {}, {"statement": ""}, {"statement": " \n\t"}, {"snippet": "{}"}, {"statement": None})
     def test_a_script_or_an_operation_is_required(self, fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="statement"):
             parse(ExecuteRequest, fields)
@@ -249,21 +247,19 @@ class TestExecute:
 
     @each(
         ("notebook", "hidden", "parent"),
-        [
-            ({}, False, None),
-            ({"type": "notebook"}, True, None),
-            ({"type": "query-hive", "skipHistorify": "true"}, True, None),
-            ({"isSaved": True, "uuid": "u"}, False, "u"),
-            ({"isSaved": True, "uuid": "u", "parentSavedQueryUuid": "p"}, False, "p"),
-            ({"isSaved": False, "uuid": "u"}, False, None),
-        ],
+        ({}, False, None),
+        ({"type": "notebook"}, True, None),
+        ({"type": "query-hive", "skipHistorify": "true"}, True, None),
+        ({"isSaved": True, "uuid": "u"}, False, "u"),
+        ({"isSaved": True, "uuid": "u", "parentSavedQueryUuid": "p"}, False, "p"),
+        ({"isSaved": False, "uuid": "u"}, False, None),
     )
     def test_the_notebook_says_what_history_shows(self, notebook: dict[str, Any], hidden: bool, parent: str | None):
         parsed = execute(notebook=notebook).notebook
         assert (parsed.hides_history, parsed.saved_uuid) == (hidden, parent)
 
     @pytest.mark.item(49)
-    @each("member", ["statement_id", "statements_count", "has_more_statements", "previous_statement_hash"])
+    @each("member", "statement_id", "statements_count", "has_more_statements", "previous_statement_hash")
     def test_each_of_four_members_makes_a_handle_steer(self, member: str):
         assert execute(snippet={"result": {"handle": {member: "1"}}}).previous is not None
 
@@ -275,7 +271,7 @@ class TestExecute:
         settings = [{"key": "a", "value": "x"}, {"key": "b", "value": 5}, {"key": "c", "value": True}]
         assert execute(snippet={"properties": {"settings": settings}}).settings == {"a": "x", "b": "5", "c": "true"}
 
-    @each("settings", [{}, "x", [1], [{"key": 1, "value": "x"}], [{"key": "a", "value": []}]])
+    @each("settings", {}, "x", [1], [{"key": 1, "value": "x"}], [{"key": "a", "value": []}])
     def test_settings_of_another_form_are_invalid(self, settings: Any):
         with pytest.raises(InvalidParameter, match=r"snippet\.properties\.settings"):
             execute(snippet={"properties": {"settings": settings}})
@@ -293,7 +289,7 @@ class TestIdempotencyKey:
         with raises_code("conflicting_parameters"):
             execute(client_request_id="a").idempotency_key("b")
 
-    @each("key", ["", "é", "a\tb", "a" * 256])
+    @each("key", "", "é", "a\tb", "a" * 256)
     def test_a_key_is_1_to_255_printable_ascii_characters(self, key: str):
         with pytest.raises(InvalidParameter, match="client_request_id must be 1 to 255"):
             execute(client_request_id=key)
@@ -302,8 +298,8 @@ class TestIdempotencyKey:
 
 
 class TestOperations:
-    @each("model", [OperationRequest, CheckStatusRequest, FetchRequest, LogsRequest, EndRequest])
-    @each("fields", [{}, {"operationId": " "}, {"snippet": '{"result": {"handle": {}}}'}])
+    @each("model", OperationRequest, CheckStatusRequest, FetchRequest, LogsRequest, EndRequest)
+    @each("fields", {}, {"operationId": " "}, {"snippet": '{"result": {"handle": {}}}'})
     def test_an_operation_must_be_named(self, model: type[OperationRequest], fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="operationId"):
             parse(model, fields)
@@ -325,7 +321,7 @@ class TestOperations:
         assert (request.start, request.size) == (3, 10)
         assert parse(LogsRequest, {"operationId": "u"}).start is None
 
-    @each("fields", [{"from": "-1"}, {"from": "x"}, {"size": "0"}])
+    @each("fields", {"from": "-1"}, {"from": "x"}, {"size": "0"})
     def test_log_ranges_are_checked(self, fields: dict[str, Any]):
         with pytest.raises(InvalidParameter, match=next(iter(fields))):
             parse(LogsRequest, {"operationId": "u", **fields})
@@ -333,11 +329,11 @@ class TestOperations:
 
 class TestQueries:
     @pytest.mark.item(67)
-    @each(("limit", "used"), [("1", 1), ("100", 100), ("101", 100), ("0", 100), ("-5", 100)])
+    @each(("limit", "used"), ("1", 1), ("100", 100), ("101", 100), ("0", 100), ("-5", 100))
     def test_a_history_limit_out_of_range_is_100(self, limit: str, used: int):
         assert parse(HistoryParameters, {"limit": limit}).limit == used
 
-    @each("fields", [{"page": "0"}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"}])
+    @each("fields", {"page": "0"}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"})
     def test_history_numbers_must_be_integers(self, fields: dict[str, Any]):
         with pytest.raises(InvalidParameter, match=next(iter(fields))):
             parse(HistoryParameters, fields)
@@ -350,7 +346,7 @@ class TestQueries:
         assert parse(HistoryParameters, {"doc_type": ""}).doc_type is None
 
     @pytest.mark.item(55)
-    @each("fields", [{"format": "x"}, {"format": "CSV"}, {"guard": "maybe"}])
+    @each("fields", {"format": "x"}, {"format": "CSV"}, {"guard": "maybe"})
     def test_download_words_are_checked(self, fields: dict[str, Any]):
         with pytest.raises(InvalidParameter, match=next(iter(fields))):
             parse(DownloadParameters, fields)
@@ -366,7 +362,7 @@ class TestQueries:
 
 
 class TestSessions:
-    @each("fields", [{}, {"session": {}}, {"session": '{"id": 1}'}])
+    @each("fields", {}, {"session": {}}, {"session": '{"id": 1}'})
     def test_create_needs_a_type(self, fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="session"):
             parse(SessionRequest, fields)
@@ -392,23 +388,21 @@ class TestSessions:
         ]
 
     @pytest.mark.item(58)
-    @each("member", ["name", "key"])
-    @each("word", ["password", "Password", "PASSWD", "db.password", "pwd"])
+    @each("member", "name", "key")
+    @each("word", "password", "Password", "PASSWD", "db.password", "pwd")
     def test_a_password_in_any_spelling_is_not_shown(self, member: str, word: str):
         session = parse(SessionRequest, {"session": {"type": "hive", "properties": [{member: word, "value": "s3"}]}})
         assert session.session.shown_properties == [{member: word, "value": ""}]
 
     @each(
         "properties",
-        [
-            {},
-            [5],
-            [{"name": "user", "value": 5}],
-            [{"key": "settings", "value": [{"key": "a", "value": []}]}],
-            [{"key": "settings", "value": "x"}],
-            [{"other": {"deep": ["a\0"]}}],
-            [{"other": float("inf")}],
-        ],
+        {},
+        [5],
+        [{"name": "user", "value": 5}],
+        [{"key": "settings", "value": [{"key": "a", "value": []}]}],
+        [{"key": "settings", "value": "x"}],
+        [{"other": {"deep": ["a\0"]}}],
+        [{"other": float("inf")}],
     )
     def test_properties_of_another_form_are_invalid(self, properties: Any):
         with pytest.raises(InvalidParameter, match="session"):

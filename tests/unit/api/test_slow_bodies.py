@@ -30,7 +30,7 @@ def request(receive: object, content_type: bytes) -> Request:
 
 @pytest.mark.security("T6")
 @each(
-    ("receive", "content_type"), [(one_byte, b"application/json"), (nothing, b"application/json"), (nothing, b"text/x")]
+    ("receive", "content_type"), (one_byte, b"application/json"), (nothing, b"application/json"), (nothing, b"text/x")
 )
 async def test_a_slow_body_is_given_up(receive: object, content_type: bytes):
     async with asyncio.timeout(5):

@@ -25,13 +25,13 @@ def read(query: Mapping[str, Sequence[Any]], body: Mapping[str, Sequence[Any]]) 
 
 
 @pytest.mark.storage(7)
-@each(("text", "native"), [("true", True), ("false", False), ("yes", "yes")])
+@each(("text", "native"), ("true", True), ("false", False), ("yes", "yes"))
 def test_the_same_in_query_and_body_is_no_conflict(text: str, native: object) -> None:
     assert read({"overwrite": [text]}, {"overwrite": [native]}).overwrite is (text != "false")
 
 
 @pytest.mark.storage(7)
-@each("native", [False, "false", "", "1"])
+@each("native", False, "false", "", "1")
 def test_something_else_in_the_body_is_a_conflict(native: object) -> None:
     with raises_code("conflicting_parameters"):
         read({"overwrite": ["true"]}, {"overwrite": [native]})

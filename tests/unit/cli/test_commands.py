@@ -52,7 +52,12 @@ async def test_version_and_openapi_need_no_settings(bare: Command) -> None:
 
 @each(
     "arguments",
-    ["nonsense", "create-user", "set-admin ana maybe", "revoke-tokens", "close_queries x", "close_sessions 0"],
+    "nonsense",
+    "create-user",
+    "set-admin ana maybe",
+    "revoke-tokens",
+    "close_queries x",
+    "close_sessions 0",
 )
 async def test_wrong_usage_ends_with_2(bare: Command, arguments: str) -> None:
     assert (await bare(*arguments.split())).code == 2
@@ -134,8 +139,8 @@ async def test_migrations_may_run_twice_and_at_once(tmp_path: Path, unmigrated_d
 
 
 @pytest.mark.platform(52)
-@each("revision", ["0000", "9999"])
-@each("workers", ["1", "2"])
+@each("revision", "0000", "9999")
+@each("workers", "1", "2")
 async def test_a_schema_of_another_version_is_not_served(
     command: Command, database_dsn: str, revision: str, workers: str
 ) -> None:

@@ -36,11 +36,9 @@ async def test_the_life_of_a_group(command: Command) -> None:
 
 @each(
     ("arguments", "code", "message"),
-    [
-        ("delete-group default", 1, "Group default is the one that new users join, and cannot be deleted."),
-        ("add-to-group nobody default", 1, "User nobody does not exist."),
-        ("grant nothing fly", 2, "There is no right fly."),
-    ],
+    ("delete-group default", 1, "Group default is the one that new users join, and cannot be deleted."),
+    ("add-to-group nobody default", 1, "User nobody does not exist."),
+    ("grant nothing fly", 2, "There is no right fly."),
 )
 async def test_how_commands_for_groups_fail(command: Command, arguments: str, code: int, message: str) -> None:
     ended = await command(*arguments.split())

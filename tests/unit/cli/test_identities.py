@@ -66,16 +66,14 @@ async def test_the_life_of_a_link(command: Command) -> None:
 
 @each(
     ("arguments", "code", "message"),
-    [
-        ("link-user nobody --issuer ldap", 1, "User nobody does not exist."),
-        ("create-user cy --issuer ldap --subject taken", 1, "The subject taken is linked to another user already."),
-        ("link-user bob --issuer ldap --subject taken", 1, "The subject taken is linked to another user already."),
-        (
-            "link-user bob --issuer jwt:https://other.example",
-            2,
-            f"issuer: jwt:https://other.example is not in the settings; they name {ISSUERS}.",
-        ),
-    ],
+    ("link-user nobody --issuer ldap", 1, "User nobody does not exist."),
+    ("create-user cy --issuer ldap --subject taken", 1, "The subject taken is linked to another user already."),
+    ("link-user bob --issuer ldap --subject taken", 1, "The subject taken is linked to another user already."),
+    (
+        "link-user bob --issuer jwt:https://other.example",
+        2,
+        f"issuer: jwt:https://other.example is not in the settings; they name {ISSUERS}.",
+    ),
 )
 async def test_how_links_fail(command: Command, arguments: str, code: int, message: str) -> None:
     for name in ("ana", "bob"):
@@ -88,7 +86,11 @@ async def test_how_links_fail(command: Command, arguments: str, code: int, messa
 
 @each(
     "arguments",
-    ["link-user ana", "create-user ana --subject x", "unlink-user", "unlink-user --all", "unlink-user ana --all"],
+    "link-user ana",
+    "create-user ana --subject x",
+    "unlink-user",
+    "unlink-user --all",
+    "unlink-user ana --all",
 )
 async def test_wrong_usage_ends_with_2(command: Command, arguments: str) -> None:
     assert (await command(*arguments.split())).code == 2

@@ -10,7 +10,7 @@ from queryserver.statements.states import StatementState, StatementStates
 HEAVY = {"duckdb", "fastapi", "pandas", "pyarrow", "sqlalchemy"}
 
 
-@each("module", ["queryserver.cli.commands", "queryserver.identity.build"])
+@each("module", "queryserver.cli.commands", "queryserver.identity.build")
 def test_commands_about_users_and_groups_load_nothing_of_a_server(module: str) -> None:
     embedded = "queryserver.platform.embedded.postgres"
     script = f"import sys, {module}, {embedded}; print(*sys.modules)"

@@ -63,11 +63,9 @@ def test_every_secret_option_is_masked_by_its_name() -> None:
 
 @each(
     ("interface", "mechanisms", "taken"),
-    [
-        ("trino", trino.TrinoAuthentication, "NONE, BASIC, JWT"),
-        ("phoenix", phoenix.PhoenixAuthentication, "NONE, BASIC, SPNEGO"),
-        ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
-    ],
+    ("trino", trino.TrinoAuthentication, "NONE, BASIC, JWT"),
+    ("phoenix", phoenix.PhoenixAuthentication, "NONE, BASIC, SPNEGO"),
+    ("hiveserver2", Mechanism, "empty, NONE, NOSASL, PLAIN, LDAP, GSSAPI, JWT"),
 )
 def test_the_options_name_the_mechanisms_that_the_engine_has(interface: str, mechanisms: Any, taken: str) -> None:
     assert set(taken.removeprefix("empty, ").split(", ")) == {one.value for one in mechanisms}
@@ -99,16 +97,14 @@ async def test_booleans_and_integers_may_be_texts() -> None:
 
 @each(
     ("url", "engine"),
-    [
-        ("postgres://u:p@h/d", PostgresqlEngine),
-        ("postgresql+asyncpg://u:p@h/d?sslmode=verify-full&keepalives_idle=30", PostgresqlEngine),
-        ("POSTGRESQL+psycopg://u:p@h/d?target_session_attrs=primary", PostgresqlEngine),
-        ("mysql://u:p@h/d?ssl_mode=VERIFY_IDENTITY&read_timeout=60&charset=utf8mb4", MysqlEngine),
-        ("mysql+pymysql://u:p@h:3307/d", MysqlEngine),
-        ("trino://u@h:8080/tpch/tiny", TrinoEngine),
-        ("presto://h:8080/tpch", SqlalchemyEngine),
-        ("druid://h:8082/druid/v2/sql/", SqlalchemyEngine),
-    ],
+    ("postgres://u:p@h/d", PostgresqlEngine),
+    ("postgresql+asyncpg://u:p@h/d?sslmode=verify-full&keepalives_idle=30", PostgresqlEngine),
+    ("POSTGRESQL+psycopg://u:p@h/d?target_session_attrs=primary", PostgresqlEngine),
+    ("mysql://u:p@h/d?ssl_mode=VERIFY_IDENTITY&read_timeout=60&charset=utf8mb4", MysqlEngine),
+    ("mysql+pymysql://u:p@h:3307/d", MysqlEngine),
+    ("trino://u@h:8080/tpch/tiny", TrinoEngine),
+    ("presto://h:8080/tpch", SqlalchemyEngine),
+    ("druid://h:8082/druid/v2/sql/", SqlalchemyEngine),
 )
 async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) -> None:
     made = built("sqlalchemy", url=url)
@@ -118,28 +114,26 @@ async def test_a_url_leads_to_the_engine_that_serves_it(url: str, engine: type) 
 
 @each(
     ("url", "text"),
-    [
-        ("", "must be given"),
-        ("mysql://h:port/d", "is not a url"),
-        ("sqlite:///etc/passwd", "sqlite urls are not taken; use the interface sqlite"),
-        ("duckdb:///x", "duckdb urls are not taken"),
-        ("jdbc:db2://h", "jdbc urls are not taken"),
-        ("exotic://h", "the driver exotic is not in desktop.connector_policy.allowed_drivers"),
-        ("mysql+aiomysql://h", "the driver mysql+aiomysql is not in"),
-        ("mysql://h/d?local_infile=1", "the option local_infile is not allowed"),
-        ("mysql://h/d?Local-Infile=1", "the option Local-Infile is not allowed"),
-        ("mysql://h/d?allowLoadLocalInfile=1", "the option allowLoadLocalInfile is not allowed"),
-        ("mysql://h/d?unix_socket=/tmp/s", "the option unix_socket is not allowed"),
-        ("mysql://h/d?ssl_mode=maybe", "the option ssl_mode must be one of DISABLED, REQUIRED"),
-        ("mysql://h/d?connect_timeout=0", "the option connect_timeout must be a whole number from 1 to 604800"),
-        (f"mysql://h/d?connect_timeout={'9' * 5000}", "the option connect_timeout must be a whole number from 1 to"),
-        ("postgresql://h/d?keepalives_count=128", "the option keepalives_count must be a whole number from 1 to 127"),
-        ("mysql://h:0/d", "is not a url"),
-        ("postgresql://h/d?host=/tmp", "the option host is not allowed"),
-        ("postgresql://h/d?options=-c%20x=y", "the option options is not allowed"),
-        ("postgresql://h/d?sslrootcert=/etc/passwd", "the option sslrootcert is not allowed"),
-        ("postgresql://h/d?keepalives=2", "the option keepalives must be one of 0, 1"),
-    ],
+    ("", "must be given"),
+    ("mysql://h:port/d", "is not a url"),
+    ("sqlite:///etc/passwd", "sqlite urls are not taken; use the interface sqlite"),
+    ("duckdb:///x", "duckdb urls are not taken"),
+    ("jdbc:db2://h", "jdbc urls are not taken"),
+    ("exotic://h", "the driver exotic is not in desktop.connector_policy.allowed_drivers"),
+    ("mysql+aiomysql://h", "the driver mysql+aiomysql is not in"),
+    ("mysql://h/d?local_infile=1", "the option local_infile is not allowed"),
+    ("mysql://h/d?Local-Infile=1", "the option Local-Infile is not allowed"),
+    ("mysql://h/d?allowLoadLocalInfile=1", "the option allowLoadLocalInfile is not allowed"),
+    ("mysql://h/d?unix_socket=/tmp/s", "the option unix_socket is not allowed"),
+    ("mysql://h/d?ssl_mode=maybe", "the option ssl_mode must be one of DISABLED, REQUIRED"),
+    ("mysql://h/d?connect_timeout=0", "the option connect_timeout must be a whole number from 1 to 604800"),
+    (f"mysql://h/d?connect_timeout={'9' * 5000}", "the option connect_timeout must be a whole number from 1 to"),
+    ("postgresql://h/d?keepalives_count=128", "the option keepalives_count must be a whole number from 1 to 127"),
+    ("mysql://h:0/d", "is not a url"),
+    ("postgresql://h/d?host=/tmp", "the option host is not allowed"),
+    ("postgresql://h/d?options=-c%20x=y", "the option options is not allowed"),
+    ("postgresql://h/d?sslrootcert=/etc/passwd", "the option sslrootcert is not allowed"),
+    ("postgresql://h/d?keepalives=2", "the option keepalives must be one of 0, 1"),
 )
 def test_what_a_url_may_not_hold(url: str, text: str) -> None:
     assert f"notebook.interpreters.shop.options.url: {text}" in problems("sqlalchemy", url=url)
@@ -156,7 +150,7 @@ def test_an_administrator_may_allow_options_but_none_that_leads_elsewhere() -> N
 
 
 @pytest.mark.security("T8")
-@each("option", ["hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module"])
+@each("option", "hostname", "ssh_host", "http_proxy", "endpoint_url", "token_uri", "dsn", "wallet_location", "module")
 def test_no_operator_can_allow_an_option_that_leads_to_another_host_or_to_code(option: str) -> None:
     policy = {"extra_url_options": {"druid": (option,)}}
     assert f"the option {option} is not allowed" in problems("sqlalchemy", policy=policy, url=f"druid://h/?{option}=x")
@@ -180,7 +174,7 @@ def test_a_placeholder_asks_for_the_caller_s_own_login() -> None:
         assert built("sqlalchemy", url=url).capabilities.wants_credentials
 
 
-@each("url", ["mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/"])
+@each("url", "mysql://u:p@169.254.169.254/d", "postgresql://u:p@0.0.0.0/d", "druid://u:p@[ff02::1]/")
 async def test_no_engine_connects_to_a_blocked_address(url: str) -> None:
     engine = built("sqlalchemy", url=url)
     with pytest.raises(EngineUnavailable, match=r"are not allowed here|is not installed"):

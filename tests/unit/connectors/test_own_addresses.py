@@ -15,14 +15,12 @@ from queryserver.platform.settings.tree import Settings
 @pytest.mark.security("T8")
 @each(
     ("url", "own"),
-    [
-        ("postgresql://u:p@db.example/queryserver", {("db.example", 5432)}),
-        ("postgresql://u:p@one:5433,two,[::1]:5434/queryserver", {("one", 5433), ("two", 5432), ("::1", 5434)}),
-        ("postgresql://u:p@/queryserver?host=10.0.0.1&port=5433", {("10.0.0.1", 5433)}),
-        ("postgresql://u:p@/queryserver?host=one,two&port=1,2", {("one", 1), ("two", 2)}),
-        ("postgresql://u:p@/queryserver?host=/run/postgresql&port=5433", {("localhost", 5433)}),
-        ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", {("localhost", 5432)}),
-    ],
+    ("postgresql://u:p@db.example/queryserver", {("db.example", 5432)}),
+    ("postgresql://u:p@one:5433,two,[::1]:5434/queryserver", {("one", 5433), ("two", 5432), ("::1", 5434)}),
+    ("postgresql://u:p@/queryserver?host=10.0.0.1&port=5433", {("10.0.0.1", 5433)}),
+    ("postgresql://u:p@/queryserver?host=one,two&port=1,2", {("one", 1), ("two", 2)}),
+    ("postgresql://u:p@/queryserver?host=/run/postgresql&port=5433", {("localhost", 5433)}),
+    ("postgresql://u:p@%2Frun%2Fpostgresql/queryserver", {("localhost", 5432)}),
 )
 def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, own: set[tuple[str, int]]) -> None:
     settings = Settings.model_validate({"desktop": {"database": {"url": url}}})
@@ -30,7 +28,7 @@ def test_every_host_of_the_database_is_known_however_its_url_names_it(url: str, 
 
 
 @pytest.mark.security("T8")
-@each("host", ["0.0.0.0", "127.0.0.1", "::"])
+@each("host", "0.0.0.0", "127.0.0.1", "::")
 def test_the_listener_and_the_broker_are_known(host: str) -> None:
     broker = {"enabled": True, "broker_url": "redis://:secret@broker.example/1"}
     settings = Settings.model_validate({"desktop": {"http_host": host, "http_port": 8123, "task_server": broker}})
@@ -39,20 +37,18 @@ def test_the_listener_and_the_broker_are_known(host: str) -> None:
 
 @each(
     ("url", "name"),
-    [
-        ("postgresql://u:p@h/own", "own"),
-        ("postgresql://u:p@h/o%77n", "own"),
-        ("postgresql://own:p@h", "own"),
-        ("postgresql://h/?dbname=own&user=u", "own"),
-        ("postgresql://u:p@/own?host=/run", "own"),
-    ],
+    ("postgresql://u:p@h/own", "own"),
+    ("postgresql://u:p@h/o%77n", "own"),
+    ("postgresql://own:p@h", "own"),
+    ("postgresql://h/?dbname=own&user=u", "own"),
+    ("postgresql://u:p@/own?host=/run", "own"),
 )
 def test_the_name_of_the_service_s_database_is_read_however_its_url_gives_it(url: str, name: str) -> None:
     assert database_name(url) == name
 
 
 @pytest.mark.security("T8")
-@each("url", ["redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d"])
+@each("url", "redshift+psycopg2://u@127.0.0.1/d", "redshift+psycopg2://u@/d")
 def test_a_url_without_host_or_port_means_those_that_its_driver_takes(url: str) -> None:
     rules = AddressRules(own=frozenset({("127.0.0.1", 5432)}))
     with pytest.raises(HostRefused):

@@ -154,22 +154,20 @@ def test_booleans_and_integers_may_be_text() -> None:
 
 @each(
     ("name", "value", "text"),
-    [
-        ("server_port", "x", "Must be a whole number."),
-        ("server_port", True, "Must be a whole number."),
-        ("server_port", 1.5, "Must be a whole number."),
-        ("server_port", 10**30, "Must be a whole number."),
-        ("server_port", [], "Must be a whole number."),
-        ("use_sasl", "maybe", "Must be true or false."),
-        ("use_sasl", {}, "Must be true or false."),
-        ("username", 5, "Must be text."),
-        ("username", "a\0b", "Must be free of control characters."),
-        ("username", "a\r\nb", "Must be free of control characters."),
-        ("username", "\ud800", "Must be free of control characters."),
-        ("username", "a" * 70_000, "Must have at most 65536 characters."),
-        ("session_idle_s", 0, "Must be between 1 and 31536000."),
-        ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
-    ],
+    ("server_port", "x", "Must be a whole number."),
+    ("server_port", True, "Must be a whole number."),
+    ("server_port", 1.5, "Must be a whole number."),
+    ("server_port", 10**30, "Must be a whole number."),
+    ("server_port", [], "Must be a whole number."),
+    ("use_sasl", "maybe", "Must be true or false."),
+    ("use_sasl", {}, "Must be true or false."),
+    ("username", 5, "Must be text."),
+    ("username", "a\0b", "Must be free of control characters."),
+    ("username", "a\r\nb", "Must be free of control characters."),
+    ("username", "\ud800", "Must be free of control characters."),
+    ("username", "a" * 70_000, "Must have at most 65536 characters."),
+    ("session_idle_s", 0, "Must be between 1 and 31536000."),
+    ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
 )
 def test_a_value_of_another_type_is_told_by_name_and_never_shown(name: str, value: object, text: str) -> None:
     with pytest.raises(ConnectorRefused) as refused:

@@ -62,14 +62,12 @@ def test_addresses_may_be_given(built):
 
 @each(
     ("account", "credential"),
-    [
-        ({**KEY, "sas_token": "sig=1"}, SharedKey("acc", "a2V5")),
-        ({"sas_token": "?sig=1", "tenant_id": "t", "client_id": "c"}, SasToken("?sig=1")),
-        (
-            {"tenant_id": "t", "client_id": "c", "client_secret": "s", "login_url": "https://login.test"},
-            ClientCredentials("t", "c", "s", "https://login.test"),
-        ),
-    ],
+    ({**KEY, "sas_token": "sig=1"}, SharedKey("acc", "a2V5")),
+    ({"sas_token": "?sig=1", "tenant_id": "t", "client_id": "c"}, SasToken("?sig=1")),
+    (
+        {"tenant_id": "t", "client_id": "c", "client_secret": "s", "login_url": "https://login.test"},
+        ClientCredentials("t", "c", "s", "https://login.test"),
+    ),
 )
 def test_the_first_login_that_is_given_counts(built, account, credential):
     assert built({"fs_defaultfs": NAME}, account).credential == credential
@@ -77,20 +75,18 @@ def test_the_first_login_that_is_given_counts(built, account, credential):
 
 @each(
     ("cluster", "account", "key"),
-    [
-        ({"fs_defaultfs": NAME}, {}, "azure_accounts"),
-        ({"fs_defaultfs": NAME}, {"tenant_id": "t"}, "azure_accounts"),
-        ({}, KEY, "fs_defaultfs"),
-        ({"fs_defaultfs": NAME, "webhdfs_url": "acc.dfs.core.windows.net"}, KEY, "webhdfs_url"),
-        ({"fs_defaultfs": NAME, "blob_url": "file:///etc"}, KEY, "blob_url"),
-    ],
+    ({"fs_defaultfs": NAME}, {}, "azure_accounts"),
+    ({"fs_defaultfs": NAME}, {"tenant_id": "t"}, "azure_accounts"),
+    ({}, KEY, "fs_defaultfs"),
+    ({"fs_defaultfs": NAME, "webhdfs_url": "acc.dfs.core.windows.net"}, KEY, "webhdfs_url"),
+    ({"fs_defaultfs": NAME, "blob_url": "file:///etc"}, KEY, "blob_url"),
 )
 def test_what_is_missing_is_told_by_its_key(cluster, account, key):
     with pytest.raises(ConfigurationError, match=key):
         abfs.build(settings(cluster, account))
 
 
-@each("is_hierarchical", [True, False])
+@each("is_hierarchical", True, False)
 def test_only_a_hierarchical_account_renames_and_has_permissions(is_hierarchical):
     cluster = {"fs_defaultfs": NAME, "hierarchical_namespace": is_hierarchical}
     file_system = abfs.build(settings(cluster, KEY))

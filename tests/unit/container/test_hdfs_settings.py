@@ -34,7 +34,7 @@ async def test_a_cluster_may_have_several_name_nodes():
     await store.close()
 
 
-@each("url", ["", "nn:9870", "ftp://nn/webhdfs/v1", "http://", "http://user@nn/webhdfs/v1"])
+@each("url", "", "nn:9870", "ftp://nn/webhdfs/v1", "http://", "http://user@nn/webhdfs/v1")
 def test_an_address_that_is_none_is_told(url):
     with pytest.raises(ConfigurationError):
         hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"webhdfs_url": url}}}))

@@ -20,7 +20,7 @@ def test_without_a_root_there_is_no_store():
     assert file.build(settings(local_root="")) is None
 
 
-@each("kind", ["missing", "file"])
+@each("kind", "missing", "file")
 def test_a_root_that_is_no_directory_is_a_problem(tmp_path: Path, kind: str):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError) as told:

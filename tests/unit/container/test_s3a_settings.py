@@ -40,12 +40,10 @@ def test_keys_and_address_are_those_of_the_account():
 
 @each(
     ("endpoint", "is_secure", "url"),
-    [
-        ("", True, None),
-        ("store", True, "https://store"),
-        ("http://store:9000", True, "http://store:9000"),
-        ("https://store", False, "https://store"),
-    ],
+    ("", True, None),
+    ("store", True, "https://store"),
+    ("http://store:9000", True, "http://store:9000"),
+    ("https://store", False, "https://store"),
 )
 def test_a_scheme_in_the_address_counts_more_than_is_secure(endpoint, is_secure, url):
     options = options_of(settings({**KEYS, "endpoint": endpoint, "is_secure": is_secure}))
@@ -53,7 +51,7 @@ def test_a_scheme_in_the_address_counts_more_than_is_secure(endpoint, is_secure,
     assert options.endpoint_url == url
 
 
-@each("half", [{"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"}])
+@each("half", {"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"})
 def test_half_a_login_is_a_mistake(half):
     with pytest.raises(ConfigurationError, match="belong together"):
         options_of(settings(half))

@@ -20,7 +20,7 @@ async def test_one_question_after_the_other_uses_one_connection(database_dsn: st
         assert database.connections == (1, 1)
 
 
-@each("limits", [ONE, PoolLimits(max_size=3)])
+@each("limits", ONE, PoolLimits(max_size=3))
 async def test_more_askers_than_connections_all_get_their_answer(database_dsn: str, limits: PoolLimits) -> None:
     async with open_database(database_dsn, limits) as database:
         asked = [database.value("select $1::int from pg_sleep(0.005)", number) for number in range(60)]

@@ -15,19 +15,17 @@ def test_numbers_in_names_count_as_numbers_and_case_does_not():
 
 @each(
     ("location", "path"),
-    [
-        ("hdfs://nn:8020/warehouse/x", "/warehouse/x"),
-        ("hdfs:/warehouse/x", "/warehouse/x"),
-        ("/warehouse/x", "/warehouse/x"),
-        ("hdfs://nn", "/"),
-        ("s3a://bucket/x=1/y", "s3a://bucket/x=1/y"),
-        ("abfs://box@store/x", "abfs://box@store/x"),
-        ("ofs://om/volume/bucket", "ofs://om/volume/bucket"),
-        ("file:/tmp/x", ""),
-        ("jdbc:mysql://host/db", ""),
-        ("//host/x", ""),
-        ("", ""),
-    ],
+    ("hdfs://nn:8020/warehouse/x", "/warehouse/x"),
+    ("hdfs:/warehouse/x", "/warehouse/x"),
+    ("/warehouse/x", "/warehouse/x"),
+    ("hdfs://nn", "/"),
+    ("s3a://bucket/x=1/y", "s3a://bucket/x=1/y"),
+    ("abfs://box@store/x", "abfs://box@store/x"),
+    ("ofs://om/volume/bucket", "ofs://om/volume/bucket"),
+    ("file:/tmp/x", ""),
+    ("jdbc:mysql://host/db", ""),
+    ("//host/x", ""),
+    ("", ""),
 )
 def test_a_location_becomes_the_path_of_the_storage_part(location: str, path: str):
     assert storage_path(location) == path

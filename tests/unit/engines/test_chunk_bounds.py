@@ -76,13 +76,11 @@ class Connection:
 
 @each(
     ("widths", "most_bytes"),
-    [
-        ([10] * 1000, BATCH_BYTES),
-        ([10 * MIB] * 8, 10 * MIB),
-        # Sixteen rows are fetched at once when the first wide one comes, and fewer after it.
-        ([10] * 127 + [2 * MIB] * 100, 32 * MIB),
-        ([3 * MIB] + [10] * 500, BATCH_BYTES),
-    ],
+    ([10] * 1000, BATCH_BYTES),
+    ([10 * MIB] * 8, 10 * MIB),
+    # Sixteen rows are fetched at once when the first wide one comes, and fewer after it.
+    ([10] * 127 + [2 * MIB] * 100, 32 * MIB),
+    ([3 * MIB] + [10] * 500, BATCH_BYTES),
 )
 def test_a_chunk_of_a_cursor_ends_soon_after_it_is_large(widths: list[int], most_bytes: int) -> None:
     answer = SqlalchemyAnswer(cast("Any", Connection()), cast("Any", None), AddressRules())

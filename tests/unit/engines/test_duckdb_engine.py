@@ -128,19 +128,17 @@ async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineS
 
 @each(
     "statement",
-    [
-        "EXPLAIN SELECT 1",
-        "SHOW TABLES",
-        "DESCRIBE SELECT 1",
-        "SUMMARIZE SELECT 1",
-        "PRAGMA version",
-        "PIVOT t ON n",
-        "CALL pragma_version()",
-        "VALUES (1)",
-        "FROM t",
-        "WITH w AS (SELECT 1) FROM w",
-        "TABLE t",
-    ],
+    "EXPLAIN SELECT 1",
+    "SHOW TABLES",
+    "DESCRIBE SELECT 1",
+    "SUMMARIZE SELECT 1",
+    "PRAGMA version",
+    "PIVOT t ON n",
+    "CALL pragma_version()",
+    "VALUES (1)",
+    "FROM t",
+    "WITH w AS (SELECT 1) FROM w",
+    "TABLE t",
 )
 async def test_what_answers_rows_has_a_result_set(session: EngineSession, statement: str) -> None:
     await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")

@@ -34,23 +34,21 @@ def field(code: int, length: int, *, flags: int = 0, charset: int = BINARY, scal
 
 @each(
     ("description", "native"),
-    [
-        (field(253, 80, charset=UTF8MB4), "varchar(20)"),
-        (field(253, 20, charset=LATIN1), "varchar(20)"),
-        (field(253, 80, charset=UNKNOWN), "varchar(20)"),
-        (field(252, 1020, charset=UTF8MB4), "tinytext"),
-        (field(252, 262140, charset=UTF8MB4), "text"),
-        (field(252, 65535), "blob"),
-        (field(252, 4294967295), "longblob"),
-        (field(246, 12, scale=2), "decimal(10,2)"),
-        (field(246, 11, scale=2, flags=32), "decimal(10,2) unsigned"),
-        (field(246, 66), "decimal(65,0)"),
-        (field(12, 26, scale=6), "datetime(6)"),
-        (field(11, 10), "time"),
-        (field(13, 4, flags=96), "year"),
-        (field(245, 4294967295), "json"),
-        (field(242, 8), "type 242"),
-    ],
+    (field(253, 80, charset=UTF8MB4), "varchar(20)"),
+    (field(253, 20, charset=LATIN1), "varchar(20)"),
+    (field(253, 80, charset=UNKNOWN), "varchar(20)"),
+    (field(252, 1020, charset=UTF8MB4), "tinytext"),
+    (field(252, 262140, charset=UTF8MB4), "text"),
+    (field(252, 65535), "blob"),
+    (field(252, 4294967295), "longblob"),
+    (field(246, 12, scale=2), "decimal(10,2)"),
+    (field(246, 11, scale=2, flags=32), "decimal(10,2) unsigned"),
+    (field(246, 66), "decimal(65,0)"),
+    (field(12, 26, scale=6), "datetime(6)"),
+    (field(11, 10), "time"),
+    (field(13, 4, flags=96), "year"),
+    (field(245, 4294967295), "json"),
+    (field(242, 8), "type 242"),
 )
 def test_native_types(description, native) -> None:
     assert declare(description).native_type == native
@@ -115,17 +113,15 @@ LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
 
 @each(
     ("row", "number"),
-    [
-        (LONG, 0),
-        (LONG + b"xxxx", 0),
-        (b"\x03abc" + LONG, 1),
-        (b"\xfb\xfc\x04\x00abcd" + LONG, 2),
-        (b"\xfd\xff\xff\x0f", None),
-        (b"\xfd\x01\x00\x10", 0),
-        (LONG[:5], None),
-        (b"\x09abc", None),
-        (b"", None),
-    ],
+    (LONG, 0),
+    (LONG + b"xxxx", 0),
+    (b"\x03abc" + LONG, 1),
+    (b"\xfb\xfc\x04\x00abcd" + LONG, 2),
+    (b"\xfd\xff\xff\x0f", None),
+    (b"\xfd\x01\x00\x10", 0),
+    (LONG[:5], None),
+    (b"\x09abc", None),
+    (b"", None),
 )
 def test_the_first_long_value_is_found(row: bytes, number: int | None) -> None:
     assert first_long_value(row, 0xFFFFF) == number
@@ -158,18 +154,16 @@ def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> N
 
 @each(
     ("number", "expected"),
-    [
-        (1146, StatementRejected),
-        (1317, StatementRejected),
-        (1969, EngineTimeout),
-        (3024, EngineTimeout),
-        (1205, EngineTimeout),
-        (1053, OutcomeUnknown),
-        (1927, OutcomeUnknown),
-        (2013, OutcomeUnknown),
-        (2006, OutcomeUnknown),
-        (0, OutcomeUnknown),
-    ],
+    (1146, StatementRejected),
+    (1317, StatementRejected),
+    (1969, EngineTimeout),
+    (3024, EngineTimeout),
+    (1205, EngineTimeout),
+    (1053, OutcomeUnknown),
+    (1927, OutcomeUnknown),
+    (2013, OutcomeUnknown),
+    (2006, OutcomeUnknown),
+    (0, OutcomeUnknown),
 )
 def test_a_number_of_the_server_decides(number: int, expected: type[EngineError]) -> None:
     assert type(told(driver.OperationalError(number, "text"))) is expected
@@ -177,14 +171,12 @@ def test_a_number_of_the_server_decides(number: int, expected: type[EngineError]
 
 @each(
     ("number", "expected"),
-    [
-        (1045, CredentialsRequired),
-        (1698, CredentialsRequired),
-        (2059, CredentialsRequired),
-        (1049, StatementRejected),
-        (1040, EngineUnavailable),
-        (2003, EngineUnavailable),
-    ],
+    (1045, CredentialsRequired),
+    (1698, CredentialsRequired),
+    (2059, CredentialsRequired),
+    (1049, StatementRejected),
+    (1040, EngineUnavailable),
+    (2003, EngineUnavailable),
 )
 def test_a_number_of_the_server_decides_about_a_login(number: int, expected: type[EngineError]) -> None:
     assert type(told_on_connect(driver.OperationalError(number, "text"))) is expected
@@ -210,7 +202,7 @@ def test_a_server_that_asks_for_a_file_is_refused() -> None:
     assert "LOAD DATA LOCAL" in told(RuntimeError("**WARN**: Received LOAD_LOCAL packet")).message
 
 
-@each("number", [1044, 1142, 1143, 1227, 1370])
+@each("number", 1044, 1142, 1143, 1227, 1370)
 def test_a_lack_of_rights_is_a_denial(number: int) -> None:
     assert isinstance(told(driver.OperationalError(number, "SELECT command denied to user 'a'@'b'")), StatementDenied)
     assert not isinstance(told(driver.ProgrammingError(1146, "Table 'd.t' doesn't exist")), StatementDenied)

@@ -96,25 +96,23 @@ def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
     assert batch.schema.types == [pa.int32(), pa.date32()]
 
 
-@each(("modifier", "shape"), [(655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6))])
+@each(("modifier", "shape"), (655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6)))
 def test_the_modifier_of_numeric(modifier, shape) -> None:
     assert numeric_shape(modifier) == shape
 
 
 @each(
     ("text", "expected"),
-    [
-        ("{}", []),
-        ("{1,2}", ["1", "2"]),
-        ("{NULL,null,NULLS}", [None, None, "NULLS"]),
-        ('{"NULL","",a}', ["NULL", "", "a"]),
-        (r'{"a\"b","c\\d",e\,f}', ['a"b', "c\\d", "e,f"]),
-        ('{"a,b","{x}"}', ["a,b", "{x}"]),
-        ("{{1,2},{3,4}}", [["1", "2"], ["3", "4"]]),
-        ("[0:1]={5,6}", ["5", "6"]),
-        ("[1:1][0:1]={{5,6}}", [["5", "6"]]),
-        ('{"(1,\\"a b\\")"}', ['(1,"a b")']),
-    ],
+    ("{}", []),
+    ("{1,2}", ["1", "2"]),
+    ("{NULL,null,NULLS}", [None, None, "NULLS"]),
+    ('{"NULL","",a}', ["NULL", "", "a"]),
+    (r'{"a\"b","c\\d",e\,f}', ['a"b', "c\\d", "e,f"]),
+    ('{"a,b","{x}"}', ["a,b", "{x}"]),
+    ("{{1,2},{3,4}}", [["1", "2"], ["3", "4"]]),
+    ("[0:1]={5,6}", ["5", "6"]),
+    ("[1:1][0:1]={{5,6}}", [["5", "6"]]),
+    ('{"(1,\\"a b\\")"}', ['(1,"a b")']),
 )
 def test_arrays(text, expected) -> None:
     assert array_literal(text, ",") == expected
@@ -126,15 +124,13 @@ def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
 
 @each(
     ("text", "expected"),
-    [
-        ("()", [None]),
-        ("(,)", [None, None]),
-        ("(1,,x)", ["1", None, "x"]),
-        ('("",a)', ["", "a"]),
-        ('("a ""b""","c\\\\d")', ['a "b"', "c\\d"]),
-        ('("{1,""x y""}")', ['{1,"x y"}']),
-        ('("(1,""a"")",2)', ['(1,"a")', "2"]),
-    ],
+    ("()", [None]),
+    ("(,)", [None, None]),
+    ("(1,,x)", ["1", None, "x"]),
+    ('("",a)', ["", "a"]),
+    ('("a ""b""","c\\\\d")', ['a "b"', "c\\d"]),
+    ('("{1,""x y""}")', ['{1,"x y"}']),
+    ('("(1,""a"")",2)', ['(1,"a")', "2"]),
 )
 def test_composite_values(text, expected) -> None:
     assert composite_attributes(text) == expected
@@ -158,18 +154,16 @@ def test_attributes_that_are_quoted_come_back(items) -> None:
 
 @each(
     ("days", "text"),
-    [
-        (0, "2000-01-01"),
-        (-1, "1999-12-31"),
-        (DATE_INFINITY, "infinity"),
-        (-DATE_INFINITY - 1, "-infinity"),
-        (2_921_939, "9999-12-31"),
-        (2_921_940, "10000-01-01"),
-        (-730_119, "0001-01-01"),
-        (-730_120, "0001-12-31 BC"),
-        (-730_485, "0001-01-01 BC"),
-        (-730_486, "0002-12-31 BC"),
-    ],
+    (0, "2000-01-01"),
+    (-1, "1999-12-31"),
+    (DATE_INFINITY, "infinity"),
+    (-DATE_INFINITY - 1, "-infinity"),
+    (2_921_939, "9999-12-31"),
+    (2_921_940, "10000-01-01"),
+    (-730_119, "0001-01-01"),
+    (-730_120, "0001-12-31 BC"),
+    (-730_485, "0001-01-01 BC"),
+    (-730_486, "0002-12-31 BC"),
 )
 def test_dates(days, text) -> None:
     assert date_text(days) == text
@@ -177,13 +171,11 @@ def test_dates(days, text) -> None:
 
 @each(
     ("microseconds", "text"),
-    [
-        (0, "2000-01-01 00:00:00"),
-        (-1, "1999-12-31 23:59:59.999999"),
-        (TIMESTAMP_INFINITY, "infinity"),
-        (-TIMESTAMP_INFINITY - 1, "-infinity"),
-        (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC"),
-    ],
+    (0, "2000-01-01 00:00:00"),
+    (-1, "1999-12-31 23:59:59.999999"),
+    (TIMESTAMP_INFINITY, "infinity"),
+    (-TIMESTAMP_INFINITY - 1, "-infinity"),
+    (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC"),
 )
 def test_timestamps(microseconds, text) -> None:
     assert timestamp_text(microseconds) == text
@@ -231,7 +223,7 @@ def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> N
         assert translated.message.strip()
 
 
-@each("error", [ConnectionResetError("reset"), TimeoutError(), OSError("no route")])
+@each("error", ConnectionResetError("reset"), TimeoutError(), OSError("no route"))
 def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
     assert isinstance(told(error), OutcomeUnknown)
     assert isinstance(told(error, started=False), SessionLost)
@@ -240,16 +232,14 @@ def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
 
 @each(
     ("sqlstate", "expected"),
-    [
-        ("57P01", OutcomeUnknown),
-        ("57P02", OutcomeUnknown),
-        ("08006", OutcomeUnknown),
-        ("25P03", EngineTimeout),
-        ("57P05", EngineTimeout),
-        ("42P01", StatementRejected),
-        ("28000", StatementRejected),
-        ("XX999", StatementRejected),
-    ],
+    ("57P01", OutcomeUnknown),
+    ("57P02", OutcomeUnknown),
+    ("08006", OutcomeUnknown),
+    ("25P03", EngineTimeout),
+    ("57P05", EngineTimeout),
+    ("42P01", StatementRejected),
+    ("28000", StatementRejected),
+    ("XX999", StatementRejected),
 )
 def test_a_state_of_the_server_decides(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told(server_error(sqlstate, "text"))) is expected
@@ -257,14 +247,12 @@ def test_a_state_of_the_server_decides(sqlstate: str, expected: type[EngineError
 
 @each(
     ("sqlstate", "expected"),
-    [
-        ("28P01", CredentialsRequired),
-        ("28000", CredentialsRequired),
-        ("57P03", EngineUnavailable),
-        ("53300", EngineUnavailable),
-        ("3D000", StatementRejected),
-        ("42501", StatementRejected),
-    ],
+    ("28P01", CredentialsRequired),
+    ("28000", CredentialsRequired),
+    ("57P03", EngineUnavailable),
+    ("53300", EngineUnavailable),
+    ("3D000", StatementRejected),
+    ("42501", StatementRejected),
 )
 def test_a_state_of_the_server_decides_about_a_login(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told_on_connect(server_error(sqlstate, "text"))) is expected

@@ -13,7 +13,6 @@ from queryserver.administration.client_configuration import harmless
 @pytest.mark.platform(88)
 @each(
     ("given_html", "kept"),
-    [
         ("", ""),
         ("Maintenance at <b>8</b> &amp; 9", "Maintenance at <b>8</b> &amp; 9"),
         ("<p>a<br>b<br/>c</p>", "<p>a<br>b<br>c</p>"),
@@ -37,7 +36,6 @@ from queryserver.administration.client_configuration import harmless
         ("<b>never closed", "<b>never closed</b>"),
         ("<!-- <b>a</b> --><![CDATA[x]]><?php y ?>z", "z"),
         ("a < b > c", "a &lt; b &gt; c"),
-    ],
 )  # fmt: skip
 def test_only_harmless_tags_and_web_addresses_are_left(given_html: str, kept: str) -> None:
     assert harmless(given_html) == kept

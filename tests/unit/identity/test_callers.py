@@ -110,12 +110,10 @@ async def test_refused_calls_count_for_nobody(clock: Clock):
 
 @each(
     ("one", "other", "together"),
-    [
-        ("10.0.0.1", "10.0.0.2", False),
-        ("10.0.0.1", "::ffff:10.0.0.1", True),
-        ("2001:db8::1", "2001:db8::ffff:1", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-    ],
+    ("10.0.0.1", "10.0.0.2", False),
+    ("10.0.0.1", "::ffff:10.0.0.1", True),
+    ("2001:db8::1", "2001:db8::ffff:1", True),
+    ("2001:db8::1", "2001:db8:0:1::1", False),
 )
 def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, together: bool):
     limits = RequestLimits(MemoryCounts(), most=1, clock=clock)
@@ -188,13 +186,11 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
 
 @each(
     ("now", "error"),
-    [
-        (None, UserNotFound),
-        (owner(is_active=False), UserInactive),
-        (owner(is_revoked=True), InvalidToken),
-        (owner(epoch=4), InvalidToken),
-        (owner(rights=()), PermissionDenied),
-    ],
+    (None, UserNotFound),
+    (owner(is_active=False), UserInactive),
+    (owner(is_revoked=True), InvalidToken),
+    (owner(epoch=4), InvalidToken),
+    (owner(rights=()), PermissionDenied),
 )
 async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
     records = Records(now)

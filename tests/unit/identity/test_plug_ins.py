@@ -117,13 +117,11 @@ async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) ->
 @pytest.mark.platform(36)
 @each(
     ("typed", "rule", "given"),
-    [
-        (" Ana ", UsernameRule(), ["ana"]),
-        ("Ana", UsernameRule(force_lowercase=False, force_uppercase=True), ["ANA"]),
-        ("Ana", UsernameRule(ignore_case=False, force_lowercase=False), ["Ana"]),
-        ("a b", UsernameRule(), []),
-        ("..", UsernameRule(), []),
-    ],
+    (" Ana ", UsernameRule(), ["ana"]),
+    ("Ana", UsernameRule(force_lowercase=False, force_uppercase=True), ["ANA"]),
+    ("Ana", UsernameRule(ignore_case=False, force_lowercase=False), ["Ana"]),
+    ("a b", UsernameRule(), []),
+    ("..", UsernameRule(), []),
 )
 async def test_others_are_asked_for_legal_names_by_the_case_rule(
     typed: str, rule: UsernameRule, given: list[str]

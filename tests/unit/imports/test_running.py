@@ -110,7 +110,7 @@ def imports_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: i
 
 
 @pytest.mark.importer(52)
-@each(("scratch", "most", "readings"), [(io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2)])
+@each(("scratch", "most", "readings"), (io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2))
 async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(
     scratch: type[io.BytesIO], most: int, readings: int
 ) -> None:
@@ -243,11 +243,9 @@ async def test_an_import_ends_with_one_row() -> None:
 
 @each(
     ("error", "code"),
-    [
-        (EngineUnavailable("away"), "engine_unavailable"),
-        (FileCorrupt("broken"), "rejected"),
-        (ZeroDivisionError("ours"), "engine_error"),
-    ],
+    (EngineUnavailable("away"), "engine_unavailable"),
+    (FileCorrupt("broken"), "rejected"),
+    (ZeroDivisionError("ours"), "engine_error"),
 )
 async def test_what_goes_wrong_is_an_outcome(error: Exception, code: str) -> None:
     async def work(report: ImportReport) -> Imported:

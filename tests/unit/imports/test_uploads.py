@@ -218,16 +218,14 @@ async def test_files_above_the_limit_are_not_copied(sources: ImportSources, stor
 
 
 @pytest.mark.importer(46)
-@each("call", ["stat", "read"])
+@each("call", "stat", "read")
 @each(
     ("failure", "told"),
-    [
-        (PathNotFound("gone"), "file_not_found"),
-        (NotADirectory("x is a file"), "file_not_found"),
-        (PermissionDenied("inode of eva"), "permission_denied"),
-        (SymlinkNotFollowed("a link"), "invalid_parameter"),
-        (StorageUnavailable("down"), "storage_unavailable"),
-    ],
+    (PathNotFound("gone"), "file_not_found"),
+    (NotADirectory("x is a file"), "file_not_found"),
+    (PermissionDenied("inode of eva"), "permission_denied"),
+    (SymlinkNotFollowed("a link"), "invalid_parameter"),
+    (StorageUnavailable("down"), "storage_unavailable"),
 )
 async def test_what_stores_say_is_told_as_the_importer_does(
     sources: ImportSources, store: FaultyFileSystem, call: str, failure: QueryServerError, told: str
@@ -242,15 +240,13 @@ async def test_what_stores_say_is_told_as_the_importer_does(
 @pytest.mark.importer(16)
 @each(
     ("path", "told"),
-    [
-        ("/area/nothing", "file_not_found"),
-        ("/area/d", "invalid_parameter"),
-        ("/", "invalid_parameter"),
-        ("/area/../x", "invalid_parameter"),
-        ("gopher://x", "invalid_parameter"),
-        ("s3a://b/x", "invalid_parameter"),
-        ("  ", "missing_parameter"),
-    ],
+    ("/area/nothing", "file_not_found"),
+    ("/area/d", "invalid_parameter"),
+    ("/", "invalid_parameter"),
+    ("/area/../x", "invalid_parameter"),
+    ("gopher://x", "invalid_parameter"),
+    ("s3a://b/x", "invalid_parameter"),
+    ("  ", "missing_parameter"),
 )
 async def test_other_paths_are_refused(sources: ImportSources, path: str, told: str):
     with raises_code(told):

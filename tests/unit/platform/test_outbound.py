@@ -40,12 +40,12 @@ def test_a_permitted_address_is_connected_to(port: int) -> None:
         connect("127.0.0.2", port)
 
 
-@each(("host", "is_permitted"), [("::1", False), ("::ffff:127.0.0.9", False), ("::2", True)])
+@each(("host", "is_permitted"), ("::1", False), ("::ffff:127.0.0.9", False), ("::2", True))
 def test_addresses_of_ipv6_are_told_apart_also_where_the_kernel_has_none(host: str, *, is_permitted: bool) -> None:
     assert _permits(_NOT_HERE, socket.AF_INET6, (host, 80, 0, 0)) is is_permitted
 
 
-@each("host", ["127.0.0.9", "0x7f.9", "2130706441"])
+@each("host", "127.0.0.9", "0x7f.9", "2130706441")
 def test_a_refused_address_is_not_connected_to(port: int, host: str) -> None:
     with pytest.raises(HostRefused, match="led to an address") as raised, guarded(_NOT_HERE):
         connect(host, port)
@@ -116,15 +116,13 @@ def test_a_refusal_that_a_driver_went_on_without_is_not_why_it_fails_later(port:
 
 @each(
     "made",
-    [
-        lambda refusal: refusal,
-        lambda refusal: DriverError("no line", refusal),
-        lambda refusal: DriverError("no line", urllib.error.URLError(refusal)),
-        lambda refusal: OSError("no line", refusal),
-        lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
-    ],
+    lambda refusal: refusal,
+    lambda refusal: DriverError("no line", refusal),
+    lambda refusal: DriverError("no line", urllib.error.URLError(refusal)),
+    lambda refusal: OSError("no line", refusal),
+    lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
 )
-@each("host_after", [None, "127.0.0.2"])
+@each("host_after", None, "127.0.0.2")
 def test_an_error_that_holds_the_refusal_is_one_of_it(
     port: int, made: Callable[[OSError], Exception], host_after: str | None
 ) -> None:
@@ -138,8 +136,8 @@ def test_an_error_that_holds_the_refusal_is_one_of_it(
         log_in()
 
 
-@each("text", [None, "several: {}"])
-@each(("host_after", "error"), [(None, HostRefused), ("127.0.0.2", DriverError)])
+@each("text", None, "several: {}")
+@each(("host_after", "error"), (None, HostRefused), ("127.0.0.2", DriverError))
 def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(
     port: int, text: str | None, host_after: str | None, error: type[Exception]
 ) -> None:
@@ -222,7 +220,7 @@ def test_the_hook_is_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert added == []
 
 
-@each("event", ["open", "import", "socket.bind"])
+@each("event", "open", "import", "socket.bind")
 def test_other_events_are_not_looked_at(event: str) -> None:
     with guarded(_NOT_HERE):
         _audit(event, ())

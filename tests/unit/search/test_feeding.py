@@ -32,11 +32,9 @@ async def address(dialect: str, settings: dict[str, Any], **options: Any) -> byt
 
 @each(
     ("dialect", "section", "host", "port"),
-    [
-        ("hive", "beeswax", "hive_server_host", "hive_server_port"),
-        ("impala", "impala", "server_host", "server_port"),
-        ("sparksql", "spark", "sql_server_host", "sql_server_port"),
-    ],
+    ("hive", "beeswax", "hive_server_host", "hive_server_port"),
+    ("impala", "impala", "server_host", "server_port"),
+    ("sparksql", "spark", "sql_server_host", "sql_server_port"),
 )
 async def test_another_host_of_the_sections_is_another_address(
     dialect: str, section: str, host: str, port: str

@@ -58,11 +58,9 @@ async def test_one_failing_source_leaves_the_others() -> None:
 @pytest.mark.platform(90)
 @each(
     ("errors", "raised"),
-    [
-        ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),
-        ([PermissionDenied("no"), StorageUnavailable("down")], CatalogUnavailable),
-        ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
-    ],
+    ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),
+    ([PermissionDenied("no"), StorageUnavailable("down")], CatalogUnavailable),
+    ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
 )
 async def test_all_sources_failing_is_an_error(errors: list[QueryServerError], raised: type[QueryServerError]) -> None:
     search = searching(sql=Failing(errors[0]), s3=Failing(errors[1]))

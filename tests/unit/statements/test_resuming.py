@@ -15,7 +15,7 @@ from queryserver.statements.states import StatementState
 pytestmark = [pytest.mark.timeout(60), pytest.mark.item(25)]
 
 AVAILABLE, CANCELED, FAILED = StatementState.AVAILABLE, StatementState.CANCELED, StatementState.FAILED
-BOTH_KINDS = each("pages_once", [False, True])
+BOTH_KINDS = each("pages_once", False, True)
 
 
 def rows_of(entry: Entry) -> list[tuple[int, int]]:

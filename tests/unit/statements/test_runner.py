@@ -71,7 +71,7 @@ async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
     assert fleet.engine.executions == []
 
 
-@each(("statement", "code"), [("INSERT INTO t VALUES (1)", "rejected"), ("SELECT 1", "engine_error")])
+@each(("statement", "code"), ("INSERT INTO t VALUES (1)", "rejected"), ("SELECT 1", "engine_error"))
 async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_submitted(
     statement: str, code: str
 ) -> None:
@@ -82,7 +82,7 @@ async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_subm
     assert state_of(fleet.leases.of(assignment)) == (FAILED, code), "the fake engine knows no SQL"
 
 
-@each(("statement", "code"), [("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error")])
+@each(("statement", "code"), ("ddl", None), ("fail half way", "engine_error"), ("SELECT 1", "engine_error"))
 async def test_changes_of_objects_are_told_however_the_statement_ends(statement: str, code: str | None) -> None:
     fleet = Fleet()
     assignment = fleet.leases.add(statement, owner=None)
@@ -325,7 +325,7 @@ async def test_an_outage_at_shutdown_does_not_hold_it_up() -> None:
     assert fleet.engine.running == 0
 
 
-@each("per_user", [1, 3])
+@each("per_user", 1, 3)
 async def test_no_more_run_at_once_than_a_user_may(per_user: int) -> None:
     fleet = Fleet()
     runner = fleet.runner(per_user=per_user, shutdown_grace=timedelta(seconds=10))

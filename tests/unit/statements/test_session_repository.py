@@ -49,11 +49,9 @@ def at(url: str, places: tuple[tuple[str, int], ...]) -> tuple[Connector, Connec
 @pytest.mark.security("T8")
 @each(
     ("url", "places", "stays"),
-    [
-        ("oracle://${USER}:${PASSWORD}@one/x", (), True),
-        ("oracle://${USER}:${PASSWORD}@two/x", (), False),
-        ("oracle://${USER}:${PASSWORD}@two:1521/x", (("two", 1521),), False),
-    ],
+    ("oracle://${USER}:${PASSWORD}@one/x", (), True),
+    ("oracle://${USER}:${PASSWORD}@two/x", (), False),
+    ("oracle://${USER}:${PASSWORD}@two:1521/x", (("two", 1521),), False),
 )
 async def test_they_never_go_to_another_address(url: str, places: tuple[tuple[str, int], ...], stays: bool) -> None:
     before, connectors = at("oracle://${USER}:${PASSWORD}@one/x", ())

@@ -80,7 +80,7 @@ def test_a_map_is_pairs_of_key_and_value() -> None:
     assert [(pair.text(1), pair.text(2)) for pair in message.messages(2)] == [("a", "1"), ("b", "")]
 
 
-@each("data", [b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff"])
+@each("data", b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff")
 def test_what_is_cut_or_of_no_known_kind_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         list(fields(data))
@@ -118,7 +118,7 @@ def parameter(value: object, kind: pa.DataType) -> bytes:
 
 @pytest.mark.importer(57)
 @each(
-    "text", [*TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"]
+    "text", *TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"
 )  # fmt: skip
 def test_texts_are_carried_as_they_are(text: str) -> None:
     written = Message(parameter(text, pa.string()))
@@ -134,15 +134,13 @@ def test_any_texts_come_back(texts: list[str | None]) -> None:
 
 @each(
     ("kind", "values"),
-    [
-        (pa.int8(), [-128, 0, 127, None]),
-        (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1, None]),
-        (pa.uint64(), [0, 2**63 - 1, None]),
-        (pa.float64(), [0.0, -1.5, 5e-324, 1.7976931348623157e308, None]),
-        (pa.bool_(), [True, False, None]),
-        (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-1234567890123456789012345678.0123456789"), None]),
-        (pa.null(), [None]),
-    ],
+    (pa.int8(), [-128, 0, 127, None]),
+    (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1, None]),
+    (pa.uint64(), [0, 2**63 - 1, None]),
+    (pa.float64(), [0.0, -1.5, 5e-324, 1.7976931348623157e308, None]),
+    (pa.bool_(), [True, False, None]),
+    (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-1234567890123456789012345678.0123456789"), None]),
+    (pa.null(), [None]),
     ids=str,
 )
 def test_values_come_back(kind: pa.DataType, values: list[object]) -> None:
@@ -174,13 +172,11 @@ def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() 
 
 @each(
     ("kind", "value", "words"),
-    [
-        (pa.uint64(), 2**63, "above 9223372036854775807"),
-        (pa.float64(), float("nan"), "finite"),
-        (pa.float32(), float("-inf"), "finite"),
-        (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
-        (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
-    ],
+    (pa.uint64(), 2**63, "above 9223372036854775807"),
+    (pa.float64(), float("nan"), "finite"),
+    (pa.float32(), float("-inf"), "finite"),
+    (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
+    (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
     ids=str,
 )
 def test_values_that_phoenix_would_change_are_refused_with_their_column(
@@ -212,17 +208,15 @@ def _told(error: Exception, phase: Phase) -> EngineError:
 
 @each(
     ("error", "opening", "before", "sent"),
-    [
-        (NotConnected(), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (Silent(), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
-        (_GONE, SessionLost, SessionLost, OutcomeUnknown),
-        (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
-        (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
-    ],
+    (NotConnected(), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (Silent(), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
+    (_GONE, SessionLost, SessionLost, OutcomeUnknown),
+    (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
+    (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
 )
 def test_each_failure_means_what_its_moment_says(
     error: Exception, opening: type[EngineError], before: type[EngineError], sent: type[EngineError]
@@ -233,15 +227,13 @@ def test_each_failure_means_what_its_moment_says(
 
 @each(
     ("trace", "said"),
-    [
-        (
-            "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
-            "ERROR 1012 (42M03): Table undefined. tableName=X",
-        ),
-        ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
-        ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
-        ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
-    ],
+    (
+        "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
+        "ERROR 1012 (42M03): Table undefined. tableName=X",
+    ),
+    ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
+    ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
+    ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
 )
 def test_the_text_is_what_phoenix_says_without_java(trace: str, said: str) -> None:
     assert server_text("", [trace]) == said

@@ -26,19 +26,17 @@ def _price() -> AvaticaRowReader:
 
 @each(
     ("data", "value"),
-    [
-        (number(1, 24) + number(7, 1), None),
-        (number(1, 21) + text(3, "Zoë"), "Zoë"),
-        (number(1, 12), 0),
-        (number(1, 8), False),
-        (number(1, 8) + number(2, 1), True),
-        (number(1, 13) + number(4, 2**64 - 1), -(2**63)),
-        (number(1, 15) + b"\x31" + struct.pack("<d", 1.5), 1.5),
-        (number(1, 20) + text(3, "AP8=") + octets(5, b"\0\xff"), b"\0\xff"),
-        (_decimal("1E+3"), Decimal(1000)),
-        (number(1, 18) + number(4, 2 * 86_400_000), 1),
-        (number(1, 16) + number(4, 2 * 86_400_001), 1),
-    ],
+    (number(1, 24) + number(7, 1), None),
+    (number(1, 21) + text(3, "Zoë"), "Zoë"),
+    (number(1, 12), 0),
+    (number(1, 8), False),
+    (number(1, 8) + number(2, 1), True),
+    (number(1, 13) + number(4, 2**64 - 1), -(2**63)),
+    (number(1, 15) + b"\x31" + struct.pack("<d", 1.5), 1.5),
+    (number(1, 20) + text(3, "AP8=") + octets(5, b"\0\xff"), b"\0\xff"),
+    (_decimal("1E+3"), Decimal(1000)),
+    (number(1, 18) + number(4, 2 * 86_400_000), 1),
+    (number(1, 16) + number(4, 2 * 86_400_001), 1),
 )
 def test_a_typed_value_is_read_by_its_representation(data: bytes, value: object) -> None:
     assert typed_value(data) == value

@@ -157,7 +157,7 @@ async def test_a_next_uri_of_another_host_is_asked_of_the_configured_coordinator
 
 
 @pytest.mark.security("T11")
-@each("uri", ["{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense"])
+@each("uri", "{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense")
 async def test_a_next_uri_that_is_none_is_not_followed(uri: str) -> None:
     found = Reply(b'{"id": "q", "stats": {}, "nextUri": "%s"}' % uri.encode())
     async with scripted_trino(found) as server, session_at(server) as session:
@@ -173,7 +173,7 @@ async def test_redirects_are_not_followed() -> None:
         assert other.requests == []
 
 
-@each("status", [429, 502, 503, 504])
+@each("status", 429, 502, 503, 504)
 async def test_an_answer_that_asks_for_another_try_gets_it(status: int) -> None:
     busy = Reply(status=status)
     assert await answered(busy, busy, ONE_ROW[0], busy, ONE_ROW[1]) == [(7,)]
@@ -204,14 +204,14 @@ async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -
     assert isinstance(await refused(ONE_ROW[0], BROKEN[broken]()), OutcomeUnknown)
 
 
-@each("broken", ["half a body", "no answer", "closed", "not HTTP", "not JSON"])
+@each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON")
 async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
     async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server) as session:
         assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
         assert len(server.asked("POST")) == 1
 
 
-@each("status", [404, 410])
+@each("status", 404, 410)
 async def test_a_statement_that_the_coordinator_forgot_has_expired(status: int) -> None:
     lost = await refused(ONE_ROW[0], Reply(status=status))
     assert isinstance(lost, OutcomeUnknown)
@@ -282,12 +282,10 @@ async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> N
 
 @each(
     ("update", "columns", "rows", "modified", "has_rows"),
-    [
-        ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
-        ({"updateType": "CREATE TABLE"}, [column("result", "boolean")], [[True]], None, False),
-        ({"updateType": "SET SESSION"}, [], None, None, False),
-        ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
-    ],
+    ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
+    ({"updateType": "CREATE TABLE"}, [column("result", "boolean")], [[True]], None, False),
+    ({"updateType": "SET SESSION"}, [], None, None, False),
+    ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
 )
 async def test_changes_have_no_result_set_but_what_they_report(update, columns, rows, modified, has_rows) -> None:
     async with (
@@ -362,7 +360,7 @@ async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> Non
                 pass
 
 
-@each("address", [{"username": None}, {"authentication": TrinoAuthentication.JWT}])
+@each("address", {"username": None}, {"authentication": TrinoAuthentication.JWT})
 async def test_callers_without_a_login_are_asked_for_one(address) -> None:
     async with scripted_trino(*ONE_ROW) as server:
         with pytest.raises(CredentialsRequired):
@@ -385,7 +383,7 @@ ROWS = [[number, f'x"],[{number}'] for number in range(60_000)]
 PAIR = (column("n", "bigint"), column("t", "varchar"))
 
 
-@each("encoding", ["json", "json+zstd"])
+@each("encoding", "json", "json+zstd")
 async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) -> None:
     segments = [
         inline_segment(ROWS[:10], encoding),

@@ -97,9 +97,9 @@ def test_what_forms_read() -> None:
         assert rewritten(pa.array(cells, pa.string()), form).to_pylist() == plain
 
 
-@each("text", ["", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y",
+@each("text", "", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y",
      "%M %d/%m/%Y",
-     "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234"])  # fmt: skip
+     "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234")  # fmt: skip
 def test_other_texts_are_no_forms(text: str) -> None:
     with pytest.raises(UnknownFormat):
         value_format(text)

@@ -19,7 +19,7 @@ from queryserver.formats.unpacking import ByteExcerpt, Window
 
 
 @pytest.mark.importer(38)
-@each("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8"])
+@each("encoding", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8")
 def test_text_comes_out_the_same_in_every_encoding(encoding):
     text = "name,é\n" * 10
     sample = text.encode(encoding)
@@ -35,12 +35,10 @@ def test_a_character_that_the_end_of_the_sample_cuts_is_ignored_and_the_end_of_t
 
 @each(
     ("sample", "encoding"),
-    [
-        (b"a\x80", "windows-1252"),
-        (b"a" * 200 + b"\x80\x81", "iso-8859-1"),
-        (b"a\xe9\xa0", "iso-8859-1"),
-        ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
-    ],
+    (b"a\x80", "windows-1252"),
+    (b"a" * 200 + b"\x80\x81", "iso-8859-1"),
+    (b"a\xe9\xa0", "iso-8859-1"),
+    ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
 )
 def test_other_encodings_are_told_by_their_bytes(sample, encoding):
     assert detect_encoding(sample, is_whole=True) == encoding
@@ -48,15 +46,13 @@ def test_other_encodings_are_told_by_their_bytes(sample, encoding):
 
 @each(
     "sample",
-    [
-        b"\xff\xfe\0\0a\0\0\0",
-        b"\0\0\xfe\xff\0\0\0a",
-        b"a\0b\0",
-        b"abc\0defgh",
-        b"\0" * 64,
-        b"a" * 98 + b"\x07\x08",
-        "a\x85\x86".encode(),
-    ],
+    b"\xff\xfe\0\0a\0\0\0",
+    b"\0\0\xfe\xff\0\0\0a",
+    b"a\0b\0",
+    b"abc\0defgh",
+    b"\0" * 64,
+    b"a" * 98 + b"\x07\x08",
+    "a\x85\x86".encode(),
 )
 def test_what_is_no_text_is_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
@@ -98,7 +94,7 @@ def test_encodings_have_names_of_any_case():
 
 
 @pytest.mark.importer(38)
-@each(("mark", "encoding"), [(b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")])
+@each(("mark", "encoding"), (b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 def test_utf_16_has_the_order_of_its_mark_and_the_low_byte_first_without_one(mark, encoding):
     sample = mark + "é,b\n".encode(encoding)
     decoder = Decoder("utf-16")
@@ -167,14 +163,14 @@ def test_every_encoding_of_the_list_is_tried():
 
 @pytest.mark.storage(42)
 @each("encoding", TEXTS)
-@each("size", [1, 2, 3, 4, 5, 7, 16, 1000])
+@each("size", 1, 2, 3, 4, 5, 7, 16, 1000)
 def test_reading_on_at_the_end_gives_the_whole_text_once(encoding: str, size: int):
     assert read_through(TEXTS[encoding].encode(encoding), size, encoding) == TEXTS[encoding]
 
 
 @pytest.mark.storage(42)
 @each("encoding", TEXTS)
-@each("size", [7, 10])
+@each("size", 7, 10)
 def test_a_window_from_anywhere_begins_with_a_whole_character(encoding: str, size: int):
     text = TEXTS[encoding]
     content = text.encode(encoding)
@@ -200,7 +196,7 @@ def test_utf16_without_a_mark_has_the_small_end_first():
     assert window("hé".encode("utf-16-le"), 0, 10, "utf-16") == TextWindow("hé", 4, is_valid=True)
 
 
-@each("length", [1, 2, 3, 10])
+@each("length", 1, 2, 3, 10)
 def test_the_mark_of_utf8_is_left_out_at_the_beginning_only(length: int):
     content = b"\xef\xbb\xbfab"
     first = window(content, 0, length, "utf-8")
@@ -231,7 +227,7 @@ def test_the_same_place_is_right_however_far_the_nearest_plain_character_is():
     assert read_through(content, 4097, "shift_jis") == content.decode("shift_jis")
 
 
-@each("offset", [5, 6, 100])
+@each("offset", 5, 6, 100)
 def test_behind_the_end_there_is_nothing(offset: int):
     for encoding in ENCODINGS:
         assert window(b"plain", offset, 10, encoding) == TextWindow("", offset, is_valid=True)

@@ -21,7 +21,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.security("T8")
-@each("database", [SERVICE_ROLE, "postgres", "template1"])
+@each("database", SERVICE_ROLE, "postgres", "template1")
 async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres, database: str):
     password = server.role_password(SAMPLE_ROLE)
     for host in ("127.0.0.1", str(server.socket_directory)):
@@ -32,7 +32,7 @@ async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres,
 
 
 @pytest.mark.security("T8")
-@each("database", [SERVICE_ROLE, SAMPLE_DATABASE])
+@each("database", SERVICE_ROLE, SAMPLE_DATABASE)
 async def test_the_service_role_cannot_log_in_over_loopback(server: EmbeddedPostgres, database: str):
     with pytest.raises(REFUSED):
         await asyncpg.connect(
@@ -72,16 +72,14 @@ async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
 
 @each(
     "statement",
-    [
-        "SELECT rolpassword FROM pg_authid",
-        "COPY (SELECT 1) TO PROGRAM 'true'",
-        "SELECT pg_read_file('postgresql.conf')",
-        "CREATE ROLE another",
-        "CREATE DATABASE another",
-        "ALTER SYSTEM SET fsync = off",
-        "SET ROLE queryserver",
-        "ALTER DATABASE sample CONNECTION LIMIT 0",
-    ],
+    "SELECT rolpassword FROM pg_authid",
+    "COPY (SELECT 1) TO PROGRAM 'true'",
+    "SELECT pg_read_file('postgresql.conf')",
+    "CREATE ROLE another",
+    "CREATE DATABASE another",
+    "ALTER SYSTEM SET fsync = off",
+    "SET ROLE queryserver",
+    "ALTER DATABASE sample CONNECTION LIMIT 0",
 )
 async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, statement: str):
     connection = await asyncpg.connect(server.sample_dsn())

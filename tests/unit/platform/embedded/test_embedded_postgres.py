@@ -237,7 +237,7 @@ async def test_a_directory_that_vanishes_under_the_server_leaves_nothing_running
     assert not socket_directory.exists()
 
 
-@each("after_s", [0.0, 0.05, 0.2, 0.5])
+@each("after_s", 0.0, 0.05, 0.2, 0.5)
 async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path, after_s: float):
     async def run() -> None:
         async with start(tmp_path):
@@ -252,7 +252,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path, 
         assert len(processes_of(cluster_name(server)).postmasters) == 1
 
 
-@each("after_s", [0.3, 0.6])
+@each("after_s", 0.3, 0.6)
 async def test_a_first_start_that_is_killed_does_not_harm_the_next(tmp_path: Path, after_s: float):
     with holder(tmp_path) as process:
         await asyncio.sleep(after_s)

@@ -20,7 +20,7 @@ def test_a_trial_on_this_machine_has_nothing_to_say() -> None:
     assert found(database={**_DATABASE, "embedded": True}) == set()
 
 
-@each("http_host", ["0.0.0.0", "::", "10.0.0.5"])
+@each("http_host", "0.0.0.0", "::", "10.0.0.5")
 def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None:
     assert found(http_host=http_host) == {_HOSTS}
     assert found(http_host=http_host, allowed_hosts=("sql.example",)) == set()
@@ -28,12 +28,10 @@ def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None
 
 @each(
     "sign",
-    [
-        {"database": _DATABASE},
-        {"trusted_proxies": ("10.0.0.1",)},
-        {"url_prefix": "/sql"},
-        {"http_host": "::1", "database": _DATABASE},
-    ],
+    {"database": _DATABASE},
+    {"trusted_proxies": ("10.0.0.1",)},
+    {"url_prefix": "/sql"},
+    {"http_host": "::1", "database": _DATABASE},
 )
 def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None:
     assert found(**sign) == {_HOSTS, _METRICS}
@@ -42,13 +40,11 @@ def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None
 
 @each(
     "mended",
-    [
-        {"metrics": {"allowed_networks": ()}},
-        {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
-        {"metrics": {"enable_prometheus": False}},
-        {"trusted_proxies": ("127.0.0.0/8", "::1")},
-        {"http_host": "10.0.0.5"},
-    ],
+    {"metrics": {"allowed_networks": ()}},
+    {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
+    {"metrics": {"enable_prometheus": False}},
+    {"trusted_proxies": ("127.0.0.0/8", "::1")},
+    {"http_host": "10.0.0.5"},
 )
 def test_metrics_that_a_proxy_does_not_open_are_not_warned_of(mended: dict[str, Any]) -> None:
     assert found(database=_DATABASE, allowed_hosts=("sql.example",), **mended) == set()

@@ -50,11 +50,9 @@ def test_the_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> 
 @pytest.mark.security("T9")
 @each(
     ("address", "shown"),
-    [
-        ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
-        ("http://rm:8088/ws?user=u&api_token=planted&x=1", "http://rm:8088/ws?user=u&api_token=********&x=1"),
-        ("http://rm:8088/a@b", "http://rm:8088/a@b"),
-    ],
+    ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
+    ("http://rm:8088/ws?user=u&api_token=planted&x=1", "http://rm:8088/ws?user=u&api_token=********&x=1"),
+    ("http://rm:8088/a@b", "http://rm:8088/a@b"),
 )
 def test_passwords_and_tokens_in_addresses_are_not_shown(tmp_path: Path, address: str, shown: str) -> None:
     """These addresses are no secrets by their names, so that they are shown but for what is secret in them."""
@@ -106,12 +104,10 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
 
 @each(
     ("desktop", "warned"),
-    [
-        ("", False),
-        ("max_connections = 1000", True),
-        ("max_connections_per_address = 100", True),
-        ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False),
-    ],
+    ("", False),
+    ("max_connections = 1000", True),
+    ("max_connections_per_address = 100", True),
+    ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False),
 )
 def test_bounds_of_one_address_that_may_hit_everybody_are_a_warning(tmp_path: Path, desktop: str, warned: bool) -> None:
     file = tmp_path / "q.toml"

@@ -67,8 +67,8 @@ def test_the_tree_has_secrets_at_every_level() -> None:
 
 
 @pytest.mark.platform(50)
-@each("kind", ["file", "script"])
-@each("source", ["toml", "environment"])
+@each("kind", "file", "script")
+@each("source", "toml", "environment")
 def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str, source: str) -> None:
     for name in ALL:
         reading, value = _read(tmp_path, name, kind, source)

@@ -89,14 +89,14 @@ async def test_many_callers_ask_once():
     assert b"scope=https%3A%2F%2Fstorage.azure.com%2F.default" in form
 
 
-@each("life", [None, "soon"])
+@each("life", None, "soon")
 async def test_an_answer_without_a_token_is_a_failure(life):
     login = Login(life)
     with pytest.raises(AzureFailure):
         await bearer(authorizer(APPLICATION, login.ask, login.clock))
 
 
-@each("token", ["?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n"])
+@each("token", "?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n")
 async def test_a_signature_joins_the_parameters_as_it_was_given(token):
     signing = authorizer(SasToken(token), Login().ask)
     signed = await signing.authorize("GET", URL, {})
@@ -111,7 +111,7 @@ def test_a_key_that_is_no_base64_is_told_at_the_start():
 
 
 @pytest.mark.security("S13")
-@each("credential", [APPLICATION, SasToken("sig=secret"), SharedKey("account", "secret")])
+@each("credential", APPLICATION, SasToken("sig=secret"), SharedKey("account", "secret"))
 def test_secrets_do_not_show(credential):
     assert "secret" not in repr(credential)
     assert "client" not in repr(credential)
@@ -138,7 +138,7 @@ def test_headers_stand_in_their_lines():
     assert lines[-1] == "/a/c/%C3%BC"
 
 
-@each(("length", "line"), [("0", ""), ("1", "1")])
+@each(("length", "line"), ("0", ""), ("1", "1"))
 def test_a_length_of_nothing_is_an_empty_line(length, line):
     assert string_to_sign("a", "PUT", "/c", [], {"content-length": length}).split("\n")[3] == line
 

@@ -65,13 +65,11 @@ async def test_touching_makes_young_and_follows_no_link(tmp_path: Path):
 @pytest.mark.security("T3")
 @each(
     ("uploads", "root", "key"),
-    [
-        ("/srv/files/uploads", "/srv/files", "importer.upload_dir"),
-        ("/srv/files", "/srv/files", "importer.upload_dir"),
-        ("/srv/uploads", "/srv/uploads/files", "filebrowser.local_root"),
-        ("/srv/uploads", "/srv/uploads2", None),
-        ("/srv/uploads", None, None),
-    ],
+    ("/srv/files/uploads", "/srv/files", "importer.upload_dir"),
+    ("/srv/files", "/srv/files", "importer.upload_dir"),
+    ("/srv/uploads", "/srv/uploads/files", "filebrowser.local_root"),
+    ("/srv/uploads", "/srv/uploads2", None),
+    ("/srv/uploads", None, None),
 )
 def test_uploads_and_files_of_users_lie_apart(uploads: str, root: str | None, key: str | None):
     settings = Settings.model_validate({"importer": {"upload_dir": uploads}, "filebrowser": {"local_root": root or ""}})

@@ -43,7 +43,7 @@ def file_system(*urls: str, **options) -> WebHdfsFileSystem:
 
 
 @pytest.mark.security("S12")
-@each("scheme", ["http", "https", "file"])
+@each("scheme", "http", "https", "file")
 async def test_redirects_to_hosts_that_are_not_listed_are_not_followed(scheme):
     async def elsewhere(_: Asked) -> Answer:
         return Answer(body=b"other")

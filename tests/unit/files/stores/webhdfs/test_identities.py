@@ -7,7 +7,7 @@ from queryserver.errors.base import PermissionDenied
 from queryserver.files.stores.webhdfs.gateway import NamedIdentity, TokenIdentity, acting_name
 
 
-@each("name", ["", "alice/host", "alice@REALM", "alice/host@REALM", "a\nb"])
+@each("name", "", "alice/host", "alice@REALM", "alice/host@REALM", "a\nb")
 def test_names_that_hadoop_would_shorten_to_another_user_s_have_no_access(name):
     with pytest.raises(PermissionDenied):
         acting_name(name)

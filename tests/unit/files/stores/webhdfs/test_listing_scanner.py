@@ -58,16 +58,14 @@ def test_names_that_look_like_the_answer_are_names():
 
 @each(
     "answer",
-    [
-        b"",
-        b"<html><body>Login</body></html>",
-        b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"}',
-        b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"},{"pathSu',
-        b'{"FileStatuses":{"FileStatus":[7]}}',
-        b'{"FileStatuses":{"FileStatus":[{},7,{},{}]}}',
-        b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"\xff"}]}}',
-        b'{"RemoteException":{"exception":"X"}}',
-    ],
+    b"",
+    b"<html><body>Login</body></html>",
+    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"}',
+    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"},{"pathSu',
+    b'{"FileStatuses":{"FileStatus":[7]}}',
+    b'{"FileStatuses":{"FileStatus":[{},7,{},{}]}}',
+    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"\xff"}]}}',
+    b'{"RemoteException":{"exception":"X"}}',
 )
 def test_what_is_no_whole_listing_is_a_failure_of_the_store(answer):
     with pytest.raises(StorageError):
