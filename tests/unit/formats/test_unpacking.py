@@ -1,4 +1,4 @@
-"""Packed files as streams (Contract storage 5.3)."""
+"""Unpacking: streams, containers, and files that lie."""
 
 import bz2
 import collections
@@ -437,3 +437,14 @@ class TestParquet:
 
         with pytest.raises(ChangedMeanwhile):
             list(parquet_lines(Gone(parquet(pa.table({"a": [1]})).getvalue())))
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.storage(44)
+def test_an_index_without_a_dictionary_is_broken_data() -> None:
+    """A page of a dictionary lost its values, which Arrow finds out only when they are used."""
+    content = (HERE / "parquet" / "index_out_of_bounds.parquet").read_bytes()
+    with pytest.raises(DecompressionFailed):
+        list(parquet_lines(io.BytesIO(content)))

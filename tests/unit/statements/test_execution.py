@@ -21,8 +21,6 @@ from queryserver.sql.positions import Position
 from queryserver.statements.model import Outcome
 from queryserver.statements.states import StatementState
 
-pytestmark = pytest.mark.timeout(30)
-
 FAILED, CANCELED = StatementState.FAILED, StatementState.CANCELED
 AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.TIMED_OUT
 

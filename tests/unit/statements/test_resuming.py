@@ -12,7 +12,7 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.statements.model import EngineMark, Resumption
 from queryserver.statements.states import StatementState
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.item(25)]
+pytestmark = pytest.mark.item(25)
 
 AVAILABLE, CANCELED, FAILED = StatementState.AVAILABLE, StatementState.CANCELED, StatementState.FAILED
 BOTH_KINDS = each("pages_once", False, True)

@@ -20,8 +20,6 @@ from queryserver.statements.model import Assignment
 from queryserver.statements.runner import StatementQueue
 from queryserver.statements.states import StatementState
 
-pytestmark = pytest.mark.timeout(30)
-
 OTHER = "another-process"
 FAILED, CANCELED, SUCCESS = StatementState.FAILED, StatementState.CANCELED, StatementState.SUCCESS
 WAITING = StatementState.WAITING
