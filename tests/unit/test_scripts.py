@@ -105,9 +105,7 @@ def programs(directory: Path, *printed: str) -> Sequence[str]:
     return made
 
 
-def test_versions_in_one_place_are_taken_all_and_one_version_by_two_names_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_versions_in_one_place_are_taken_all_and_one_version_by_two_names_once(tmp_path, monkeypatch) -> None:
     found = programs(
         tmp_path, "3.11.2 /usr", "3.12.1 /usr", "", "3.11.2 /usr", "3.11.2 /opt", "3.10.9 /usr", "3.15.0 /usr"
     )

@@ -173,17 +173,11 @@ def test_long_texts_come_out_whole(filling: str):
     assert parse_json_object(text.encode()) == json.loads(text)
 
 
-@each(
-    ("body", "expected"),
-    (b"a=1&b=2", {"a": "1", "b": "2"}),
-    (b"a=1&a=2", {"a": "2"}),
-    (b"a=&b&&=c&", {"a": "", "b": "", "": "c"}),
-    (b"a+b=c+d%2B%20e", {"a b": "c d+ e"}),
-    (b"a=b=c;d", {"a": "b=c;d"}),
-    (b"a=%zz%4&b=100%", {"a": "%zz%4", "b": "100%"}),
-    ("é=%C3%A9😀".encode(), {"é": "é😀"}),
-    (b"%61=%26%3D", {"a": "&="}),
-)
+@each(("body", "expected"),
+    (b"a=1&b=2", {"a": "1", "b": "2"}), (b"a=1&a=2", {"a": "2"}), (b"a=&b&&=c&", {"a": "", "b": "", "": "c"}),
+    (b"a+b=c+d%2B%20e", {"a b": "c d+ e"}), (b"a=b=c;d", {"a": "b=c;d"}),
+    (b"a=%zz%4&b=100%", {"a": "%zz%4", "b": "100%"}), ("é=%C3%A9😀".encode(), {"é": "é😀"}),
+    (b"%61=%26%3D", {"a": "&="}))  # fmt: skip
 def test_form_fields(body: bytes, expected: dict[str, str]):
     assert parse_form(body) == expected
 

@@ -1,7 +1,7 @@
 """Fields of requests."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.api.schemas.fields import Fields, Flag, Text, parse
+from queryserver.api.schemas.fields import Flag, Text, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
     CloseSessionRequest,
@@ -180,9 +180,7 @@ class TestJsonFields:
         ),
         (SessionRequest, "session.properties", lambda n: {"session": {"type": "x", "properties": [{}] * n}}),
     )
-    def test_arrays_have_at_most_a_thousand_entries(
-        self, model: type[Fields], field: str, fields: Callable[[int], dict[str, Any]]
-    ):
+    def test_arrays_have_at_most_a_thousand_entries(self, model, field, fields) -> None:
         parse(model, {"statement": "x", **fields(1000)})
         with pytest.raises(InvalidParameter, match=f"{field} must have at most 1000 entries"):
             parse(model, {"statement": "x", **fields(1001)})
@@ -395,16 +393,9 @@ class TestSessions:
         session = parse(SessionRequest, {"session": {"type": "hive", "properties": [{member: word, "value": "s3"}]}})
         assert session.session.shown_properties == [{member: word, "value": ""}]
 
-    @each(
-        "properties",
-        {},
-        [5],
-        [{"name": "user", "value": 5}],
-        [{"key": "settings", "value": [{"key": "a", "value": []}]}],
-        [{"key": "settings", "value": "x"}],
-        [{"other": {"deep": ["a\0"]}}],
-        [{"other": float("inf")}],
-    )
+    @each("properties",
+        {}, [5], [{"name": "user", "value": 5}], [{"key": "settings", "value": [{"key": "a", "value": []}]}],
+        [{"key": "settings", "value": "x"}], [{"other": {"deep": ["a\0"]}}], [{"other": float("inf")}])  # fmt: skip
     def test_properties_of_another_form_are_invalid(self, properties: Any):
         with pytest.raises(InvalidParameter, match="session"):
             parse(SessionRequest, {"session": {"type": "hive", "properties": properties}})

@@ -20,16 +20,10 @@ from queryserver.files.model import Scheme, StoragePath
 pytestmark = pytest.mark.storage(38)
 
 
-@each(
-    ("mode", "has_acl", "text"),
-    (16895, False, "drwxrwxrwx"),
-    (17389, False, "drwxr-xr-xt"),
-    (33188, False, "-rw-r--r--"),
-    (0o100640, True, "-rw-r-----+"),
-    (17407, True, "drwxrwxrwxt+"),
-    (0o661, False, "?rw-rw---x"),
-    (0o120777, False, "lrwxrwxrwx"),
-)
+@each(("mode", "has_acl", "text"),
+    (16895, False, "drwxrwxrwx"), (17389, False, "drwxr-xr-xt"), (33188, False, "-rw-r--r--"),
+    (0o100640, True, "-rw-r-----+"), (17407, True, "drwxrwxrwxt+"), (0o661, False, "?rw-rw---x"),
+    (0o120777, False, "lrwxrwxrwx"))  # fmt: skip
 def test_rwx_has_type_nine_letters_sticky_and_acl(mode: int, has_acl: bool, text: str) -> None:
     assert rwx(mode, has_acl=has_acl) == text
 
@@ -39,36 +33,18 @@ def test_mode_is_octal_without_prefix(mode: int, text: str) -> None:
     assert mode_text(mode) == text
 
 
-@each(
-    ("size", "text"),
-    (0, "0 bytes"),
-    (1, "1 byte"),
-    (2, "2 bytes"),
-    (1023, "1023 bytes"),
-    (1024, "1.0 KB"),
-    (6_200_000, "5.9 MB"),
-    (1024**2 - 1, "1024.0 KB"),
-    (1024**2, "1.0 MB"),
-    (1024**3, "1.0 GB"),
-    (1024**4, "1.0 TB"),
-    (1024**5, "1.0 PB"),
-    (1024**6, "1024.0 PB"),
-)
+@each(("size", "text"),
+    (0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (1023, "1023 bytes"), (1024, "1.0 KB"), (6_200_000, "5.9 MB"),
+    (1024**2 - 1, "1024.0 KB"), (1024**2, "1.0 MB"), (1024**3, "1.0 GB"), (1024**4, "1.0 TB"), (1024**5, "1.0 PB"),
+    (1024**6, "1024.0 PB"))  # fmt: skip
 def test_sizes_are_to_base_1024_behind_a_no_break_space(size: int, text: str) -> None:
     assert human_size(size) == text.replace(" ", "\u00a0")
 
 
-@each(
-    ("seconds", "text"),
-    (1477928040, "October 31, 2016 03:34 PM"),
-    (1731527620, "November 13, 2024 07:53 PM"),
-    (1735689600, "January 01, 2025 12:00 AM"),
-    (1735732800, "January 01, 2025 12:00 PM"),
-    (-1, "December 31, 1969 11:59 PM"),
-    (0, ""),
-    (None, ""),
-    (10**15, ""),
-)
+@each(("seconds", "text"),
+    (1477928040, "October 31, 2016 03:34 PM"), (1731527620, "November 13, 2024 07:53 PM"),
+    (1735689600, "January 01, 2025 12:00 AM"), (1735732800, "January 01, 2025 12:00 PM"),
+    (-1, "December 31, 1969 11:59 PM"), (0, ""), (None, ""), (10**15, ""))  # fmt: skip
 def test_times_are_english_and_empty_when_unknown(seconds: int | None, text: str) -> None:
     assert time_text(seconds, UTC) == text
 

@@ -81,14 +81,9 @@ async def test_how_links_fail(command: Command) -> None:
         assert message in ended.err.splitlines(), arguments
 
 
-@each(
-    "arguments",
-    "link-user ana",
-    "create-user ana --subject x",
-    "unlink-user",
-    "unlink-user --all",
-    "unlink-user ana --all",
-)
+@each("arguments",
+    "link-user ana", "create-user ana --subject x", "unlink-user", "unlink-user --all",
+    "unlink-user ana --all")  # fmt: skip
 async def test_wrong_usage_ends_with_2(command: Command, arguments: str) -> None:
     assert (await command(*arguments.split())).code == 2
 

@@ -49,13 +49,9 @@ def test_secrets_are_masked_in_the_words_of_engines(secret: str) -> None:
 
 
 @pytest.mark.security("T28")
-@each(
-    "text",
-    "upstream 10.1.2.3:9000 is down",
-    "see http://inner.example.org:8080/a?b",
-    "peer [fd00::1234:1] reset",
-    "no leader at broker-7.inner:9092",
-)
+@each("text",
+    "upstream 10.1.2.3:9000 is down", "see http://inner.example.org:8080/a?b", "peer [fd00::1234:1] reset",
+    "no leader at broker-7.inner:9092")  # fmt: skip
 def test_other_addresses_are_not_told(text: str) -> None:
     told = cleaned(StatementRejected(text), _SETTINGS, _PLACES)
     assert "(address)" in told

@@ -10,20 +10,9 @@ from queryserver.connectors.secrets import is_secret, masked, secrets_of, with_s
 pytestmark = [pytest.mark.security("T9"), pytest.mark.platform(70)]
 
 
-@each(
-    "name",
-    "password",
-    "Password",
-    "ssl_key_passphrase",
-    "client_secret",
-    "auth-token",
-    "PRIVATE_KEY",
-    "credentials_json",
-    "aws_access_key_id",
-    "apiKey",
-    "api_key",
-    "pass%77ord",
-)
+@each("name",
+    "password", "Password", "ssl_key_passphrase", "client_secret", "auth-token", "PRIVATE_KEY", "credentials_json",
+    "aws_access_key_id", "apiKey", "api_key", "pass%77ord")  # fmt: skip
 def test_names_that_tell_of_a_secret_do_so_in_every_spelling(name: str) -> None:
     assert is_secret(name)
 

@@ -139,9 +139,7 @@ class TestStoreOrder:
         assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
 
     @pytest.mark.security("S13")
-    async def test_the_log_of_a_count_that_failed_has_no_cause_with_addresses(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_log_of_a_count_that_failed_has_no_cause_with_addresses(self, monkeypatch) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageUnavailable("No answer.")
         directory.failure.__cause__ = ConnectionError("https://internal.example:9870")
@@ -174,9 +172,7 @@ class TestStoreOrder:
         (2000, 100, 2000, 2000, True, 0),
         (2001, 2000, 30, 2000, False, 2),
     )
-    async def test_a_total_is_at_least_what_the_page_shows(
-        self, entries: int, limit: int, size: int, total: int, is_exact: bool, next_number: int
-    ) -> None:
+    async def test_a_total_is_at_least_what_the_page_shows(self, entries, limit, size, total, is_exact, next_number):
         page = await page_of(LongDirectory(entries), PageWanted(size=size), Listings(ListingLimits(count=limit)))
         assert (page.total, page.total_is_exact, page.next_number) == (total, is_exact, next_number)
 

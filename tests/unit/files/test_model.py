@@ -77,17 +77,9 @@ def test_other_schemes_and_authorities_are_refused(text: str, error: type[QueryS
         ALL.read(text)
 
 
-@each(
-    "text",
-    "s3a://b/k",
-    "s3:/b",
-    "abfs://c",
-    "abfs://c@other.example/x",
-    "ofs:///v",
-    "ofs://other/v",
-    "file:///x",
-    "file://host/x",
-)
+@each("text",
+    "s3a://b/k", "s3:/b", "abfs://c", "abfs://c@other.example/x", "ofs:///v", "ofs://other/v", "file:///x",
+    "file://host/x")  # fmt: skip
 def test_schemes_that_are_not_configured_are_refused(text: str) -> None:
     with pytest.raises(StorageNotConfigured):
         PathReader(configured=(Scheme.HDFS,)).read(text)
@@ -113,24 +105,9 @@ def test_relative_segments_are_refused_however_they_are_written(path: str, dots:
 
 
 @pytest.mark.storage(16)
-@each(
-    "name",
-    "a..b.txt",
-    "...",
-    "..a",
-    "a..",
-    "．．",
-    "‥",
-    "。。",
-    "∕",
-    "%",
-    "%2",
-    "%zz",
-    "a%2e%2e",
-    "\\",
-    "..\\..",
-    "a\\b",
-)
+@each("name",
+    "a..b.txt", "...", "..a", "a..", "．．", "‥", "。。", "∕", "%", "%2", "%zz", "a%2e%2e", "\\", "..\\..",
+    "a\\b")  # fmt: skip
 def test_names_that_only_look_like_dots_are_names(name: str) -> None:
     assert ALL.read(f"/x/{name}/y").names == ("x", name, "y")
 
@@ -203,14 +180,9 @@ def test_bytes_that_are_no_text_are_refused(raw: str) -> None:
         decoded_path(raw)
 
 
-@each(
-    ("given_path", "path"),
-    ("%2Fsome%2Fa%20b", "/some/a%20b"),
-    ("s3a:%2Fsome%2Fpath", "s3a:/some/path"),
-    ("%2fx", "/x"),
-    ("/a%2Fb", "/a%2Fb"),
-    ("a%2Fb", "a%2Fb"),
-)
+@each(("given_path", "path"),
+    ("%2Fsome%2Fa%20b", "/some/a%20b"), ("s3a:%2Fsome%2Fpath", "s3a:/some/path"), ("%2fx", "/x"), ("/a%2Fb", "/a%2Fb"),
+    ("a%2Fb", "a%2Fb"))  # fmt: skip
 def test_a_path_that_was_encoded_twice_is_repaired(given_path: str, path: str) -> None:
     assert repaired(given_path) == path
 
@@ -235,17 +207,9 @@ class TestStoragePath:
         assert path.parent.parent.parent.is_root
         assert str(StoragePath(Scheme.FILE, "").child("x").child("y")) == "file:///x/y"
 
-    @each(
-        ("inner", "outer", "is_inside"),
-        ("a/b", "a", True),
-        ("a/b/c", "a", True),
-        ("a", "", True),
-        ("a", "a", False),
-        ("", "", False),
-        ("ab", "a", False),
-        ("a/bc", "a/b", False),
-        ("a", "a/b", False),
-    )
+    @each(("inner", "outer", "is_inside"),
+        ("a/b", "a", True), ("a/b/c", "a", True), ("a", "", True), ("a", "a", False), ("", "", False),
+        ("ab", "a", False), ("a/bc", "a/b", False), ("a", "a/b", False))  # fmt: skip
     def test_inside_means_below_name_by_name(self, inner: str, outer: str, is_inside: bool) -> None:
         assert StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.HDFS, outer)) is is_inside
         assert not StoragePath(Scheme.HDFS, inner).is_inside(StoragePath(Scheme.S3A, outer))
@@ -283,25 +247,9 @@ def test_dots_hide_behind_up_to_three_encodings(name: str, hidden: bool) -> None
 
 
 @pytest.mark.storage(56)
-@each(
-    "name",
-    "",
-    " ",
-    ".",
-    " .. ",
-    "a/b",
-    "a\\b",
-    "..\\x",
-    "a\nb",
-    "a\r\n",
-    "\na",
-    "a\tb",
-    "\x7f",
-    "a\0",
-    "._qs_x",
-    "x" * 256,
-    "%2e%2e",
-)
+@each("name",
+    "", " ", ".", " .. ", "a/b", "a\\b", "..\\x", "a\nb", "a\r\n", "\na", "a\tb", "\x7f", "a\0", "._qs_x", "x" * 256,
+    "%2e%2e")  # fmt: skip
 @each("is_directory", False, True)
 def test_names_that_new_entries_cannot_have(name: str, is_directory: bool) -> None:
     with pytest.raises(InvalidName):
@@ -321,16 +269,9 @@ def test_new_entries_may_have_all_other_names(name: str) -> None:
 
 
 @pytest.mark.storage(58)
-@each(
-    ("name", "extension"),
-    ("a.TXT", ".txt"),
-    ("archive.tar.gz", ".gz"),
-    ("a", ""),
-    (".env", ""),
-    (".env.x", ".x"),
-    ("a.", "."),
-    ("", ""),
-)
+@each(("name", "extension"),
+    ("a.TXT", ".txt"), ("archive.tar.gz", ".gz"), ("a", ""), (".env", ""), (".env.x", ".x"), ("a.", "."),
+    ("", ""))  # fmt: skip
 def test_the_extension_begins_at_the_last_dot(name: str, extension: str) -> None:
     assert extension_of(name) == extension
 

@@ -74,9 +74,7 @@ async def test_the_same_number_of_another_user_is_another_upload(database: Datab
 
 
 @pytest.mark.security("T30")
-async def test_users_have_so_many_open_uploads_also_when_they_begin_at_once(
-    database: Database, uploads: PartUploads
-) -> None:
+async def test_users_have_so_many_open_uploads_also_when_they_begin_at_once(database, uploads) -> None:
     ana = await user(database)
     begun = await asyncio.gather(*(uploads.open(new(ana), keep=DAY, max_open=3) for _ in range(8)))
     assert sum(upload is not None for upload in begun) == 3
@@ -139,9 +137,7 @@ async def test_what_the_parts_became_is_kept_to_the_last_field(database: Databas
     assert not await uploads.claim_part(upload.id, 0, claimant, lease=LEASE)
 
 
-async def test_an_expired_upload_is_unknown_and_waits_for_the_clean_up(
-    database: Database, uploads: PartUploads
-) -> None:
+async def test_an_expired_upload_is_unknown_and_waits_for_the_clean_up(database, uploads) -> None:
     ana = await user(database)
     old = await opened(uploads, new(ana))
     await database.execute("update part_uploads set expires_at = now() - interval '1 second'")
@@ -161,9 +157,7 @@ async def test_uploads_of_a_deleted_user_expire_at_once(database: Database, uplo
     assert [found.id for found in await uploads.expired(limit=10)] == [upload.id]
 
 
-async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(
-    database: Database, uploads: PartUploads
-) -> None:
+async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(database, uploads) -> None:
     writes = UnfinishedWrites(database)
     root = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, ""), "", ANA)
     beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "x", ANA)

@@ -73,9 +73,7 @@ async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Vi
 @each(
     ("codec", "pattern"), (Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")
 )
-async def test_a_store_that_is_too_slow_keeps_no_place(
-    threads: ThreadPoolExecutor, codec: Codec, pattern: bytes
-) -> None:
+async def test_a_store_that_is_too_slow_keeps_no_place(threads, codec, pattern) -> None:
     store = OddFileSystem()
     store.odd["slow"] = Oddity(100_000, pattern=pattern, pause_s=60.0)
     store.tree.put("quick.gz", gzip.compress(b"quick"))

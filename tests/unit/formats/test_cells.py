@@ -362,9 +362,7 @@ def test_a_wide_page_is_made_in_blocks(encode):
 
 
 @each(("text", "escape"), ("x" * 6_000_000, False), ("\0" * 3_000_000, False), ("'" * 3_000_000, True))
-def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(
-    text: str, escape: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_row_whose_text_is_above_the_limit_is_not_rendered_at_all(text, escape, monkeypatch) -> None:
     batch = pa.table({"id": [1, 2], "text": ["small", text]})
     rendered = cells.cell_values
 

@@ -121,13 +121,9 @@ PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001
 
 
 @pytest.mark.importer(12)
-@each(
-    ("sample", "error"),
-    (PNG, "unsupported_format"),
-    (b"\0\1\2\3", "unsupported_format"),
-    (b"", "file_empty"),
-    (b"\n\n", "file_empty"),
-)
+@each(("sample", "error"),
+    (PNG, "unsupported_format"), (b"\0\1\2\3", "unsupported_format"), (b"", "file_empty"),
+    (b"\n\n", "file_empty"))  # fmt: skip
 def test_d34_what_is_no_text_is_refused(sample, error):
     with raises_code(error) as caught:
         recognise(sample, is_whole=True)
@@ -185,27 +181,9 @@ def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
 
 
 @pytest.mark.importer(50, 61)
-@each(
-    "unit",
-    '"',
-    "'",
-    ",",
-    "|",
-    "\t",
-    " ",
-    ":",
-    "x",
-    '"\n',
-    '",',
-    "'\",",
-    "\r",
-    '"\r\n',
-    '""x\n',
-    "a,'b\n",
-    "[",
-    "{}\n",
-    "1,",
-)
+@each("unit",
+    '"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n",
+    "1,")  # fmt: skip
 @each("is_whole", True, False)
 @pytest.mark.slow
 def test_no_sample_keeps_detection_busy(unit, is_whole):
@@ -222,17 +200,9 @@ def test_no_sample_keeps_detection_busy(unit, is_whole):
 
 
 @pytest.mark.importer(31)
-@each(
-    "sample",
-    b"",
-    b"\xef\xbb\xbf",
-    b"\xff\xfe",
-    b"\xfe\xff",
-    b"\n\n",
-    b" \t\r\n",
-    b"\xef\xbb\xbf \n",
-    " \n".encode("utf-16"),
-)
+@each("sample",
+    b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n",
+    " \n".encode("utf-16"))  # fmt: skip
 def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
     with raises_code("file_empty"):
         recognise(sample, is_whole=True)
@@ -243,36 +213,18 @@ def test_zip_and_compound_files_may_be_workbooks(sample):
     assert recognise(sample, is_whole=False) is FileKind.WORKBOOK_CANDIDATE
 
 
-@each(
-    "sample",
-    gzip.compress(b"a,b\n1,2\n", mtime=0),
-    bz2.compress(b"a,b\n1,2\n"),
-    bz2.compress(b""),
-    lzma.compress(b"a,b\n1,2\n"),
-    b"%PDF-1.7\n",
-    b'<?xml version="1.0"?><a/>',
-    b"<!DOCTYPE html>",
-    b"\n <html>",
-    b"{\\rtf1 hello}",
-    "<?xml?>".encode("utf-16"),
-    '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
-)
+@each("sample",
+    gzip.compress(b"a,b\n1,2\n", mtime=0), bz2.compress(b"a,b\n1,2\n"), bz2.compress(b""), lzma.compress(b"a,b\n1,2\n"),
+    b"%PDF-1.7\n", b'<?xml version="1.0"?><a/>', b"<!DOCTYPE html>", b"\n <html>", b"{\\rtf1 hello}",
+    "<?xml?>".encode("utf-16"), '{"a": 1}\n{"a": 2}\n'.encode("utf-16"))  # fmt: skip
 def test_known_other_formats_are_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         recognise(sample, is_whole=True)
 
 
-@each(
-    "text",
-    '{"a": 1',
-    ' { "a": 1}\n{',
-    '{"a": 1}\n[1]\n{',
-    '[{"a": 1}]',
-    "[ {",
-    '{}\n[1]\n\n{"a": 2}\n',
-    "[1, 2]\r\n[3, 4]\r\n",
-    '[1]\n[2]\n[3, "cut',
-)
+@each("text",
+    '{"a": 1', ' { "a": 1}\n{', '{"a": 1}\n[1]\n{', '[{"a": 1}]', "[ {", '{}\n[1]\n\n{"a": 2}\n',
+    "[1, 2]\r\n[3, 4]\r\n", '[1]\n[2]\n[3, "cut')  # fmt: skip
 def test_json_is_unsupported(text):
     with pytest.raises(UnsupportedFormat):
         recognise(text.encode(), is_whole=text.endswith("{"))
@@ -294,36 +246,17 @@ def test_files_of_records_are_recognised(sample, kind):
             recognise_given(sample, is_whole=False)
 
 
-@each(
-    "text",
-    "{a},{b}\n",
-    "[1],[2]\n",
-    "[x]\n[y]\n",
-    "a,b\n{}\n",
-    "[" * 100_000,
-    "[1]\n[2]\n[3, cut",
-    "BZh,a\n",
-    "PK,a\n",
-    "<a,b\n",
-)
+@each("text",
+    "{a},{b}\n", "[1],[2]\n", "[x]\n[y]\n", "a,b\n{}\n", "[" * 100_000, "[1]\n[2]\n[3, cut", "BZh,a\n", "PK,a\n",
+    "<a,b\n")  # fmt: skip
 def test_what_only_looks_like_another_format_is_text(text):
     assert recognise(text.encode(), is_whole=True) is FileKind.TEXT
 
 
-@each(
-    ("sent", "meant"),
-    (r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"),
-    (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
-    (r"\ud83d\ude00", "😀"),
-    (r"\|", "\\|"),
-    (r"\x1", "\\x1"),
-    (r"\u12", "\\u12"),
-    (r"\\t", "\\t"),
-    ("\\", "\\"),
-    ("a\\", "a\\"),
-    ("\t", "\t"),
-    ("é", "é"),
-)
+@each(("sent", "meant"),
+    (r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"), (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
+    (r"\ud83d\ude00", "😀"), (r"\|", "\\|"), (r"\x1", "\\x1"), (r"\u12", "\\u12"), (r"\\t", "\\t"), ("\\", "\\"),
+    ("a\\", "a\\"), ("\t", "\t"), ("é", "é"))  # fmt: skip
 def test_escapes_are_read_and_all_else_stays_as_sent(sent, meant):
     assert unescaped(sent) == meant
 

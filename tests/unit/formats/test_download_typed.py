@@ -129,17 +129,10 @@ async def test_parts_of_different_types_get_one_that_loses_nothing(wanted, kind,
 
 
 @each("wanted", FORMATS)
-@each(
-    ("kind", "declared"),
-    (R.BIGINT, pa.int64()),
-    (R.DOUBLE, pa.float64()),
-    (R.BOOLEAN, pa.bool_()),
-    (R.DATE, pa.date32()),
-    (R.TIMESTAMP, pa.timestamp("us")),
-    (R.BINARY, pa.binary()),
-    (R.DECIMAL, pa.string()),
-    (R.ARRAY, pa.string()),
-)
+@each(("kind", "declared"),
+    (R.BIGINT, pa.int64()), (R.DOUBLE, pa.float64()), (R.BOOLEAN, pa.bool_()), (R.DATE, pa.date32()),
+    (R.TIMESTAMP, pa.timestamp("us")), (R.BINARY, pa.binary()), (R.DECIMAL, pa.string()),
+    (R.ARRAY, pa.string()))  # fmt: skip
 async def test_without_values_the_declared_type_decides(wanted, kind, declared):
     for source in (parts(kind), parts(kind, pa.nulls(2))):
         table = await read(source, wanted)
@@ -178,13 +171,9 @@ def of_duckdb(sql: str) -> pa.Array:
 
 
 @each("wanted", FORMATS)
-@each(
-    ("sql", "expected"),
-    ("SELECT MAP {}", []),
-    ("SELECT [MAP {}]", [[]]),
-    ("SELECT {'a': MAP {}, 'b': 1}", {"a": [], "b": 1}),
-    ("SELECT [NULL]", [None]),
-)
+@each(("sql", "expected"),
+    ("SELECT MAP {}", []), ("SELECT [MAP {}]", [[]]), ("SELECT {'a': MAP {}, 'b': 1}", {"a": [], "b": 1}),
+    ("SELECT [NULL]", [None]))  # fmt: skip
 async def test_types_without_a_known_member_can_be_written(wanted, sql, expected):
     table = await read(one_column(of_duckdb(sql), R.MAP), wanted)
     assert table["c"].to_pylist() == [expected]

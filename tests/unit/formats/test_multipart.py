@@ -176,18 +176,11 @@ async def test_a_file_name_is_what_the_client_wrote(disposition: str, name: str)
     assert await read(part(disposition) + END) == (name, b"")
 
 
-@each(
-    "disposition",
-    "name=file; filename*=UTF-8''%ff",
-    "name=file; filename*=utf-7''a",
-    "name=file; filename*=a",
-    "name=file; filename*0=a; filename*1=b",
-    'name=file; filename="=?none?B?YQ==?="',
-    'name=file; filename="=?undefined?Q?a?="',
-    'name=file; filename="=?euc-jp?Q?=8F=B0=A1?="',
-    'name=file; filename="=?a\0b?Q?a?="',
-    'name=file; filename="=?é?Q?a?="',
-)
+@each("disposition",
+    "name=file; filename*=UTF-8''%ff", "name=file; filename*=utf-7''a", "name=file; filename*=a",
+    "name=file; filename*0=a; filename*1=b", 'name=file; filename="=?none?B?YQ==?="',
+    'name=file; filename="=?undefined?Q?a?="', 'name=file; filename="=?euc-jp?Q?=8F=B0=A1?="',
+    'name=file; filename="=?a\0b?Q?a?="', 'name=file; filename="=?é?Q?a?="')  # fmt: skip
 async def test_a_file_name_that_cannot_be_read_is_refused(disposition: str) -> None:
     with pytest.raises(InvalidName):
         await read(part(disposition) + END)

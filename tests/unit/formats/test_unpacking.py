@@ -344,16 +344,9 @@ class TestAvro:
                 packed = avro("bytes", [(1, bomb)], codec=codec)
                 await refused(workbooks, packed, FileTooComplex, DecompressionFailed)
 
-    @each(
-        "schema",
-        "",
-        "{",
-        "nonsense",
-        '{"type": "record"}',
-        '{"type": "fixed", "name": "f", "size": -1}',
-        '["null", 7]',
-        "[]",
-    )
+    @each("schema",
+        "", "{", "nonsense", '{"type": "record"}', '{"type": "fixed", "name": "f", "size": -1}', '["null", 7]',
+        "[]")  # fmt: skip
     def test_broken_schemas_are_told(self, schema: str):
         with pytest.raises(DecompressionFailed):
             list(pieces(Codec.AVRO, avro(schema, [(1, b"\0")])))

@@ -184,14 +184,9 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
     assert records.asked == [TokenKey(1, "family", "jti")] * 2
 
 
-@each(
-    ("now", "error"),
-    (None, UserNotFound),
-    (owner(is_active=False), UserInactive),
-    (owner(is_revoked=True), InvalidToken),
-    (owner(epoch=4), InvalidToken),
-    (owner(rights=()), PermissionDenied),
-)
+@each(("now", "error"),
+    (None, UserNotFound), (owner(is_active=False), UserInactive), (owner(is_revoked=True), InvalidToken),
+    (owner(epoch=4), InvalidToken), (owner(rights=()), PermissionDenied))  # fmt: skip
 async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
     records = Records(now)
     with streams_of(records).place(ANA) as place:

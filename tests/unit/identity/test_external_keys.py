@@ -26,27 +26,11 @@ def test_keys_for_signatures_with_rs256_are_usable(more: dict[str, Any]) -> None
 
 
 @pytest.mark.security("T12")
-@each(
-    "bad",
-    GOOD | {"use": "enc"},
-    GOOD | {"alg": "RS512"},
-    GOOD | {"alg": "HS256"},
-    GOOD | {"alg": None},
-    GOOD | {"kty": "EC"},
-    {"kty": "oct", "k": "c2VjcmV0", "kid": "one"},
-    GOOD | {"n": "AQAB"},
-    GOOD | {"n": None},
-    GOOD | {"n": "***"},
-    GOOD | {"n": "____" * 1000},
-    GOOD | {"e": "Ag"},
-    GOOD | {"e": "AQ"},
-    GOOD | {"e": 65537},
-    GOOD | {"kid": 5},
-    jwk(rsa_key("short", 1024), "one"),
-    "one",
-    None,
-    [],
-)
+@each("bad",
+    GOOD | {"use": "enc"}, GOOD | {"alg": "RS512"}, GOOD | {"alg": "HS256"}, GOOD | {"alg": None}, GOOD | {"kty": "EC"},
+    {"kty": "oct", "k": "c2VjcmV0", "kid": "one"}, GOOD | {"n": "AQAB"}, GOOD | {"n": None}, GOOD | {"n": "***"},
+    GOOD | {"n": "____" * 1000}, GOOD | {"e": "Ag"}, GOOD | {"e": "AQ"}, GOOD | {"e": 65537}, GOOD | {"kid": 5},
+    jwk(rsa_key("short", 1024), "one"), "one", None, [])  # fmt: skip
 def test_others_are_passed_over(bad: Any) -> None:
     keys = KeySet.parse(document(bad, jwk(rsa_key("two"), "two")))
     assert [key.kid for key in keys.keys] == ["two"]
@@ -164,9 +148,7 @@ async def test_calls_at_once_share_a_fetch_also_when_one_leaves(keys: KeyCache, 
 
 
 @pytest.mark.platform(43)
-async def test_known_keys_serve_through_an_outage_and_not_for_ever(
-    keys: KeyCache, source: Source, clock: Clock
-) -> None:
+async def test_known_keys_serve_through_an_outage_and_not_for_ever(keys, source, clock) -> None:
     (key,) = await keys.find("one")
     source.is_down = True
     began = clock.now

@@ -254,9 +254,7 @@ async def test_of_several_names_the_typed_one_counts() -> None:
 @each(
     ("written", "name"), ("ANA", "ana"), ("Ana", "ana"), ("\uff41na", None), (" ana ", None), ("a\u0301na", "\u00e1na")
 )
-async def test_the_name_of_an_entry_may_differ_from_that_of_the_user_in_case_alone(
-    written: str, name: str | None
-) -> None:
+async def test_the_name_of_an_entry_may_differ_from_that_of_the_user_in_case_alone(written, name) -> None:
     entry = person(written)
     asked = FakeDirectory({SERVICE: "service", entry.dn: PASSWORD}, {"uid=ana)": [entry]})
     accepted = await login(asked)

@@ -201,15 +201,9 @@ def test_capitals_are_exact_where_names_are_stored_as_they_are_written() -> None
         UsernameRule(force_lowercase=False, force_uppercase=True).read_exact("Ana")
 
 
-@each(
-    "right",
-    "admin",
-    "connector:7",
-    "connector:*",
-    "connector:9223372036854775807",
-    "security.impersonate",
-    *DEFAULT_RIGHTS,
-)
+@each("right",
+    "admin", "connector:7", "connector:*", "connector:9223372036854775807", "security.impersonate",
+    *DEFAULT_RIGHTS)  # fmt: skip
 def test_rights_of_the_contract_are_known(right: str) -> None:
     assert read_right(right) == right
 

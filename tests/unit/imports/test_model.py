@@ -152,25 +152,12 @@ def test_the_list_of_another_dialect_has_the_names_of_its_column_and_varchar(dia
     assert list(SQL_TYPES[dialect]) == sorted(set(SQL_TYPES[dialect]))
 
 
-@each(
-    ("text", "declared"),
-    ("numeric(12,2)", "DECIMAL(12,2)"),
-    ("Decimal( 10 , 2 )", "DECIMAL(10,2)"),
-    ("dec (7)", "DECIMAL(7,0)"),
-    ("varchar(20)", "VARCHAR(20)"),
-    ("character  varying (5)", "VARCHAR(5)"),
-    ("varchar(5,2)", None),
-    ("varchar(x)", None),
-    ("varchar(20); DROP TABLE t", None),
-    ("numeric(1,2,3)", None),
-    ("numeric(12,2) CHECK (1)", None),
-    ("nvarchar(20)", None),
-    ("bigint(20)", None),
-    ("timestamp(3)", None),
-    ("", None),
-    ("(2)", None),
-    ("numeric(١٢,٢)", None),
-)
+@each(("text", "declared"),
+    ("numeric(12,2)", "DECIMAL(12,2)"), ("Decimal( 10 , 2 )", "DECIMAL(10,2)"), ("dec (7)", "DECIMAL(7,0)"),
+    ("varchar(20)", "VARCHAR(20)"), ("character  varying (5)", "VARCHAR(5)"), ("varchar(5,2)", None),
+    ("varchar(x)", None), ("varchar(20); DROP TABLE t", None), ("numeric(1,2,3)", None),
+    ("numeric(12,2) CHECK (1)", None), ("nvarchar(20)", None), ("bigint(20)", None), ("timestamp(3)", None), ("", None),
+    ("(2)", None), ("numeric(١٢,٢)", None))  # fmt: skip
 @each("dialect", TABLE_DIALECTS)
 def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str | None, dialect: str) -> None:
     chosen = chosen_type(text, dialect)
@@ -195,9 +182,7 @@ def test_digits_and_lengths_may_be_written_with_a_type(text: str, declared: str 
     (ColumnType(BaseType.DURATION), "sparksql", "STRING"),
     (ColumnType(BaseType.DURATION), "trino", "INTERVAL DAY TO SECOND"),
 )
-def test_create_table_writes_precision_and_scale_and_what_the_engine_can_keep(
-    column: ColumnType, dialect: str, declared: str
-) -> None:
+def test_create_table_writes_precision_and_scale_and_what_the_engine_can_keep(column, dialect, declared) -> None:
     assert declared_type(column, dialect) == declared
 
 
@@ -234,20 +219,10 @@ def test_reading_never_fails_and_never_bends(text: str) -> None:
 
 
 @pytest.mark.importer(10)
-@each(
-    "text",
-    "",
-    f"upload/{SECRET}",
-    f"upload/{SECRET}/",
-    f"upload/{SECRET}/a/b",
-    f"upload/{SECRET}a/b",
-    f"upload/{SECRET[1:]}/b",
-    f"upload/{SECRET[1:]}=/b",
-    f"/upload/{SECRET}/b",
-    f"uploads/{SECRET}/b",
-    f"upload/{SECRET}/{'b' * (MAX_NAME + 1)}",
-    f"upload/{SECRET}/b\n/",
-)
+@each("text",
+    "", f"upload/{SECRET}", f"upload/{SECRET}/", f"upload/{SECRET}/a/b", f"upload/{SECRET}a/b",
+    f"upload/{SECRET[1:]}/b", f"upload/{SECRET[1:]}=/b", f"/upload/{SECRET}/b", f"uploads/{SECRET}/b",
+    f"upload/{SECRET}/{'b' * (MAX_NAME + 1)}", f"upload/{SECRET}/b\n/")  # fmt: skip
 def test_what_has_another_form_is_none(text: str) -> None:
     assert UploadReference.read(text) is None
 

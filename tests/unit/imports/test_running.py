@@ -111,9 +111,7 @@ def imports_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: i
 
 @pytest.mark.importer(52)
 @each(("scratch", "most", "readings"), (io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2))
-async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(
-    scratch: type[io.BytesIO], most: int, readings: int
-) -> None:
+async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(scratch, most, readings) -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT, piece_bytes=5000))
     assert await imported(file, imports_of(file, scratch, most=most), engine) is OperationState.FINISHED
     (table,) = engine.tables.values()

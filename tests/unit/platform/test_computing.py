@@ -152,9 +152,7 @@ async def test_a_large_script_gives_the_same_statement_as_a_small_one(
 
 
 @each("limit", 50_000, 0)
-async def test_what_is_explained_is_the_same_in_both_ways(
-    limit: int, computing: ProcessComputing, monkeypatch: pytest.MonkeyPatch
-):
+async def test_what_is_explained_is_the_same_in_both_ways(limit, computing, monkeypatch) -> None:
     monkeypatch.setattr(splitter, "INLINE_CHARACTERS", limit)
     asked = Choosing(computing)
     assert await asked.first_to_explain(ANA, "/* é */ select 1 ; select 2", "mysql") == ("/* é */ select 1", "select 1")

@@ -68,7 +68,7 @@ async def test_an_open_transaction_stays_with_nobody(database_dsn: str) -> None:
         assert await database.value("select count(*) from left_open") == 0
 
 
-async def test_a_pool_in_use_refuses_in_time(database_dsn: str) -> None:
+async def test_a_pool_in_use_refuses_in_time(database_dsn) -> None:
     # The first connection has this limit too, and a busy machine takes its time for it.
     limits = PoolLimits(max_size=1, connect_timeout=timedelta(seconds=1))
     async with open_database(database_dsn, limits) as database:
@@ -90,18 +90,14 @@ async def ended(database: Database, dsn: str) -> int:
     return pid
 
 
-async def test_a_connection_that_lay_idle_for_long_is_not_used_again(
-    database_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_that_lay_idle_for_long_is_not_used_again(database_dsn, monkeypatch) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
         monkeypatch.setattr("queryserver.platform.database._IDLE_AT_MOST_S", 0.0)
         assert await database.value(PID) != before
 
 
-async def test_a_connection_goes_back_to_the_pool_now_and_then(
-    database_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_connection_goes_back_to_the_pool_now_and_then(database_dsn, monkeypatch) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
         monkeypatch.setattr("queryserver.platform.database._AT_HAND_FOR_S", -1.0)

@@ -4,7 +4,7 @@ import socket
 import sys
 import threading
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -123,9 +123,7 @@ def test_a_refusal_that_a_driver_went_on_without_is_not_why_it_fails_later(port:
     lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
 )
 @each("host_after", None, "127.0.0.2")
-def test_an_error_that_holds_the_refusal_is_one_of_it(
-    port: int, made: Callable[[OSError], Exception], host_after: str | None
-) -> None:
+def test_an_error_that_holds_the_refusal_is_one_of_it(port, made, host_after) -> None:
     def log_in() -> None:
         error = made(refused(port))
         if host_after is not None:
@@ -138,9 +136,7 @@ def test_an_error_that_holds_the_refusal_is_one_of_it(
 
 @each("text", None, "several: {}")
 @each(("host_after", "error"), (None, HostRefused), ("127.0.0.2", DriverError))
-def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(
-    port: int, text: str | None, host_after: str | None, error: type[Exception]
-) -> None:
+def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(port, text, host_after, error) -> None:
     def go_on(refusal: OSError) -> None:
         if host_after is not None:
             connect(host_after, port)

@@ -172,9 +172,7 @@ class TestFacets:
         assert answer.matches == ()
 
     @each("metrics", Fault(403), Fault(404), Fault(200, b"[]"), Fault(200, b'{"tag": [1]}'), Fault(200, b'{"data": 7}'))
-    async def test_they_are_listed_also_where_nobody_tells_how_many_there_are(
-        self, atlas: ScriptedAtlas, metrics: Fault
-    ):
+    async def test_they_are_listed_also_where_nobody_tells_how_many_there_are(self, atlas, metrics) -> None:
         listed = Fault(200, b'{"classificationDefs": [{"name": "PII"}]}')
         atlas.faults.extend([listed, metrics])
         answer = await found(atlas, "", facets=frozenset({FacetName.TAGS}))
@@ -223,17 +221,9 @@ class TestFailures:
                 await found(atlas, "sample", timeout_s=0.2)
             assert (await found(atlas, "orders", timeout_s=30)).total == 1
 
-    @each(
-        "url",
-        "http://127.0.0.1:port",
-        "http://127.0.0.1:99999",
-        "http://[::1",
-        "http://:21000",
-        "http://127.0.0.1/\x07",
-        "127.0.0.1:21000",
-        "127.0.0.1",
-        "ftp://127.0.0.1",
-    )
+    @each("url",
+        "http://127.0.0.1:port", "http://127.0.0.1:99999", "http://[::1", "http://:21000", "http://127.0.0.1/\x07",
+        "127.0.0.1:21000", "127.0.0.1", "ftp://127.0.0.1")  # fmt: skip
     async def test_a_malformed_address_is_unavailable(self, atlas: ScriptedAtlas, url: str):
         for text, facets in (("sample", frozenset[FacetName]()), ("", frozenset({FacetName.TAGS}))):
             with pytest.raises(CatalogUnavailable, match="malformed") as caught:

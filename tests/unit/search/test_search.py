@@ -120,9 +120,7 @@ async def address(dialect: str, settings: dict[str, Any], **options: Any) -> byt
     ("impala", "impala", "server_host", "server_port"),
     ("sparksql", "spark", "sql_server_host", "sql_server_port"),
 )
-async def test_another_host_of_the_sections_is_another_address(
-    dialect: str, section: str, host: str, port: str
-) -> None:
+async def test_another_host_of_the_sections_is_another_address(dialect, section, host, port) -> None:
     """A connector without options has its host in a section of the settings."""
     one = await address(dialect, {section: {host: "one.example"}})
     assert one == await address(dialect, {section: {host: "one.example"}})

@@ -54,51 +54,25 @@ def test_a_number_at_the_outermost_level_is_seen(statement: str, limit: int) -> 
     assert own_limit(statement, "duckdb") == limit
 
 
-@each(
-    "statement",
-    "SELECT 1",
-    "SELECT * FROM (SELECT * FROM t LIMIT 6000) AS a",
-    "SELECT * FROM t WHERE a IN (SELECT TOP 6000 a FROM t)",
-    "SELECT 'LIMIT 6000'",
-    'SELECT 1 AS "a LIMIT 6000"',
-    "SELECT 1 -- LIMIT 6000",
-    "SELECT * FROM t LIMIT 60%",
-    "SELECT * FROM t LIMIT 6000 PERCENT",
-    "SELECT * FROM t LIMIT 6000 + 1",
-    "SELECT * FROM t LIMIT 60.5",
-    "SELECT * FROM t LIMIT $1",
-    "SELECT * FROM t LIMIT ALL",
-    "SELECT TOP 60 PERCENT a FROM t",
-    "SELECT * FROM t FETCH FIRST 6000 ROWS WITH TIES",
-    "INSERT INTO t SELECT * FROM u LIMIT 6000",
-    "DELETE FROM t LIMIT 6000",
-    "EXPLAIN SELECT 1 LIMIT 6000",
-    f"SELECT '{'x' * 100_000}' LIMIT 6000",
-    ids=lambda statement: statement[:60],
-)
+@each("statement",
+    "SELECT 1", "SELECT * FROM (SELECT * FROM t LIMIT 6000) AS a",
+    "SELECT * FROM t WHERE a IN (SELECT TOP 6000 a FROM t)", "SELECT 'LIMIT 6000'", 'SELECT 1 AS "a LIMIT 6000"',
+    "SELECT 1 -- LIMIT 6000", "SELECT * FROM t LIMIT 60%", "SELECT * FROM t LIMIT 6000 PERCENT",
+    "SELECT * FROM t LIMIT 6000 + 1", "SELECT * FROM t LIMIT 60.5", "SELECT * FROM t LIMIT $1",
+    "SELECT * FROM t LIMIT ALL", "SELECT TOP 60 PERCENT a FROM t", "SELECT * FROM t FETCH FIRST 6000 ROWS WITH TIES",
+    "INSERT INTO t SELECT * FROM u LIMIT 6000", "DELETE FROM t LIMIT 6000", "EXPLAIN SELECT 1 LIMIT 6000",
+    f"SELECT '{'x' * 100_000}' LIMIT 6000", ids=lambda statement: statement[:60])  # fmt: skip
 def test_what_is_not_certain_is_no_limit(statement: str) -> None:
     assert own_limit(statement, "duckdb") is None
 
 
-@each(
-    "statement, changes",
-    ("CREATE TABLE t (a int)", True),
-    ("/* a */ drop view v", True),
-    ("ANALYZE TABLE t COMPUTE STATISTICS", True),
-    ("COMMENT ON TABLE t IS 'x'", True),
-    ("MSCK REPAIR TABLE t", True),
-    ("INVALIDATE METADATA", True),
-    ("COMMIT", True),
-    ("UPDATE STATISTICS t", True),
-    ("SELECT * INTO new FROM old", True),
-    ("EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1", True),
-    ("an unknown word", True),
-    ("SELECT 'x'", False),
-    ("INSERT INTO t VALUES (1)", False),
-    ("UPDATE t SET a = 1", False),
-    ("SHOW CREATE TABLE t", False),
-    ("SET x = 1", False),
-)
+@each("statement, changes",
+    ("CREATE TABLE t (a int)", True), ("/* a */ drop view v", True), ("ANALYZE TABLE t COMPUTE STATISTICS", True),
+    ("COMMENT ON TABLE t IS 'x'", True), ("MSCK REPAIR TABLE t", True), ("INVALIDATE METADATA", True), ("COMMIT", True),
+    ("UPDATE STATISTICS t", True), ("SELECT * INTO new FROM old", True),
+    ("EXPLAIN ANALYZE CREATE TABLE t AS SELECT 1", True), ("an unknown word", True), ("SELECT 'x'", False),
+    ("INSERT INTO t VALUES (1)", False), ("UPDATE t SET a = 1", False), ("SHOW CREATE TABLE t", False),
+    ("SET x = 1", False))  # fmt: skip
 def test_statements_that_may_change_objects_are_known(statement: str, changes: bool):
     assert changes_objects(statement, "postgresql") is changes
 
@@ -117,18 +91,10 @@ def test_statements_are_explained_without_what_comes_before_them(statement: str,
 
 
 @pytest.mark.item(56)
-@each(
-    "statement, dialect",
-    ("explain select 1", "sqlite"),
-    ("/*!80018 ANALYZE */ SELECT 1", "mysql"),
-    ("(/*! ANALYZE */ SELECT 1)", "mysql"),
-    ("EXTENDED ANALYZE SELECT 1", "hive"),
-    ("something ANALYZE SELECT 1", "hive"),
-    ("REOPTIMIZATION SELECT 1", "hive"),
-    ("(TYPE DISTRIBUTED) SELECT 1", "trino"),
-    ("`ANALYZE` SELECT 1", "mysql"),
-    ("", "duckdb"),
-)
+@each("statement, dialect",
+    ("explain select 1", "sqlite"), ("/*!80018 ANALYZE */ SELECT 1", "mysql"), ("(/*! ANALYZE */ SELECT 1)", "mysql"),
+    ("EXTENDED ANALYZE SELECT 1", "hive"), ("something ANALYZE SELECT 1", "hive"), ("REOPTIMIZATION SELECT 1", "hive"),
+    ("(TYPE DISTRIBUTED) SELECT 1", "trino"), ("`ANALYZE` SELECT 1", "mysql"), ("", "duckdb"))  # fmt: skip
 def test_nothing_that_could_run_stands_behind_explain(statement: str, dialect: str):
     with pytest.raises(InvalidParameter):
         explainable(statement, dialect)

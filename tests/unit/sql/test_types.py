@@ -22,34 +22,15 @@ def shape(found: SqlType) -> object:
     return found.base
 
 
-@each(
-    ("text", "base"),
-    ("int", "int"),
-    ("BIGINT", "bigint"),
-    ("decimal(10,2)", "decimal"),
-    ("DECIMAL(10, 2)", "decimal"),
-    ("timestamp(3) with time zone", "timestamp"),
-    ("timestamp without time zone", "timestamp"),
-    ("double precision", "double"),
-    ("character varying(20)", "varchar"),
-    ("character(3)", "character"),
-    ("interval day to second", "interval"),
-    ("int(10) unsigned zerofill", "int"),
-    ("enum('a,b','c)')", "enum"),
-    ("set('it''s','[<(')", "set"),
-    ("ENUM('x', 'y')", "enum"),
-    ('"char"', "char"),
-    ("public.pair", "pair"),
-    ('public."My Pair"', "my pair"),
-    ('"Odd Schema".pair', "pair"),
-    ("geometry(Point,4326)", "geometry"),
-    ("uniontype<int,array<string>>", "uniontype"),
-    ("UNION(num INTEGER, str VARCHAR)", "union"),
-    ("qdigest(bigint)", "qdigest"),
-    ("UNSIGNED_INT", "unsigned_int"),
-    ("", ""),
-    ("   ", ""),
-)
+@each(("text", "base"),
+    ("int", "int"), ("BIGINT", "bigint"), ("decimal(10,2)", "decimal"), ("DECIMAL(10, 2)", "decimal"),
+    ("timestamp(3) with time zone", "timestamp"), ("timestamp without time zone", "timestamp"),
+    ("double precision", "double"), ("character varying(20)", "varchar"), ("character(3)", "character"),
+    ("interval day to second", "interval"), ("int(10) unsigned zerofill", "int"), ("enum('a,b','c)')", "enum"),
+    ("set('it''s','[<(')", "set"), ("ENUM('x', 'y')", "enum"), ('"char"', "char"), ("public.pair", "pair"),
+    ('public."My Pair"', "my pair"), ('"Odd Schema".pair', "pair"), ("geometry(Point,4326)", "geometry"),
+    ("uniontype<int,array<string>>", "uniontype"), ("UNION(num INTEGER, str VARCHAR)", "union"),
+    ("qdigest(bigint)", "qdigest"), ("UNSIGNED_INT", "unsigned_int"), ("", ""), ("   ", ""))  # fmt: skip
 def test_scalars_have_their_first_word_and_no_parts(text: str, base: str) -> None:
     assert parse_type(text) == SqlType(base, text.strip())
 
@@ -135,13 +116,9 @@ def test_what_cannot_be_understood_is_a_scalar_of_its_first_word(text: str) -> N
     assert text.startswith(found.base)
 
 
-@each(
-    "deep",
-    lambda n: "array<" * n + "int" + ">" * n,
-    lambda n: "int" + "[]" * n,
-    lambda n: "row(a " * n + "int" + ")" * n,
-    lambda n: "int" + " ARRAY" * n,
-)
+@each("deep",
+    lambda n: "array<" * n + "int" + ">" * n, lambda n: "int" + "[]" * n, lambda n: "row(a " * n + "int" + ")" * n,
+    lambda n: "int" + " ARRAY" * n)  # fmt: skip
 def test_depth_is_bounded(deep) -> None:
     assert parse_type(deep(MAX_DEPTH)).text == deep(MAX_DEPTH)
     assert shape(parse_type(deep(MAX_DEPTH))) != parse_type(deep(MAX_DEPTH)).base

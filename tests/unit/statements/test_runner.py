@@ -70,9 +70,7 @@ async def test_a_statement_of_a_user_who_is_gone_is_not_run() -> None:
 
 
 @each(("statement", "code"), ("INSERT INTO t VALUES (1)", "rejected"), ("SELECT 1", "engine_error"))
-async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_submitted(
-    statement: str, code: str
-) -> None:
+async def test_a_change_on_a_read_only_connector_is_refused_wherever_it_was_submitted(statement, code) -> None:
     fleet = Fleet(read_only=True)
     assignment = fleet.leases.add(statement, owner=None)
     async with fleet.runner().running():

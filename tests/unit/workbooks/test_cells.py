@@ -51,23 +51,10 @@ def test_a_code_shows_what_its_letters_say(code, temporal):
     assert temporal_of_format(0, code) is temporal
 
 
-@each(
-    ("number", "temporal"),
-    (0, None),
-    (2, None),
-    (14, Temporal.DATE),
-    (17, Temporal.DATE),
-    (18, Temporal.TIME),
-    (21, Temporal.TIME),
-    (22, Temporal.TIMESTAMP),
-    (27, Temporal.MOMENT),
-    (45, Temporal.TIME),
-    (46, Temporal.DURATION),
-    (47, Temporal.TIME),
-    (49, None),
-    (58, Temporal.MOMENT),
-    (59, None),
-)
+@each(("number", "temporal"),
+    (0, None), (2, None), (14, Temporal.DATE), (17, Temporal.DATE), (18, Temporal.TIME), (21, Temporal.TIME),
+    (22, Temporal.TIMESTAMP), (27, Temporal.MOMENT), (45, Temporal.TIME), (46, Temporal.DURATION), (47, Temporal.TIME),
+    (49, None), (58, Temporal.MOMENT), (59, None))  # fmt: skip
 def test_a_built_in_format_shows_what_its_number_says(number, temporal):
     assert temporal_of_format(number, None) is temporal
 

@@ -140,20 +140,9 @@ async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineS
     assert (await run(session, 'SELECT count(*) AS "Count" FROM t')).rows == [(2,)]
 
 
-@each(
-    "statement",
-    "EXPLAIN SELECT 1",
-    "SHOW TABLES",
-    "DESCRIBE SELECT 1",
-    "SUMMARIZE SELECT 1",
-    "PRAGMA version",
-    "PIVOT t ON n",
-    "CALL pragma_version()",
-    "VALUES (1)",
-    "FROM t",
-    "WITH w AS (SELECT 1) FROM w",
-    "TABLE t",
-)
+@each("statement",
+    "EXPLAIN SELECT 1", "SHOW TABLES", "DESCRIBE SELECT 1", "SUMMARIZE SELECT 1", "PRAGMA version", "PIVOT t ON n",
+    "CALL pragma_version()", "VALUES (1)", "FROM t", "WITH w AS (SELECT 1) FROM w", "TABLE t")  # fmt: skip
 async def test_what_answers_rows_has_a_result_set(session: EngineSession, statement: str) -> None:
     await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
     assert (await run(session, statement)).columns
@@ -249,9 +238,7 @@ async def test_an_error_that_leaves_a_transaction_open_still_does(session: Engin
     assert (await failure(session, "SELECT nope FROM t")).place is not None
 
 
-async def test_only_queries_are_sent_again_for_the_place_of_their_error(
-    session: EngineSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_queries_are_sent_again_for_the_place_of_their_error(session, monkeypatch) -> None:
     sent = list[str]()
 
     def unbound(_: DuckdbConnection, statement: duckdb.Statement, __: int) -> None:
@@ -284,9 +271,7 @@ async def test_what_is_no_database_is_told_without_its_path(tmp_path: Path) -> N
     await engine.close()
 
 
-async def test_a_database_that_an_internal_error_has_ended_is_opened_anew(
-    engine: DuckdbEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_database_that_an_internal_error_has_ended_is_opened_anew(engine, monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
     deep = "(repeat('[', 300) || repeat(']', 300))::JSON"
     async with engine.session(USER, NO_OPTIONS) as other:
@@ -304,9 +289,7 @@ async def test_a_database_that_an_internal_error_has_ended_is_opened_anew(
         assert (await run(session, "SELECT n FROM kept")).cell == 1
 
 
-async def test_a_session_that_waits_for_a_database_opened_anew_gets_it(
-    engine: DuckdbEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_that_waits_for_a_database_opened_anew_gets_it(engine, monkeypatch) -> None:
     monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
 
     async def later() -> int:

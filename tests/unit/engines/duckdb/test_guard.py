@@ -89,26 +89,13 @@ async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, r
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each(
-    "statement",
-    "SET enable_external_access = true",
-    "SET lock_configuration = false",
-    "SET allowed_configs = ['threads']",
-    "SET allowed_directories = ['/']",
-    "RESET memory_limit",
-    "SET memory_limit = '100GB'",
-    "PRAGMA threads = 64",
-    "SET SESSION threads = 64",
-    "SET GLOBAL python_enable_replacements = true",
-    "SET temp_directory = '/etc'",
-    "SET enable_progress_bar_print = true",
-    "RESET enable_progress_bar_print",
-    "PRAGMA enable_print_progress_bar",
-    "PRAGMA enable_profiling",
-    "SET profiling_output = '/dev/stderr'",
-    "SET log_query_path = '/dev/stderr'",
-    "CALL enable_logging()",
-)
+@each("statement",
+    "SET enable_external_access = true", "SET lock_configuration = false", "SET allowed_configs = ['threads']",
+    "SET allowed_directories = ['/']", "RESET memory_limit", "SET memory_limit = '100GB'", "PRAGMA threads = 64",
+    "SET SESSION threads = 64", "SET GLOBAL python_enable_replacements = true", "SET temp_directory = '/etc'",
+    "SET enable_progress_bar_print = true", "RESET enable_progress_bar_print", "PRAGMA enable_print_progress_bar",
+    "PRAGMA enable_profiling", "SET profiling_output = '/dev/stderr'", "SET log_query_path = '/dev/stderr'",
+    "CALL enable_logging()")  # fmt: skip
 async def test_a_setting_of_the_server_is_refused(session: EngineSession, statement: str) -> None:
     assert isinstance(await failure(session, statement), StatementRejected)
 
@@ -180,13 +167,9 @@ async def test_a_database_behind_a_link_is_not_opened(root: Path) -> None:
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @pytest.mark.security("T24")
-@each(
-    "statement",
-    "INSERT INTO t VALUES (2)",
-    "EXPLAIN ANALYZE INSERT INTO t VALUES (2)",
-    "CREATE TABLE u (n INTEGER)",
-    "DROP TABLE t",
-)
+@each("statement",
+    "INSERT INTO t VALUES (2)", "EXPLAIN ANALYZE INSERT INTO t VALUES (2)", "CREATE TABLE u (n INTEGER)",
+    "DROP TABLE t")  # fmt: skip
 async def test_read_only_is_kept_by_the_engine(root: Path, session: EngineSession, statement: str) -> None:
     with duckdb.connect(root / "kept.duckdb") as writer:
         writer.execute("CREATE OR REPLACE TABLE t AS SELECT 1 AS n")

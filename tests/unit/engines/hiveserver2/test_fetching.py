@@ -52,7 +52,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
 from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.statement_texts import BATCH_BYTES
-from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
+from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
 
@@ -72,14 +72,9 @@ def decoded(values: TColumn, declared: WireColumn) -> pa.Array:
     return record_batch(rows, (declared,)).column(0)
 
 
-@each(
-    ("nulls", "length", "expected"),
-    (b"", 3, None),
-    (b"\0\0", 3, None),
-    (b"\5", 3, [True, False, True]),
-    (b"\2", 12, [False, True, *([False] * 10)]),
-    (b"\0\1\xff", 9, [*([False] * 8), True]),
-)
+@each(("nulls", "length", "expected"),
+    (b"", 3, None), (b"\0\0", 3, None), (b"\5", 3, [True, False, True]), (b"\2", 12, [False, True, *([False] * 10)]),
+    (b"\0\1\xff", 9, [*([False] * 8), True]))  # fmt: skip
 def test_a_null_mask_may_be_shorter_or_longer_than_its_column(nulls, length, expected):
     mask = null_mask(nulls, length)
     assert (None if mask is None else mask.to_pylist()) == expected
@@ -381,9 +376,7 @@ async def test_nothing_is_repeated_for_a_session_that_was_left() -> None:
     ({1: _lost, 2: _refused}, StatementRejected, "The cache is exceeded"),
     ({2: _refused}, StatementRejected, "The cache is exceeded"),
 )
-async def test_rows_that_cannot_be_had_again_are_no_success(
-    happens: dict[int, Happening], error: type[EngineError], words: str
-) -> None:
+async def test_rows_that_cannot_be_had_again_are_no_success(happens, error, words) -> None:
     """A failure at rows that came before is one of the second reading, not of the statement."""
     with pytest.raises(error, match=words):
         await read(fetcher(RowServer(numbers(3_000), happens)))

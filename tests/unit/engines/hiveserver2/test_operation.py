@@ -38,7 +38,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TStatusResp,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Hs2Variant, Limits
+from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Limits
 from queryserver.engines.sessions import MAX_LOG_LINES
 
 
@@ -196,9 +196,7 @@ class SettingServer:
     (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"<undefined>"), True),
     (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"true"), False),
 )
-async def test_a_setting_of_the_session_decides(
-    variant: Hs2Variant, cells: tuple[bytes, ...] | None, kept: bool
-) -> None:
+async def test_a_setting_of_the_session_decides(variant, cells, kept) -> None:
     server = SettingServer(cells)
     assert await keeps_rows(server, SESSION, variant) is kept  # type: ignore[arg-type]
     if cells:
@@ -211,13 +209,8 @@ async def test_impala_says_it_itself() -> None:
     assert server.seen == []
 
 
-@each(
-    ("task_status", "had_tasks"),
-    ('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True),
-    ("[]", False),
-    ("", False),
-    (None, False),
-    ("{", False),
-)
+@each(("task_status", "had_tasks"),
+    ('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False),
+    ("{", False))  # fmt: skip
 def test_results_of_jobs_are_known_by_the_status(task_status: str | None, had_tasks: bool) -> None:
     assert has_tasks(TGetOperationStatusResp(status=SUCCESS, task_status=task_status)) is had_tasks

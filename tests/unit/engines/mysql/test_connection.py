@@ -111,18 +111,10 @@ def test_a_column_of_nulls_has_no_bounds() -> None:
 LONG = b"\xfe" + (500_000_000).to_bytes(8, "little")
 
 
-@each(
-    ("row", "number"),
-    (LONG, 0),
-    (LONG + b"xxxx", 0),
-    (b"\x03abc" + LONG, 1),
-    (b"\xfb\xfc\x04\x00abcd" + LONG, 2),
-    (b"\xfd\xff\xff\x0f", None),
-    (b"\xfd\x01\x00\x10", 0),
-    (LONG[:5], None),
-    (b"\x09abc", None),
-    (b"", None),
-)
+@each(("row", "number"),
+    (LONG, 0), (LONG + b"xxxx", 0), (b"\x03abc" + LONG, 1), (b"\xfb\xfc\x04\x00abcd" + LONG, 2),
+    (b"\xfd\xff\xff\x0f", None), (b"\xfd\x01\x00\x10", 0), (LONG[:5], None), (b"\x09abc", None),
+    (b"", None))  # fmt: skip
 def test_the_first_long_value_is_found(row: bytes, number: int | None) -> None:
     assert first_long_value(row, 0xFFFFF) == number
 
@@ -152,32 +144,17 @@ def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> N
             assert translated.message.strip()
 
 
-@each(
-    ("number", "expected"),
-    (1146, StatementRejected),
-    (1317, StatementRejected),
-    (1969, EngineTimeout),
-    (3024, EngineTimeout),
-    (1205, EngineTimeout),
-    (1053, OutcomeUnknown),
-    (1927, OutcomeUnknown),
-    (2013, OutcomeUnknown),
-    (2006, OutcomeUnknown),
-    (0, OutcomeUnknown),
-)
+@each(("number", "expected"),
+    (1146, StatementRejected), (1317, StatementRejected), (1969, EngineTimeout), (3024, EngineTimeout),
+    (1205, EngineTimeout), (1053, OutcomeUnknown), (1927, OutcomeUnknown), (2013, OutcomeUnknown),
+    (2006, OutcomeUnknown), (0, OutcomeUnknown))  # fmt: skip
 def test_a_number_of_the_server_decides(number: int, expected: type[EngineError]) -> None:
     assert type(told(driver.OperationalError(number, "text"))) is expected
 
 
-@each(
-    ("number", "expected"),
-    (1045, CredentialsRequired),
-    (1698, CredentialsRequired),
-    (2059, CredentialsRequired),
-    (1049, StatementRejected),
-    (1040, EngineUnavailable),
-    (2003, EngineUnavailable),
-)
+@each(("number", "expected"),
+    (1045, CredentialsRequired), (1698, CredentialsRequired), (2059, CredentialsRequired), (1049, StatementRejected),
+    (1040, EngineUnavailable), (2003, EngineUnavailable))  # fmt: skip
 def test_a_number_of_the_server_decides_about_a_login(number: int, expected: type[EngineError]) -> None:
     assert type(told_on_connect(driver.OperationalError(number, "text"))) is expected
 

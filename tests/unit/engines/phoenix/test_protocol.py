@@ -181,9 +181,7 @@ def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() 
     (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
     ids=str,
 )
-def test_values_that_phoenix_would_change_are_refused_with_their_column(
-    kind: pa.DataType, value: object, words: str
-) -> None:
+def test_values_that_phoenix_would_change_are_refused_with_their_column(kind, value, words) -> None:
     with pytest.raises(StatementRejected, match=rf'"c0".*{words}'):
         parameters(pa.array([None, value], kind))
 
@@ -220,9 +218,7 @@ def _told(error: Exception, phase: Phase) -> EngineError:
     (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
     (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
 )
-def test_each_failure_means_what_its_moment_says(
-    error: Exception, opening: type[EngineError], before: type[EngineError], sent: type[EngineError]
-) -> None:
+def test_each_failure_means_what_its_moment_says(error, opening, before, sent) -> None:
     kinds = tuple(type(_told(error, phase)) for phase in (Phase.OPENING, Phase.BEFORE, Phase.SENT))
     assert kinds == (opening, before, sent)
 

@@ -101,19 +101,11 @@ def test_the_modifier_of_numeric(modifier, shape) -> None:
     assert numeric_shape(modifier) == shape
 
 
-@each(
-    ("text", "expected"),
-    ("{}", []),
-    ("{1,2}", ["1", "2"]),
-    ("{NULL,null,NULLS}", [None, None, "NULLS"]),
-    ('{"NULL","",a}', ["NULL", "", "a"]),
-    (r'{"a\"b","c\\d",e\,f}', ['a"b', "c\\d", "e,f"]),
-    ('{"a,b","{x}"}', ["a,b", "{x}"]),
-    ("{{1,2},{3,4}}", [["1", "2"], ["3", "4"]]),
-    ("[0:1]={5,6}", ["5", "6"]),
-    ("[1:1][0:1]={{5,6}}", [["5", "6"]]),
-    ('{"(1,\\"a b\\")"}', ['(1,"a b")']),
-)
+@each(("text", "expected"),
+    ("{}", []), ("{1,2}", ["1", "2"]), ("{NULL,null,NULLS}", [None, None, "NULLS"]),
+    ('{"NULL","",a}', ["NULL", "", "a"]), (r'{"a\"b","c\\d",e\,f}', ['a"b', "c\\d", "e,f"]),
+    ('{"a,b","{x}"}', ["a,b", "{x}"]), ("{{1,2},{3,4}}", [["1", "2"], ["3", "4"]]), ("[0:1]={5,6}", ["5", "6"]),
+    ("[1:1][0:1]={{5,6}}", [["5", "6"]]), ('{"(1,\\"a b\\")"}', ['(1,"a b")']))  # fmt: skip
 def test_arrays(text, expected) -> None:
     assert array_literal(text, ",") == expected
 
@@ -122,16 +114,10 @@ def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
     assert array_literal("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
 
 
-@each(
-    ("text", "expected"),
-    ("()", [None]),
-    ("(,)", [None, None]),
-    ("(1,,x)", ["1", None, "x"]),
-    ('("",a)', ["", "a"]),
-    ('("a ""b""","c\\\\d")', ['a "b"', "c\\d"]),
-    ('("{1,""x y""}")', ['{1,"x y"}']),
-    ('("(1,""a"")",2)', ['(1,"a")', "2"]),
-)
+@each(("text", "expected"),
+    ("()", [None]), ("(,)", [None, None]), ("(1,,x)", ["1", None, "x"]), ('("",a)', ["", "a"]),
+    ('("a ""b""","c\\\\d")', ['a "b"', "c\\d"]), ('("{1,""x y""}")', ['{1,"x y"}']),
+    ('("(1,""a"")",2)', ['(1,"a")', "2"]))  # fmt: skip
 def test_composite_values(text, expected) -> None:
     assert composite_attributes(text) == expected
 
@@ -152,19 +138,10 @@ def test_attributes_that_are_quoted_come_back(items) -> None:
     assert composite_attributes("(" + ",".join(quoted) + ")") == items
 
 
-@each(
-    ("days", "text"),
-    (0, "2000-01-01"),
-    (-1, "1999-12-31"),
-    (DATE_INFINITY, "infinity"),
-    (-DATE_INFINITY - 1, "-infinity"),
-    (2_921_939, "9999-12-31"),
-    (2_921_940, "10000-01-01"),
-    (-730_119, "0001-01-01"),
-    (-730_120, "0001-12-31 BC"),
-    (-730_485, "0001-01-01 BC"),
-    (-730_486, "0002-12-31 BC"),
-)
+@each(("days", "text"),
+    (0, "2000-01-01"), (-1, "1999-12-31"), (DATE_INFINITY, "infinity"), (-DATE_INFINITY - 1, "-infinity"),
+    (2_921_939, "9999-12-31"), (2_921_940, "10000-01-01"), (-730_119, "0001-01-01"), (-730_120, "0001-12-31 BC"),
+    (-730_485, "0001-01-01 BC"), (-730_486, "0002-12-31 BC"))  # fmt: skip
 def test_dates(days, text) -> None:
     assert date_text(days) == text
 
@@ -230,30 +207,17 @@ def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
     assert isinstance(told_on_connect(error), EngineUnavailable)
 
 
-@each(
-    ("sqlstate", "expected"),
-    ("57P01", OutcomeUnknown),
-    ("57P02", OutcomeUnknown),
-    ("08006", OutcomeUnknown),
-    ("25P03", EngineTimeout),
-    ("57P05", EngineTimeout),
-    ("42P01", StatementRejected),
-    ("28000", StatementRejected),
-    ("XX999", StatementRejected),
-)
+@each(("sqlstate", "expected"),
+    ("57P01", OutcomeUnknown), ("57P02", OutcomeUnknown), ("08006", OutcomeUnknown), ("25P03", EngineTimeout),
+    ("57P05", EngineTimeout), ("42P01", StatementRejected), ("28000", StatementRejected),
+    ("XX999", StatementRejected))  # fmt: skip
 def test_a_state_of_the_server_decides(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told(server_error(sqlstate, "text"))) is expected
 
 
-@each(
-    ("sqlstate", "expected"),
-    ("28P01", CredentialsRequired),
-    ("28000", CredentialsRequired),
-    ("57P03", EngineUnavailable),
-    ("53300", EngineUnavailable),
-    ("3D000", StatementRejected),
-    ("42501", StatementRejected),
-)
+@each(("sqlstate", "expected"),
+    ("28P01", CredentialsRequired), ("28000", CredentialsRequired), ("57P03", EngineUnavailable),
+    ("53300", EngineUnavailable), ("3D000", StatementRejected), ("42501", StatementRejected))  # fmt: skip
 def test_a_state_of_the_server_decides_about_a_login(sqlstate: str, expected: type[EngineError]) -> None:
     assert type(told_on_connect(server_error(sqlstate, "text"))) is expected
 

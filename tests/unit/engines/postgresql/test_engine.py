@@ -47,9 +47,7 @@ async def inside(database_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def test_the_service_s_database_is_refused_wherever_it_seems_to_be(
-    own: OwnDatabase, inside: asyncpg.Connection
-) -> None:
+async def test_the_service_s_database_is_refused_wherever_it_seems_to_be(own, inside) -> None:
     for on_own_server in (True, False):
         with pytest.raises(HostRefused, match="the service's own database"):
             await own.require_other(inside, on_own_server=on_own_server)
@@ -61,9 +59,7 @@ async def test_another_database_of_the_server_is_served(own: OwnDatabase, sample
     await connection.close()
 
 
-async def test_another_server_may_have_a_database_of_the_same_name_and_number(
-    own: OwnDatabase, inside: asyncpg.Connection
-) -> None:
+async def test_another_server_may_have_a_database_of_the_same_name_and_number(own, inside) -> None:
     found = await inside.fetchrow("select datname, oid::bigint from pg_database where datname = current_database()")
     assert found is not None
     name, number = found
@@ -136,9 +132,7 @@ async def test_while_the_service_database_is_out_of_reach_other_servers_are_serv
     await own.require_other(Server(_ELSEWHERE), on_own_server=True)
 
 
-async def test_connections_that_wait_for_the_service_database_share_one_attempt(
-    database_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_that_wait_for_the_service_database_share_one_attempt(database_dsn, monkeypatch) -> None:
     outage = Outage(monkeypatch)
     outage.is_over = False
     own = OwnDatabase(database_dsn, clock=outage.clock)
@@ -150,9 +144,7 @@ async def test_connections_that_wait_for_the_service_database_share_one_attempt(
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)
 
 
-async def test_who_gives_up_waiting_leaves_no_attempt_to_the_next(
-    database_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_gives_up_waiting_leaves_no_attempt_to_the_next(database_dsn, monkeypatch) -> None:
     outage = Outage(monkeypatch)
     own = OwnDatabase(database_dsn, clock=outage.clock)
     await own.require_other(Server(_ELSEWHERE), on_own_server=False)

@@ -19,7 +19,7 @@ from queryserver.connectors.failures import reason_of
 from queryserver.engines import sessions as direct
 from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine
-from queryserver.errors.statements import CredentialsRequired, EngineError, OutcomeUnknown, StatementRejected
+from queryserver.errors.statements import CredentialsRequired, OutcomeUnknown, StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 
@@ -96,9 +96,7 @@ async def test_a_redirect_to_a_permitted_address_is_the_driver_s_own_affair(worl
 
 
 @each(("database", "error"), ("login", HostRefused), ("d", OutcomeUnknown))
-async def test_a_redirect_to_a_refused_address_is_not_followed(
-    world: World, database: str, error: type[EngineError]
-) -> None:
+async def test_a_redirect_to_a_refused_address_is_not_followed(world, database, error) -> None:
     world.reached.clear()
     world.redirects["/"] = world.url(_BAD)
     with pytest.raises(error, match="led to an address") as raised:
@@ -120,9 +118,7 @@ async def test_rows_are_not_fetched_from_a_refused_address_that_the_server_tells
     ("login", "Incorrect username or password", CredentialsRequired),
     ("d", "no such table", StatementRejected),
 )
-async def test_what_a_driver_did_without_is_not_why_it_fails_later(
-    world: World, database: str, text: str, error: type[EngineError]
-) -> None:
+async def test_what_a_driver_did_without_is_not_why_it_fails_later(world, database, text, error) -> None:
     world.reached.clear()
     world.answers["/"] = {"report_to": world.url(_BAD), "error": text}
     with pytest.raises(error, match=text):
@@ -138,9 +134,7 @@ async def test_a_statement_that_fails_after_a_refusal_does_not_cost_the_session(
         assert await session.is_alive()
 
 
-async def test_a_name_that_the_driver_resolves_anew_is_checked_anew(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_name_that_the_driver_resolves_anew_is_checked_anew(world, monkeypatch) -> None:
     answers = [_GOOD, _BAD]
     system_s = socket.getaddrinfo
 
@@ -193,20 +187,14 @@ def test_a_url_without_host_goes_to_this_machine_under_the_same_rules(url: str) 
     ("bigquery:///d", (), None),
     ("bigquery://h:443/d", (("h", 443),), "h"),
 )
-def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(
-    url: str, places: tuple[tuple[str, int], ...], host: str | None
-) -> None:
+def test_the_place_of_a_url_is_known_as_far_as_its_driver_s_usual_port_is(url, places, host) -> None:
     address = SqlalchemyAddress(sa.make_url(url))
     assert (address.places, address.host) == (places, host)
 
 
-@each(
-    ("url", "port"),
-    ("redshift://127.0.0.5/d", 5432),
-    ("cockroachdb://127.0.0.5/d", 5432),
-    ("mariadb://127.0.0.5/d", 3306),
-    ("mysql+mysqldb://127.0.0.5/d", 3306),
-)
+@each(("url", "port"),
+    ("redshift://127.0.0.5/d", 5432), ("cockroachdb://127.0.0.5/d", 5432), ("mariadb://127.0.0.5/d", 3306),
+    ("mysql+mysqldb://127.0.0.5/d", 3306))  # fmt: skip
 def test_a_library_in_c_is_told_the_port_that_was_checked(url: str, port: int) -> None:
     """Left to itself it would ask the environment of this server, and nobody sees where it goes."""
     own = AddressRules(own=frozenset({("localhost", port)}))

@@ -111,44 +111,22 @@ async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, r
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each(
-    "statement",
-    "PRAGMA journal_mode = DELETE",
-    "PRAGMA synchronous = OFF",
-    "PRAGMA writable_schema = ON",
-    "PRAGMA trusted_schema = ON",
-    "PRAGMA query_only = OFF",
-    "PRAGMA cache_size = 100000000",
-    "PRAGMA busy_timeout = 1000000",
-    "PRAGMA mmap_size = 1000000000",
-    "PRAGMA hard_heap_limit = 1",
-    "PRAGMA schema_version = 1",
-    "PRAGMA locking_mode = EXCLUSIVE",
-    "PRAGMA main.journal_mode(delete)",
-    "PRAGMA wal_checkpoint(TRUNCATE)",
-    "UPDATE sqlite_schema SET sql = 'x'",
-    "DELETE FROM sqlite_schema",
-)
+@each("statement",
+    "PRAGMA journal_mode = DELETE", "PRAGMA synchronous = OFF", "PRAGMA writable_schema = ON",
+    "PRAGMA trusted_schema = ON", "PRAGMA query_only = OFF", "PRAGMA cache_size = 100000000",
+    "PRAGMA busy_timeout = 1000000", "PRAGMA mmap_size = 1000000000", "PRAGMA hard_heap_limit = 1",
+    "PRAGMA schema_version = 1", "PRAGMA locking_mode = EXCLUSIVE", "PRAGMA main.journal_mode(delete)",
+    "PRAGMA wal_checkpoint(TRUNCATE)", "UPDATE sqlite_schema SET sql = 'x'", "DELETE FROM sqlite_schema")  # fmt: skip
 async def test_a_setting_of_the_server_is_refused(session: EngineSession, statement: str) -> None:
     assert isinstance(await failure(session, statement), StatementRejected)
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@each(
-    "statement",
-    "PRAGMA table_info(t)",
-    "SELECT * FROM pragma_table_info('t')",
-    "PRAGMA foreign_keys = ON",
-    "PRAGMA user_version = 7",
-    "PRAGMA integrity_check",
-    "PRAGMA journal_mode",
-    "VACUUM",
-    "ANALYZE",
-    "REINDEX",
-    "CREATE VIRTUAL TABLE f USING fts5(words)",
-    "SELECT json_extract('{\"a\": 1}', '$.a')",
-)
+@each("statement",
+    "PRAGMA table_info(t)", "SELECT * FROM pragma_table_info('t')", "PRAGMA foreign_keys = ON",
+    "PRAGMA user_version = 7", "PRAGMA integrity_check", "PRAGMA journal_mode", "VACUUM", "ANALYZE", "REINDEX",
+    "CREATE VIRTUAL TABLE f USING fts5(words)", "SELECT json_extract('{\"a\": 1}', '$.a')")  # fmt: skip
 async def test_what_stays_inside_is_allowed(session: EngineSession, statement: str) -> None:
     await run(session, statement)
 
@@ -188,15 +166,9 @@ async def test_a_database_behind_a_link_is_not_opened(root: Path, path: str) -> 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
 @pytest.mark.security("T24")
-@each(
-    "statement",
-    "INSERT INTO secret VALUES (2)",
-    "WITH w AS (SELECT 1) DELETE FROM secret",
-    "UPDATE secret SET n = 1 RETURNING n",
-    "CREATE TABLE u (n)",
-    "PRAGMA user_version = 7",
-    "VACUUM",
-)
+@each("statement",
+    "INSERT INTO secret VALUES (2)", "WITH w AS (SELECT 1) DELETE FROM secret", "UPDATE secret SET n = 1 RETURNING n",
+    "CREATE TABLE u (n)", "PRAGMA user_version = 7", "VACUUM")  # fmt: skip
 async def test_read_only_is_kept_by_the_engine(root: Path, statement: str) -> None:
     engine = SqliteEngine(path="other.sqlite", root=root, read_only=True)
     async with engine.session(USER, NO_OPTIONS) as reader:

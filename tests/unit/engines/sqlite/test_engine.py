@@ -142,9 +142,7 @@ async def test_a_session_left_in_a_transaction_frees_the_database(engine: Sqlite
     assert (await run(session, "SELECT n FROM t")).rows == [(2,)]
 
 
-async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(
-    engine: SqliteEngine, session: EngineSession
-) -> None:
+async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(engine, session) -> None:
     await run(session, "CREATE TABLE t (n INTEGER)")
     await run(session, "BEGIN IMMEDIATE")
     async with engine.session(USER, NO_OPTIONS) as other:

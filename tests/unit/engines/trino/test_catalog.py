@@ -18,17 +18,10 @@ from queryserver.engines.trino.catalog import (
 from queryserver.errors.base import NotSupported
 
 
-@each(
-    ("database", "expected"),
-    ("hive.shop", ("hive", "shop")),
-    ("shop", ("own", "shop")),
-    ('hive."a.b"', ("hive", "a.b")),
-    ('"my.hive".shop', ("my.hive", "shop")),
-    ('"a.b"', ("own", "a.b")),
-    ('hive."say ""hi"""', ("hive", 'say "hi"')),
-    ("a.b.c", ("own", "a.b.c")),
-    ('x"y', ("own", 'x"y')),
-)
+@each(("database", "expected"),
+    ("hive.shop", ("hive", "shop")), ("shop", ("own", "shop")), ('hive."a.b"', ("hive", "a.b")),
+    ('"my.hive".shop', ("my.hive", "shop")), ('"a.b"', ("own", "a.b")), ('hive."say ""hi"""', ("hive", 'say "hi"')),
+    ("a.b.c", ("own", "a.b.c")), ('x"y', ("own", 'x"y')))  # fmt: skip
 def test_a_database_is_catalog_and_schema(database: str, expected: tuple[str, str]) -> None:
     assert split_database(database, "own") == expected
 

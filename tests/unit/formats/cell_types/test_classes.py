@@ -151,13 +151,9 @@ def test_quoted_and_unquoted_are_alike_but_for_the_word_null() -> None:
 
 
 @pytest.mark.importer(44)
-@each(
-    ("text", "kind"),
-    ("12", CellKind.TEXT),
-    ("12", CellKind.INTEGER),
-    ("30:00:00", CellKind.DURATION),
-    ("null", CellKind.TEXT),
-)
+@each(("text", "kind"),
+    ("12", CellKind.TEXT), ("12", CellKind.INTEGER), ("30:00:00", CellKind.DURATION),
+    ("null", CellKind.TEXT))  # fmt: skip
 def test_a_cell_of_a_workbook_has_the_class_of_the_workbook(text: str, kind: CellKind) -> None:
     assert classify(TypedText(text, kind)) is kind
     assert facts_of(TypedText(text, kind)).kind is kind

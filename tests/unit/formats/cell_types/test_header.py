@@ -338,9 +338,7 @@ def test_fifty_rows_are_shown_and_types_told_from_all(analyse: Way, has_header: 
 @each("has_header", True, False)
 @each(("beyond", "base"), (0, BaseType.INT32), (1, BaseType.INT64))
 @both_ways
-def test_types_are_told_from_ten_thousand_data_records(
-    analyse: Way, has_header: bool, beyond: int, base: BaseType
-) -> None:
+def test_types_are_told_from_ten_thousand_data_records(analyse, has_header, beyond, base) -> None:
     sample = [["1"]] * (10_000 + has_header) + [["x"]] * beyond
     analysis = analyse(sample, has_header=has_header, is_whole=True)
     assert [column.type for column in analysis.columns] == [ColumnType(base)]
@@ -350,9 +348,7 @@ def test_types_are_told_from_ten_thousand_data_records(
 
 @each(("rows", "is_whole", "found"), (49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, []))
 @both_ways
-def test_a_partial_sample_of_fewer_than_fifty_rows_is_told(
-    analyse: Way, rows: int, is_whole: bool, found: list[tuple[str, int, list[int]]]
-) -> None:
+def test_a_partial_sample_of_fewer_than_fifty_rows_is_told(analyse, rows, is_whole, found) -> None:
     assert warnings(analyse([["a"], *[["1"]] * rows], has_header=True, is_whole=is_whole)) == found
 
 

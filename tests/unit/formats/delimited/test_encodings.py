@@ -44,16 +44,9 @@ def test_other_encodings_are_told_by_their_bytes(sample, encoding):
     assert detect_encoding(sample, is_whole=True) == encoding
 
 
-@each(
-    "sample",
-    b"\xff\xfe\0\0a\0\0\0",
-    b"\0\0\xfe\xff\0\0\0a",
-    b"a\0b\0",
-    b"abc\0defgh",
-    b"\0" * 64,
-    b"a" * 98 + b"\x07\x08",
-    "a\x85\x86".encode(),
-)
+@each("sample",
+    b"\xff\xfe\0\0a\0\0\0", b"\0\0\xfe\xff\0\0\0a", b"a\0b\0", b"abc\0defgh", b"\0" * 64, b"a" * 98 + b"\x07\x08",
+    "a\x85\x86".encode())  # fmt: skip
 def test_what_is_no_text_is_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         detect_encoding(sample, is_whole=True)

@@ -81,13 +81,9 @@ def test_separators_may_have_several_characters_and_be_any_character(text, delim
 
 
 @pytest.mark.importer(37)
-@each(
-    ("text", "record"),
-    ("a,b\n1,2\n3,4\n", "\n"),
-    ("a,b\r\n1,2\r\n3,4\r\n", "\n"),
-    ("a,b\r1,2\r3,4\r", "\r"),
-    ("a,b\r\n1,2\n3,4\r\n", "\n"),
-)
+@each(("text", "record"),
+    ("a,b\n1,2\n3,4\n", "\n"), ("a,b\r\n1,2\r\n3,4\r\n", "\n"), ("a,b\r1,2\r3,4\r", "\r"),
+    ("a,b\r\n1,2\n3,4\r\n", "\n"))  # fmt: skip
 @each("times", 1, 2000)
 def test_ends_of_lines_do_not_matter(text, record, times):
     expected = [["a", "b"], ["1", "2"], ["3", "4"]] * times
@@ -170,20 +166,9 @@ def feed_all(reader: RecordReader, text: str, times: int) -> None:
 
 
 @pytest.mark.importer(50)
-@each(
-    "unit",
-    '"',
-    '"\n',
-    '""x\n',
-    'x,"',
-    '"x\nb,c\n',
-    '"a\n' + "b,c\n" * 5000,
-    '" \n',
-    '"a" x\n',
-    '"""\n',
-    "   \n",
-    '"",\n',
-)
+@each("unit",
+    '"', '"\n', '""x\n', 'x,"', '"x\nb,c\n', '"a\n' + "b,c\n" * 5000, '" \n', '"a" x\n', '"""\n', "   \n",
+    '"",\n')  # fmt: skip
 def test_reading_takes_time_in_proportion_to_the_text(unit):
     """Far from what looking over the rest of the text for each quote would take: 30 seconds and more."""
     assert seconds_for(unit, MIB // 2) < 10

@@ -108,17 +108,10 @@ async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
         await connection.close()
 
 
-@each(
-    "statement",
-    "SELECT rolpassword FROM pg_authid",
-    "COPY (SELECT 1) TO PROGRAM 'true'",
-    "SELECT pg_read_file('postgresql.conf')",
-    "CREATE ROLE another",
-    "CREATE DATABASE another",
-    "ALTER SYSTEM SET fsync = off",
-    "SET ROLE queryserver",
-    "ALTER DATABASE sample CONNECTION LIMIT 0",
-)
+@each("statement",
+    "SELECT rolpassword FROM pg_authid", "COPY (SELECT 1) TO PROGRAM 'true'", "SELECT pg_read_file('postgresql.conf')",
+    "CREATE ROLE another", "CREATE DATABASE another", "ALTER SYSTEM SET fsync = off", "SET ROLE queryserver",
+    "ALTER DATABASE sample CONNECTION LIMIT 0")  # fmt: skip
 async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, statement: str):
     connection = await asyncpg.connect(server.sample_dsn())
     try:
@@ -306,9 +299,7 @@ async def test_a_user_who_holds_the_own_role_keeps_nobody_else_waiting(sample: P
     assert await waiting == [(1,)]
 
 
-async def test_servers_that_make_the_login_of_one_user_at_once_do_not_disturb_each_other(
-    server: EmbeddedPostgres,
-) -> None:
+async def test_servers_that_make_the_login_of_one_user_at_once_do_not_disturb_each_other(server) -> None:
     engines = [sample_engine(server) for _ in range(4)]
     user = User(77, "new")
     async with asyncio.timeout(60):

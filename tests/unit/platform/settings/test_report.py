@@ -147,13 +147,9 @@ def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None
     assert warned_of(http_host=http_host, allowed_hosts=("sql.example",)) == set()
 
 
-@each(
-    "sign",
-    {"database": _DATABASE},
-    {"trusted_proxies": ("10.0.0.1",)},
-    {"url_prefix": "/sql"},
-    {"http_host": "::1", "database": _DATABASE},
-)
+@each("sign",
+    {"database": _DATABASE}, {"trusted_proxies": ("10.0.0.1",)}, {"url_prefix": "/sql"},
+    {"http_host": "::1", "database": _DATABASE})  # fmt: skip
 def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None:
     assert warned_of(**sign) == {_HOSTS, _METRICS}
     assert warned_of(**sign, allowed_hosts=("sql.example",)) == {_METRICS}

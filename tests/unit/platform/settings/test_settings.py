@@ -245,15 +245,9 @@ def test_the_result_store_is_given_as_json(read: Reader) -> None:
 
 
 @pytest.mark.platform(111)
-@each(
-    "value",
-    "{",
-    "[]",
-    "{}",
-    '{"backend": "ftp"}',
-    '{"backend": "local"}',
-    '{"backend": "local", "properties": {"path": "/x"}}',
-)
+@each("value",
+    "{", "[]", "{}", '{"backend": "ftp"}', '{"backend": "local"}',
+    '{"backend": "local", "properties": {"path": "/x"}}')  # fmt: skip
 def test_a_bad_result_store_is_a_problem(read: Reader, value: str) -> None:
     [problem] = problems(read, f"[desktop.task_server]\nresult_file_storage = '{value}'")
     assert problem.startswith("desktop.task_server.result_file_storage: ")

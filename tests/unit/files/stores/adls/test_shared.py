@@ -22,16 +22,9 @@ from queryserver.files.stores.adls.flat import block_size
 from queryserver.files.stores.adls.shared import AzurePlace, file_place, is_container_name, place_of, unfinished
 
 
-@each(
-    ("text", "bits", "has_acl"),
-    ("rwxr-x---", 0o750, False),
-    ("rw-r--r--", 0o644, False),
-    ("rwxrwxrwt", 0o1777, False),
-    ("rwxr-x--T", 0o1750, False),
-    ("rwxr-x---+", 0o750, True),
-    ("---------", 0, False),
-    ("", 0, False),
-)
+@each(("text", "bits", "has_acl"),
+    ("rwxr-x---", 0o750, False), ("rw-r--r--", 0o644, False), ("rwxrwxrwt", 0o1777, False),
+    ("rwxr-x--T", 0o1750, False), ("rwxr-x---+", 0o750, True), ("---------", 0, False), ("", 0, False))  # fmt: skip
 def test_permissions_are_read(text, bits, has_acl):
     assert entries.permission_bits(text) == (bits, has_acl)
 
@@ -73,25 +66,13 @@ def test_a_staging_place_cannot_be_chosen(token):
         unfinished(file_place("container/d/f"), token)
 
 
-@each(
-    ("status", "code", "error"),
-    (404, "BlobNotFound", PathNotFound),
-    (404, "PathNotFound", PathNotFound),
-    (404, "ContainerNotFound", PathNotFound),
-    (404, "", PathNotFound),
-    (409, "BlobAlreadyExists", PathExists),
-    (409, "DirectoryNotEmpty", DirectoryNotEmpty),
-    (412, "ConditionNotMet", ChangedMeanwhile),
-    (403, "AuthenticationFailed", StorageError),
-    (403, "SomethingNew", PermissionDenied),
-    (401, "", StorageError),
-    (503, "ServerBusy", StorageUnavailable),
-    (503, "", StorageUnavailable),
-    (0, UNREACHABLE, StorageUnavailable),
-    (409, "QuotaExceeded", StoreQuotaExceeded),
-    (409, "BlobArchived", StorageError),
-    (302, "", StorageError),
-)
+@each(("status", "code", "error"),
+    (404, "BlobNotFound", PathNotFound), (404, "PathNotFound", PathNotFound), (404, "ContainerNotFound", PathNotFound),
+    (404, "", PathNotFound), (409, "BlobAlreadyExists", PathExists), (409, "DirectoryNotEmpty", DirectoryNotEmpty),
+    (412, "ConditionNotMet", ChangedMeanwhile), (403, "AuthenticationFailed", StorageError),
+    (403, "SomethingNew", PermissionDenied), (401, "", StorageError), (503, "ServerBusy", StorageUnavailable),
+    (503, "", StorageUnavailable), (0, UNREACHABLE, StorageUnavailable), (409, "QuotaExceeded", StoreQuotaExceeded),
+    (409, "BlobArchived", StorageError), (302, "", StorageError))  # fmt: skip
 def test_errors_have_their_kinds(status, code, error):
     with pytest.raises(error) as told, azure_errors("container/{x}"):
         raise AzureFailure(status, code)

@@ -361,20 +361,11 @@ async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
 
 
 @pytest.mark.storage(10)
-@each(
-    ("number", "kind"),
-    (errno.ENOSPC, StorageError),
-    (errno.EDQUOT, StoreQuotaExceeded),
-    (errno.EIO, StorageUnavailable),
-    (errno.ETIMEDOUT, StorageUnavailable),
-    (errno.ESTALE, StorageUnavailable),
-    (errno.EROFS, StorageUnavailable),
-    (errno.EACCES, PermissionDenied),
-    (errno.EPERM, PermissionDenied),
-    (errno.ELOOP, SymlinkNotFollowed),
-    (errno.ENOTDIR, NotADirectory),
-    (errno.EUSERS, StorageError),
-)
+@each(("number", "kind"),
+    (errno.ENOSPC, StorageError), (errno.EDQUOT, StoreQuotaExceeded), (errno.EIO, StorageUnavailable),
+    (errno.ETIMEDOUT, StorageUnavailable), (errno.ESTALE, StorageUnavailable), (errno.EROFS, StorageUnavailable),
+    (errno.EACCES, PermissionDenied), (errno.EPERM, PermissionDenied), (errno.ELOOP, SymlinkNotFollowed),
+    (errno.ENOTDIR, NotADirectory), (errno.EUSERS, StorageError))  # fmt: skip
 def test_errors_of_the_system_have_their_kinds(number, kind):
     with pytest.raises(kind) as told, file_errors("a/file"):
         raise OSError(number, os.strerror(number), "/secret/place")

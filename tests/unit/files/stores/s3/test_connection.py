@@ -38,13 +38,9 @@ def test_keys_and_address_are_those_of_the_account():
     assert "secret" not in repr(options).replace("is_secure", "")
 
 
-@each(
-    ("endpoint", "is_secure", "url"),
-    ("", True, None),
-    ("store", True, "https://store"),
-    ("http://store:9000", True, "http://store:9000"),
-    ("https://store", False, "https://store"),
-)
+@each(("endpoint", "is_secure", "url"),
+    ("", True, None), ("store", True, "https://store"), ("http://store:9000", True, "http://store:9000"),
+    ("https://store", False, "https://store"))  # fmt: skip
 def test_a_scheme_in_the_address_counts_more_than_is_secure(endpoint, is_secure, url):
     options = options_of(settings({**KEYS, "endpoint": endpoint, "is_secure": is_secure}))
     assert options is not None

@@ -95,7 +95,7 @@ def test_an_empty_part_has_a_number_too():
     assert list(PartNumbers(PartPlan("b/f", 0, 5 * MIB, 1)).of(0)) == [(1, 0)]
 
 
-def test_the_tag_of_joined_parts_is_known_where_theirs_are_sums():
+def test_the_tag_of_joined_parts_is_known_where_theirs_are_sums() -> None:
     # Of two parts of 5 MiB "y" as a real store told it.
     part = "69a41dff505e8c36b0373e700e2c875d"
     assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, part)]) == "796ca8c6e7129ef48d224336f6c20ffc-2"
