@@ -36,24 +36,6 @@ from queryserver.sql.positions import position_of
 
 MIB = 1024 * 1024
 
-_WRITE_AND_DIE = """
-import asyncio, os, sys
-from pathlib import Path
-from queryserver.identity.model import User
-from queryserver.engines.duckdb.engine import DuckdbEngine
-from queryserver.engines.protocol import SessionOptions
-
-async def main():
-    engine = DuckdbEngine(path="own.duckdb", root=Path(sys.argv[1]))
-    async with engine.session(User(1, "ada"), SessionOptions()) as session:
-        for sql in ("CREATE TABLE t (n INTEGER)", "INSERT INTO t SELECT * FROM range(1000)"):
-            handle = await session.submit(sql)
-            assert (await session.poll(handle, wait_s=20)).error is None
-        os.kill(os.getpid(), 9)
-
-asyncio.run(main())
-"""
-
 
 async def exit_code(program: str, argument: Path) -> int | None:
     """How a Python program ended, in a process of its own."""
@@ -90,14 +72,6 @@ async def test_what_is_stored_outlives_the_engine(tmp_path: Path) -> None:
         await engine.close()
 
 
-async def test_what_was_told_finished_outlives_kill_9(tmp_path: Path) -> None:
-    assert await exit_code(_WRITE_AND_DIE, tmp_path) == -9
-    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
-    async with engine.session(USER, NO_OPTIONS) as session:
-        assert (await run(session, "SELECT count(*) FROM t")).cell == 1000
-    await engine.close()
-
-
 @pytest.mark.item(34)
 @pytest.mark.slow
 async def test_twenty_million_rows_pass_in_flat_memory(session: EngineSession) -> None:
@@ -110,25 +84,6 @@ async def test_twenty_million_rows_pass_in_flat_memory(session: EngineSession) -
             peak = max(peak, process.memory_info().rss)
     assert rows == 20_000_000
     assert peak - before < 100 * MIB
-
-
-@pytest.mark.security("T23")
-async def test_a_text_of_two_statements_runs_none_of_them(session: EngineSession) -> None:
-    await run(session, "CREATE TABLE t (n INTEGER)")
-    for text in ("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)", "SELECT 1; DROP TABLE t"):
-        assert isinstance(await failure(session, text), StatementRejected)
-    assert (await run(session, "SELECT count(*) FROM t; -- the end")).cell == 0
-
-
-async def test_a_transaction_lasts_over_statements_of_its_session(engine: DuckdbEngine, session: EngineSession) -> None:
-    await run(session, "CREATE TABLE t (n INTEGER)")
-    for end, rows in (("ROLLBACK", 0), ("COMMIT", 1)):
-        await run(session, "BEGIN")
-        await run(session, "INSERT INTO t VALUES (1)")
-        async with engine.session(USER, NO_OPTIONS) as other:
-            assert (await run(other, "SELECT count(*) FROM t")).cell == 0
-        await run(session, end)
-        assert (await run(session, "SELECT count(*) FROM t")).cell == rows
 
 
 async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineSession) -> None:

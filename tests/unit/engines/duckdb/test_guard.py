@@ -12,9 +12,7 @@ from tests.contract.engine_driving import failure, run
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.duckdb.guard import refuse_variants, tokens_of
 from queryserver.engines.protocol import EngineSession, SessionOptions
-from queryserver.errors.base import ConfigurationError
-from queryserver.errors.files import InvalidPath
-from queryserver.errors.statements import EngineUnavailable, StatementRejected
+from queryserver.errors.statements import StatementRejected
 from queryserver.identity.model import User
 
 SECRET = "a\nsecret-value\n"
@@ -126,42 +124,6 @@ async def test_messages_hold_no_path_of_the_server(session: EngineSession, root:
         message = (await failure(session, statement)).message
         assert str(root) not in message
         assert str(Path.home()) not in message
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-@each("path", "/etc/x.duckdb", "../x.duckdb", "a/../../x", "a/./b", "", ".", "a\\b", "a\0b", "md:x", "a//b")
-def test_a_path_beyond_the_directory_is_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(InvalidPath):
-        DuckdbEngine(path=path, root=tmp_path)
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-def test_without_a_directory_only_memory_is_allowed() -> None:
-    with pytest.raises(InvalidPath):
-        DuckdbEngine(path="x.duckdb")
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-def test_a_read_only_database_needs_a_file() -> None:
-    with pytest.raises(ConfigurationError):
-        DuckdbEngine(read_only=True)
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-async def test_a_database_behind_a_link_is_not_opened(root: Path) -> None:
-    target = root.parent / "elsewhere.duckdb"
-    duckdb.connect(target).close()
-    (root / "linked.duckdb").symlink_to(target)
-    (root / "linked").symlink_to(root.parent)
-    for path in ("linked.duckdb", "linked/elsewhere.duckdb"):
-        engine = DuckdbEngine(path=path, root=root)
-        with pytest.raises(EngineUnavailable):
-            await engine.ping()
-        await engine.close()
 
 
 @pytest.mark.platform(77)

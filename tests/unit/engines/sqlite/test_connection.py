@@ -13,8 +13,6 @@ from queryserver.engines.protocol import EngineSession
 from queryserver.engines.sqlite.connection import opening_errors, statement_errors
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.engines.threaded import Interrupted
-from queryserver.errors.base import ConfigurationError
-from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
 
 CLASSES = sorted(
@@ -56,8 +54,6 @@ def root(tmp_path: Path) -> Path:
         connection = apsw.Connection(str(path))
         connection.execute("CREATE TABLE secret (n); INSERT INTO secret VALUES ('secret-value')")
         connection.close()
-    (root / "linked.sqlite").symlink_to(tmp_path / "outside.sqlite")
-    (root / "linked").symlink_to(tmp_path)
     return root
 
 
@@ -129,38 +125,6 @@ async def test_a_setting_of_the_server_is_refused(session: EngineSession, statem
     "CREATE VIRTUAL TABLE f USING fts5(words)", "SELECT json_extract('{\"a\": 1}', '$.a')")  # fmt: skip
 async def test_what_stays_inside_is_allowed(session: EngineSession, statement: str) -> None:
     await run(session, statement)
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-@each("path", "/etc/x.sqlite", "../x.sqlite", "a/../../x", "", ".", "a\\b", "a\0b", "file:x", "a//b")
-def test_a_path_beyond_the_directory_is_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(InvalidPath):
-        SqliteEngine(path=path, root=tmp_path)
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-def test_without_a_directory_only_memory_is_allowed() -> None:
-    with pytest.raises(InvalidPath):
-        SqliteEngine(path="x.sqlite")
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-def test_a_read_only_database_needs_a_file() -> None:
-    with pytest.raises(ConfigurationError):
-        SqliteEngine(read_only=True)
-
-
-@pytest.mark.platform(77)
-@pytest.mark.security("T7")
-@each("path", "linked.sqlite", "linked/outside.sqlite")
-async def test_a_database_behind_a_link_is_not_opened(root: Path, path: str) -> None:
-    engine = SqliteEngine(path=path, root=root)
-    with pytest.raises(EngineUnavailable):
-        await engine.ping()
-    await engine.close()
 
 
 @pytest.mark.platform(77)

@@ -1,7 +1,5 @@
 """What holds for sqlite beyond the contract of all engines."""
 
-import asyncio
-import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -15,24 +13,6 @@ from queryserver.engines.protocol import EngineSession, OperationState
 from queryserver.engines.sqlite.engine import SqliteEngine
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ResultType
-
-_WRITE_AND_DIE = """
-import asyncio, os, sys
-from pathlib import Path
-from queryserver.identity.model import User
-from queryserver.engines.sqlite.engine import SqliteEngine
-from queryserver.engines.protocol import SessionOptions
-
-async def main():
-    engine = SqliteEngine(path="own.sqlite", root=Path(sys.argv[1]))
-    async with engine.session(User(1, "ada"), SessionOptions()) as session:
-        for sql in ("CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (1), (2)"):
-            handle = await session.submit(sql)
-            assert (await session.poll(handle, wait_s=20)).error is None
-        os.kill(os.getpid(), 9)
-
-asyncio.run(main())
-"""
 
 _LOCKED_S = 1.0
 
@@ -56,16 +36,6 @@ def test_explain_means_the_query_plan() -> None:
 
 def test_a_file_may_be_used_by_several_processes(tmp_path: Path) -> None:
     assert not SqliteEngine(path="own.sqlite", root=tmp_path).capabilities.one_process
-
-
-async def test_what_was_told_finished_outlives_kill_9(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _WRITE_AND_DIE, str(tmp_path))
-    async with asyncio.timeout(60):
-        assert await process.wait() == -9
-    engine = SqliteEngine(path="own.sqlite", root=tmp_path)
-    async with engine.session(USER, NO_OPTIONS) as session:
-        assert (await run(session, "SELECT count(*) FROM t")).cell == 2
-    await engine.close()
 
 
 async def test_each_value_keeps_its_own_class(session: EngineSession) -> None:
@@ -107,30 +77,11 @@ async def test_an_expression_takes_the_type_of_its_first_value(session: EngineSe
     assert answer.rows == [(None, None), (1.5, None), (7, None)]
 
 
-@pytest.mark.security("T23")
-async def test_a_text_of_two_statements_runs_none_of_them(session: EngineSession) -> None:
-    await run(session, "CREATE TABLE t (n INTEGER)")
-    for text in ("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)", "SELECT 1; DROP TABLE t"):
-        assert isinstance(await failure(session, text), StatementRejected)
-    assert (await run(session, "SELECT count(*) FROM t; -- the end\n /* of it ")).cell == 0
-
-
 async def test_a_trigger_is_one_statement(session: EngineSession) -> None:
     await run(session, "CREATE TABLE t (n INTEGER)")
     await run(session, "CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM t WHERE n < 0; SELECT 1; END;")
     assert (await run(session, "INSERT INTO t VALUES (-1)")).status.modified_rows == 1
     assert (await run(session, "SELECT count(*) FROM t")).cell == 0
-
-
-async def test_a_transaction_lasts_over_statements_of_its_session(engine: SqliteEngine, session: EngineSession) -> None:
-    await run(session, "CREATE TABLE t (n INTEGER)")
-    for end, rows in (("ROLLBACK", 0), ("COMMIT", 1)):
-        await run(session, "BEGIN")
-        await run(session, "INSERT INTO t VALUES (1)")
-        async with engine.session(USER, NO_OPTIONS) as other:
-            assert (await run(other, "SELECT count(*) FROM t")).cell == 0
-        await run(session, end)
-        assert (await run(session, "SELECT count(*) FROM t")).cell == rows
 
 
 async def test_a_session_left_in_a_transaction_frees_the_database(engine: SqliteEngine, session: EngineSession) -> None:
