@@ -72,7 +72,7 @@ def placed(statement: ScriptStatement) -> tuple[str, tuple[int, int], tuple[int,
 @pytest.mark.item(46)
 @pytest.mark.item(47)
 @pytest.mark.security("T23")
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 @example(script="E'a'--\n'\\';';b", dialect="postgresql")
 @example(script="5--3;--\n;1", dialect="mysql")
@@ -94,7 +94,7 @@ def test_long_tokens_equal_the_reference(dialect: str, opening: str, filling: st
     ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(script: str, dialect: str):
     # By its position: the same text may stand in a comment before it.
@@ -112,7 +112,7 @@ def test_texts_stand_in_the_script_in_order_and_only_empty_pieces_are_lost(scrip
             assert not Script(piece, dialect)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(script=SCRIPTS, dialect=st.sampled_from(DIALECTS))
 def test_positions_point_at_the_text(script: str, dialect: str):
     rows = script.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -7,6 +7,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
+from tests.timing import settle
 
 from queryserver.engines.protocol import OperationHandle, OperationState
 from queryserver.engines.sessions import Rows, StreamedOperation, submitted
@@ -149,7 +150,7 @@ async def test_rows_left_at_the_server_are_given_up_and_the_change_is_kept(open_
 async def test_who_polls_a_statement_that_could_not_be_stopped_learns_that_its_outcome_is_unknown(executor) -> None:
     operation = StreamedOperation(FakeSource(lost_signals=1000), executor, cancel_s=0.05)
     poller = asyncio.create_task(operation.status(10))
-    await asyncio.sleep(0.01)
+    await settle()
     await operation.close()
     assert isinstance((await poller).error, OutcomeUnknown)
 
