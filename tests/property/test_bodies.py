@@ -101,20 +101,9 @@ def test_any_bytes_as_form(body: bytes):
 
 
 PIECES = [
-    b"--XX",
-    b"--XX--",
-    b"\r\n",
-    b"\r",
-    b"\n",
-    b"Content-Disposition: form-data; name=a",
-    b'; filename="x"',
-    b": ",
-    b"x",
-    b"\xff",
-    b"-",
-    b" ",
-    b"--XX\r\n",
-]
+    b"--XX", b"--XX--", b"\r\n", b"\r", b"\n", b"Content-Disposition: form-data; name=a", b'; filename="x"', b": ",
+    b"x", b"\xff", b"-", b" ", b"--XX\r\n",
+]  # fmt: skip
 
 
 @pytest.mark.security("T6")

@@ -16,51 +16,17 @@ from tests.cases import each
 
 DIALECTS = ["hive", "impala", "sparksql", "mysql", "phoenix", "sqlite", "postgresql", "duckdb", "trino"]
 _QUOTES = [
-    "'",
-    '"',
-    "`",
-    "[",
-    "]",
-    "''",
-    '""',
-    "``",
-    "E'",
-    "e'",
-    "\\",
-    "\\'",
-    "\\\\",
-    "$",
-    "$$",
-    "$a$",
-    "$a",
-    "a$b$",
-    "$1",
-]
+    "'", '"', "`", "[", "]", "''", '""', "``", "E'", "e'", "\\", "\\'", "\\\\", "$", "$$", "$a$", "$a", "a$b$", "$1",
+]  # fmt: skip
 _COMMENTS = ["--", "-- ", "--\n", "#", "/*", "*/", "/*!", "/*/", "-", "/", "*"]
 _PLAIN = ["a", "_", "1", "é", "😀", " ", "\t", "\n", "\r", "\r\n", ".", "(", ")", ";", ";", ";;", "; "]
 _WORDS = [
-    " BEGIN ",
-    " END",
-    "END;",
-    " case ",
-    " AS ",
-    " BEGIN ATOMIC ",
-    " ATOMIC ",
-    ".end ",
-    "SELECT 1",
-    "begin/**/atomic ",
-]
+    " BEGIN ", " END", "END;", " case ", " AS ", " BEGIN ATOMIC ", " ATOMIC ", ".end ", "SELECT 1", "begin/**/atomic ",
+]  # fmt: skip
 _HEADS = [
-    "CREATE TRIGGER t ",
-    "create temp/**/trigger ",
-    "EXPLAIN CREATE TRIGGER t BEGIN x; ",
-    "CREATE FUNCTION f() ",
-    "CREATE OR REPLACE PROCEDURE p() BEGIN ATOMIC ",
-    "DELIMITER //\n",
-    "DELIMITER $$\r",
-    "\ndelimiter ;\n",
-    "//",
-]
+    "CREATE TRIGGER t ", "create temp/**/trigger ", "EXPLAIN CREATE TRIGGER t BEGIN x; ", "CREATE FUNCTION f() ",
+    "CREATE OR REPLACE PROCEDURE p() BEGIN ATOMIC ", "DELIMITER //\n", "DELIMITER $$\r", "\ndelimiter ;\n", "//",
+]  # fmt: skip
 SCRIPTS = st.lists(st.sampled_from(_QUOTES + _COMMENTS + _PLAIN + _WORDS + _HEADS), max_size=40).map("".join)
 
 

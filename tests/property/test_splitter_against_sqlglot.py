@@ -14,14 +14,9 @@ from queryserver.sql.splitter import Script
 from queryserver.sql.splitter_scan import lexis_of, scan
 
 SQLGLOT = {
-    "hive": "hive",
-    "sparksql": "spark",
-    "mysql": "mysql",
-    "postgresql": "postgres",
-    "sqlite": "sqlite",
-    "duckdb": "duckdb",
-    "trino": "trino",
-}
+    "hive": "hive", "sparksql": "spark", "mysql": "mysql", "postgresql": "postgres", "sqlite": "sqlite",
+    "duckdb": "duckdb", "trino": "trino",
+}  # fmt: skip
 BACKSLASH = {"hive", "sparksql", "mysql"}
 BACK_TICKS = {"hive", "sparksql", "mysql", "sqlite"}
 DOLLARS = {"postgresql", "duckdb"}

@@ -20,13 +20,9 @@ from tests.cases import each
 ROOT = Path(__file__).resolve().parents[2]
 # Imported under the roof of the package that brings it, on purpose.
 BROUGHT_ALONG = {
-    "starlette": "fastapi",
-    "pydantic_core": "pydantic",
-    "httpcore": "httpx",
-    "aiohttp": "aiobotocore",
-    "botocore": "aiobotocore",
-    "pyasn1": "ldap3",
-}
+    "starlette": "fastapi", "pydantic_core": "pydantic", "httpcore": "httpx", "aiohttp": "aiobotocore",
+    "botocore": "aiobotocore", "pyasn1": "ldap3",
+}  # fmt: skip
 
 
 def imported() -> set[str]:

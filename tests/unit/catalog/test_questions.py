@@ -12,16 +12,10 @@ from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.engines.protocol import ForeignKey, TableProperty
 
 ALL = [
-    questions.databases(),
-    questions.database("shop"),
-    questions.tables("shop"),
-    questions.table("shop", "rich"),
-    questions.column("shop", "rich", "ID"),
-    questions.functions(None),
-    questions.functions("shop"),
-    questions.function("abs"),
-    questions.function("nope"),
-]
+    questions.databases(), questions.database("shop"), questions.tables("shop"), questions.table("shop", "rich"),
+    questions.column("shop", "rich", "ID"), questions.functions(None), questions.functions("shop"),
+    questions.function("abs"), questions.function("nope"),
+]  # fmt: skip
 
 
 @pytest.fixture

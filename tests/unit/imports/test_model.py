@@ -70,16 +70,10 @@ SPECIFIED = {
 SPECIFIED["sparksql"] = SPECIFIED["hive"]
 
 INFERRED = [
-    ColumnType(BaseType.INT32),
-    ColumnType(BaseType.INT64),
-    ColumnType(BaseType.FLOAT64),
-    ColumnType(BaseType.DECIMAL, 20, 3),
-    ColumnType(BaseType.BOOLEAN),
-    ColumnType(BaseType.DATE),
-    ColumnType(BaseType.DATETIME),
-    ColumnType(BaseType.TIME),
-    ColumnType(BaseType.STRING),
-]
+    ColumnType(BaseType.INT32), ColumnType(BaseType.INT64), ColumnType(BaseType.FLOAT64),
+    ColumnType(BaseType.DECIMAL, 20, 3), ColumnType(BaseType.BOOLEAN), ColumnType(BaseType.DATE),
+    ColumnType(BaseType.DATETIME), ColumnType(BaseType.TIME), ColumnType(BaseType.STRING),
+]  # fmt: skip
 
 
 def test_the_table_names_every_base_type_in_every_dialect() -> None:

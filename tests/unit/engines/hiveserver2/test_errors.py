@@ -227,22 +227,9 @@ def test_what_users_mean_stays(text: str) -> None:
 
 
 UNITS = (
-    "/opt/",
-    "a.B",
-    "at x(",
-    "\tat a.",
-    "file:/",
-    "http://",
-    "1.2.3.",
-    "(a",
-    "a.a.",
-    "x/1.",
-    r"\n",
-    "jdbc:a:;",
-    "hdfs:/",
-    "/a",
-    "=/a",
-)
+    "/opt/", "a.B", "at x(", "\tat a.", "file:/", "http://", "1.2.3.", "(a", "a.a.", "x/1.", r"\n", "jdbc:a:;",
+    "hdfs:/", "/a", "=/a",
+)  # fmt: skip
 
 
 @each("unit", UNITS)

@@ -121,14 +121,10 @@ async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
 
 
 WRONG_MEMBERS: tuple[dict[str, object], ...] = (
-    {"stats": [1]},
-    {"error": "no"},
-    {"warnings": ["w"]},
-    {"columns": ["c"]},
+    {"stats": [1]}, {"error": "no"}, {"warnings": ["w"]}, {"columns": ["c"]},
     {"columns": [{"name": "c", "type": "t", "typeSignature": {"rawType": "row", "arguments": [1]}}]},
-    {"updateCount": "x"},
-    {"data": {"encoding": "json", "segments": [{}]}},
-)
+    {"updateCount": "x"}, {"data": {"encoding": "json", "segments": [{}]}},
+)  # fmt: skip
 
 
 @pytest.mark.timeout(20)
