@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from tests.cases import each
@@ -31,7 +32,10 @@ from queryserver.errors.statements import (
     StatementRejected,
 )
 
-QUICK = TrinoTimeouts(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
+PATIENT = TrinoTimeouts(connect_s=30, answer_s=30, retry_s=30, stop_s=30, open_s=30)
+# For answers that never come; SHORT gives up after two or three of them.
+NEVER = replace(PATIENT, answer_s=0.3, stop_s=0.3)
+SHORT = replace(NEVER, retry_s=0.5)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
 SERVER_FAILS = Reply(status=503, body=b"starting")
@@ -39,9 +43,9 @@ SERVER_FAILS = Reply(status=503, body=b"starting")
 
 @asynccontextmanager
 async def session_at(
-    server: ScriptedTrino, options: SessionOptions = NO_OPTIONS, **address: object
+    server: ScriptedTrino, options: SessionOptions = NO_OPTIONS, timeouts: TrinoTimeouts = PATIENT, **address: object
 ) -> AsyncGenerator[EngineSession]:
-    engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK, **address))  # type: ignore[arg-type]
+    engine = TrinoEngine(TrinoAddress(server.url, timeouts=timeouts, **address))  # type: ignore[arg-type]
     try:
         async with engine.session(USER, options) as session:
             yield session
@@ -49,13 +53,13 @@ async def session_at(
         await engine.close()
 
 
-async def answered(*script: Reply) -> list[tuple[object, ...]]:
-    async with scripted_trino(*script) as server, session_at(server) as session:
+async def answered(*script: Reply, timeouts: TrinoTimeouts = PATIENT) -> list[tuple[object, ...]]:
+    async with scripted_trino(*script) as server, session_at(server, timeouts=timeouts) as session:
         return (await run(session, "SELECT n")).rows
 
 
-async def refused(*script: Reply) -> Exception:
-    async with scripted_trino(*script) as server, session_at(server) as session:
+async def refused(*script: Reply, timeouts: TrinoTimeouts = PATIENT) -> Exception:
+    async with scripted_trino(*script) as server, session_at(server, timeouts=timeouts) as session:
         return await failure(session, "SELECT n")
 
 
@@ -85,7 +89,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
     given = page(2, rows=[[1], [2]], columns=NUMBERS)
     asked_by_both = page(rows=[[3]], columns=NUMBERS, state="FINISHED")
     async with scripted_trino(page(1), given, asked_by_both) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=PATIENT))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -104,7 +108,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
 @pytest.mark.item(25)
 async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
     async with scripted_trino(*ONE_ROW) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=PATIENT))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -127,7 +131,6 @@ WRONG_MEMBERS: tuple[dict[str, object], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.timeout(20)
 @each("members", WRONG_MEMBERS, ids=repr)
 async def test_members_of_the_wrong_kind_end_the_statement(members: dict[str, object]) -> None:
     async with scripted_trino(page(1), page(2, **members)) as server, session_at(server) as session:
@@ -176,7 +179,7 @@ async def test_an_answer_that_asks_for_another_try_gets_it(status: int) -> None:
 
 
 async def test_a_coordinator_that_never_takes_the_statement_is_unavailable() -> None:
-    assert isinstance(await refused(SERVER_FAILS), EngineUnavailable)
+    assert isinstance(await refused(SERVER_FAILS, timeouts=SHORT), EngineUnavailable)
 
 
 BROKEN: dict[str, Callable[[], Reply]] = {
@@ -192,17 +195,17 @@ BROKEN: dict[str, Callable[[], Reply]] = {
 
 @each("broken", BROKEN)
 async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
-    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1]) == [(7,)]
+    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=NEVER) == [(7,)]
 
 
 @each("broken", BROKEN)
 async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
-    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken]()), OutcomeUnknown)
+    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken](), timeouts=SHORT), OutcomeUnknown)
 
 
 @each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON")
 async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
-    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server) as session:
+    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server, timeouts=SHORT) as session:
         assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
         assert len(server.asked("POST")) == 1
 
@@ -268,7 +271,7 @@ async def test_close_stops_what_is_left_of_a_result() -> None:
 async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> None:
     queued, half = page(1, state="QUEUED"), page(2)
     half = Reply(half.body.replace(b'"state":"RUNNING"', b'"state":"RUNNING","progressPercentage":50.7'))
-    async with scripted_trino(queued, half, Reply(hangs=True)) as server, session_at(server) as session:
+    async with scripted_trino(queued, half, Reply(hangs=True)) as server, session_at(server, timeouts=SHORT) as session:
         handle = await session.submit("SELECT n")
         assert (await session.poll(handle)).state is OperationState.PENDING
         status = await session.poll(handle, wait_s=0.2)

@@ -107,8 +107,10 @@ TEXTS = {
     "utf-16-be": "aé日本😀😀\n日本", "ascii": "plain text, 12 lines\n", "iso-8859-1": "Zürich\n", "windows-1250": LATIN,
     "windows-1251": "Привет, мир\n", "windows-1252": "“Zürich”\n", "windows-1253": "Καλημέρα\n",
     "windows-1254": "İstanbul ğ\n", "windows-1255": "שלום\n", "windows-1256": "مرحبا\n", "windows-1257": "Rīga š\n",
-    "windows-1258": "Viê\n", "shift_jis": "日本語テキスト、ソ表 ﾃｽﾄ, ok\n表示", "euc-jp": "日本語テキスト、表 ﾃｽﾄ, 丂ok\n表示",
-    "euc-kr": "한국어 텍스트, ok\n한국", "gbk": "中文文本,镕 ok\n中文", "gb18030": "中文文本,㐀😀 9ok\n中文0", "big5": "中文功能,許 ok\n中文",
+    "windows-1258": "Viê\n", "shift_jis": "日本語テキスト、ソ表 ﾃｽﾄ, ok\n表示",
+    "euc-jp": "日本語テキスト、表 ﾃｽﾄ, 丂ok\n表示",
+    "euc-kr": "한국어 텍스트, ok\n한국", "gbk": "中文文本,镕 ok\n中文", "gb18030": "中文文本,㐀😀 9ok\n中文0",
+    "big5": "中文功能,許 ok\n中文",
     "koi8-r": "Привет, мир\n",
 }  # fmt: skip
 
