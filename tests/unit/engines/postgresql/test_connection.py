@@ -79,14 +79,9 @@ def test_arrays_of_mixed_dimensions_are_text() -> None:
     assert PostgresqlColumnReader("a", NUMBERS).read(("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
 
 
-def test_fields_of_an_anonymous_record_are_numbered_text() -> None:
-    assert PostgresqlColumnReader("a", RECORD).read((None, "(1,,x)")).to_pylist() == [
-        None,
-        {"field0": "1", "field1": None, "field2": "x"},
-    ]
-
-
-def test_anonymous_records_of_nothing_but_null_are_text() -> None:
+def test_fields_of_an_anonymous_record_are_numbered_text_and_without_any_it_is_text() -> None:
+    fields = {"field0": "1", "field1": None, "field2": "x"}
+    assert PostgresqlColumnReader("a", RECORD).read((None, "(1,,x)")).to_pylist() == [None, fields]
     assert PostgresqlColumnReader("a", RECORD).read((None,)).type == pa.string()
 
 
@@ -110,8 +105,9 @@ def test_arrays(text, expected) -> None:
     assert array_literal(text, ",") == expected
 
 
-def test_an_array_of_boxes_is_cut_at_semicolons() -> None:
+def test_arrays_of_boxes_and_pairs_of_hstore() -> None:
     assert array_literal("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
+    assert hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
 
 
 @each(("text", "expected"),
@@ -122,20 +118,14 @@ def test_composite_values(text, expected) -> None:
     assert composite_attributes(text) == expected
 
 
-def test_pairs_of_hstore() -> None:
-    assert hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
-
-
-@given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0"))))
-def test_what_is_quoted_comes_back(items) -> None:
-    quoted = ["NULL" if i is None else '"' + i.replace("\\", "\\\\").replace('"', '\\"') + '"' for i in items]
-    assert array_literal("{" + ",".join(quoted) + "}", ",") == items
-
-
 @given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0")), min_size=1))
-def test_attributes_that_are_quoted_come_back(items) -> None:
-    quoted = ["" if i is None else '"' + i.replace("\\", "\\\\").replace('"', '""') + '"' for i in items]
-    assert composite_attributes("(" + ",".join(quoted) + ")") == items
+def test_what_is_quoted_comes_back(items) -> None:
+    def quoted(null: str, quote: str) -> str:
+        texts = [None if item is None else item.replace("\\", "\\\\").replace('"', quote) for item in items]
+        return ",".join(null if text is None else f'"{text}"' for text in texts)
+
+    assert array_literal("{" + quoted("NULL", '\\"') + "}", ",") == items
+    assert composite_attributes("(" + quoted("", '""') + ")") == items
 
 
 @each(("days", "text"),

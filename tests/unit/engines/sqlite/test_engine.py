@@ -106,15 +106,13 @@ async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(engine,
 
 
 async def test_who_waits_for_a_lock_can_be_canceled(tmp_path: Path) -> None:
-    engine = SqliteEngine(path="own.sqlite", root=tmp_path, busy_timeout_s=60)
+    engine = SqliteEngine(path="own.sqlite", root=tmp_path, busy_timeout_s=3600)
     async with engine.session(USER, NO_OPTIONS) as holder, engine.session(USER, NO_OPTIONS) as waiter:
         await run(holder, "BEGIN IMMEDIATE")
         async with operation(waiter, "CREATE TABLE t (n INTEGER)") as handle:
             await started(waiter, handle)
-            begun = time.monotonic()
             await waiter.cancel(handle)
-            assert (await ended(waiter, handle, within_s=5)).state is OperationState.CANCELED
-            assert time.monotonic() - begun < 10, "the lock is waited for a minute"
+            assert (await ended(waiter, handle, within_s=60)).state is OperationState.CANCELED
     await engine.close()
 
 
@@ -141,6 +139,6 @@ async def test_rows_of_a_slow_query_come_in_time(session: EngineSession) -> None
         "SELECT n, (SELECT count(*) FROM c AS d WHERE d.n + c.n > 0) FROM c"
     )
     async with operation(session, sql) as handle:
-        assert (await ended(session, handle, within_s=3)).state is OperationState.FINISHED
+        assert (await ended(session, handle, within_s=30)).state is OperationState.FINISHED
         async with aclosing(session.batches(handle)) as batches:  # type: ignore[type-var]
             assert 0 < (await anext(batches)).num_rows < 1000
