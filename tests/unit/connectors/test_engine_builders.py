@@ -238,14 +238,9 @@ def test_the_listener_and_the_broker_are_known(host: str) -> None:
     assert EngineBuilder(settings).addresses.own == {(host, 8123), ("broker.example", 6379)}
 
 
-@each(
-    ("url", "name"),
-    ("postgresql://u:p@h/own", "own"),
-    ("postgresql://u:p@h/o%77n", "own"),
-    ("postgresql://own:p@h", "own"),
-    ("postgresql://h/?dbname=own&user=u", "own"),
-    ("postgresql://u:p@/own?host=/run", "own"),
-)
+@each(("url", "name"),
+    ("postgresql://u:p@h/own", "own"), ("postgresql://u:p@h/o%77n", "own"), ("postgresql://own:p@h", "own"),
+    ("postgresql://h/?dbname=own&user=u", "own"), ("postgresql://u:p@/own?host=/run", "own"))  # fmt: skip
 def test_the_name_of_the_service_s_database_is_read_however_its_url_gives_it(url: str, name: str) -> None:
     assert database_name(url) == name
 

@@ -230,15 +230,10 @@ def test_json_is_unsupported(text):
         recognise(text.encode(), is_whole=text.endswith("{"))
 
 
-@each(
-    ("sample", "kind"),
-    (b"PAR1....", FileKind.PARQUET),
-    (b"Obj\x01....", FileKind.AVRO),
-    (b"ARROW1\0\0....", FileKind.ARROW),
-    (b"\xff\xff\xff\xff\x10\0\0\0....", FileKind.ARROW),
-    (b'{"a": 1}', FileKind.NDJSON),
-    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileKind.NDJSON),
-)
+@each(("sample", "kind"),
+    (b"PAR1....", FileKind.PARQUET), (b"Obj\x01....", FileKind.AVRO), (b"ARROW1\0\0....", FileKind.ARROW),
+    (b"\xff\xff\xff\xff\x10\0\0\0....", FileKind.ARROW), (b'{"a": 1}', FileKind.NDJSON),
+    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileKind.NDJSON))  # fmt: skip
 def test_files_of_records_are_recognised(sample, kind):
     assert recognise(sample, is_whole=False) is kind
     if kind is not FileKind.NDJSON:

@@ -108,13 +108,9 @@ async def test_refused_calls_count_for_nobody(clock: Clock):
     assert list(shared.sums.values()) == [2]
 
 
-@each(
-    ("one", "other", "together"),
-    ("10.0.0.1", "10.0.0.2", False),
-    ("10.0.0.1", "::ffff:10.0.0.1", True),
-    ("2001:db8::1", "2001:db8::ffff:1", True),
-    ("2001:db8::1", "2001:db8:0:1::1", False),
-)
+@each(("one", "other", "together"),
+    ("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "::ffff:10.0.0.1", True), ("2001:db8::1", "2001:db8::ffff:1", True),
+    ("2001:db8::1", "2001:db8:0:1::1", False))  # fmt: skip
 def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, together: bool):
     limits = RequestLimits(MemoryCounts(), most=1, clock=clock)
     limits.count_address(one)

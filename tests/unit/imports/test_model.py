@@ -109,33 +109,17 @@ def test_a_shown_type_that_is_sent_back_names_a_column_that_is_declared_alike(co
     assert declared_type(ColumnType(base, column.precision, column.scale), dialect) == declared_type(column, dialect)
 
 
-@each(
-    ("dialect", "name", "base"),
-    ("hive", "DECIMAL", BaseType.DECIMAL),
-    ("sparksql", "decimal", BaseType.DECIMAL),
-    ("trino", "DECIMAL", BaseType.DECIMAL),
-    ("postgresql", "NUMERIC", BaseType.DECIMAL),
-    ("hive", "SMALLINT", BaseType.INT16),
-    ("hive", "BIGINT", BaseType.INT64),
-    ("trino", "INTEGER", BaseType.INT32),
-    ("trino", "STRING", BaseType.STRING),
-    ("trino", "VARCHAR", BaseType.STRING),
-    ("phoenix", "STRING", BaseType.STRING),
-    ("phoenix", "UNSIGNED_LONG", BaseType.UINT64),
-    ("phoenix", "TIME", BaseType.TIME),
-    ("mysql", "DATETIME(6)", BaseType.DATETIME),
-    ("mysql", "BIGINT UNSIGNED", BaseType.UINT64),
-    ("duckdb", "UTINYINT", BaseType.UINT8),
-    ("sqlite", "INTEGER", BaseType.INT64),
-    ("sqlite", "TEXT", BaseType.STRING),
-    ("hive", "INTERVAL DAY TO SECOND", BaseType.DURATION),
-    ("hive", "BINARY", None),
-    ("trino", "JSON", None),
-    ("postgresql", "BYTEA", None),
-    ("postgresql", "STRING", None),
-    ("hive", "VARCHAR", None),
-    ("mysql", "INT); DROP TABLE t", None),
-)
+@each(("dialect", "name", "base"),
+    ("hive", "DECIMAL", BaseType.DECIMAL), ("sparksql", "decimal", BaseType.DECIMAL),
+    ("trino", "DECIMAL", BaseType.DECIMAL), ("postgresql", "NUMERIC", BaseType.DECIMAL),
+    ("hive", "SMALLINT", BaseType.INT16), ("hive", "BIGINT", BaseType.INT64), ("trino", "INTEGER", BaseType.INT32),
+    ("trino", "STRING", BaseType.STRING), ("trino", "VARCHAR", BaseType.STRING), ("phoenix", "STRING", BaseType.STRING),
+    ("phoenix", "UNSIGNED_LONG", BaseType.UINT64), ("phoenix", "TIME", BaseType.TIME),
+    ("mysql", "DATETIME(6)", BaseType.DATETIME), ("mysql", "BIGINT UNSIGNED", BaseType.UINT64),
+    ("duckdb", "UTINYINT", BaseType.UINT8), ("sqlite", "INTEGER", BaseType.INT64), ("sqlite", "TEXT", BaseType.STRING),
+    ("hive", "INTERVAL DAY TO SECOND", BaseType.DURATION), ("hive", "BINARY", None), ("trino", "JSON", None),
+    ("postgresql", "BYTEA", None), ("postgresql", "STRING", None), ("hive", "VARCHAR", None),
+    ("mysql", "INT); DROP TABLE t", None))  # fmt: skip
 def test_a_chosen_name_means_one_base_type_or_none(dialect: str, name: str, base: BaseType | None) -> None:
     assert chosen_base(name, dialect) is base
 

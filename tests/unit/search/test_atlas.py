@@ -197,15 +197,10 @@ class TestFailures:
         assert "wrong-secret" not in caught.value.message
         assert PASSWORD not in repr(server(atlas))
 
-    @each(
-        "fault",
-        Fault(500, b"java.lang.NullPointerException at org.apache"),
-        Fault(200, b"<html>login</html>"),
-        Fault(200, b"[]"),
-        Fault(200, b'{"entities": 7}'),
-        Fault(404, b"no such page"),
-        Fault(302, headers={"Location": "http://127.0.0.1:1/elsewhere"}),
-    )
+    @each("fault",
+        Fault(500, b"java.lang.NullPointerException at org.apache"), Fault(200, b"<html>login</html>"),
+        Fault(200, b"[]"), Fault(200, b'{"entities": 7}'), Fault(404, b"no such page"),
+        Fault(302, headers={"Location": "http://127.0.0.1:1/elsewhere"}))  # fmt: skip
     async def test_nonsense_is_unavailable_and_redirects_are_not_followed(self, atlas: ScriptedAtlas, fault: Fault):
         atlas.asked.clear()
         atlas.faults.append(fault)

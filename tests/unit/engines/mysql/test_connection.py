@@ -32,24 +32,13 @@ def field(code: int, length: int, *, flags: int = 0, charset: int = BINARY, scal
     return SimpleNamespace(name="a", type_code=code, length=length, flags=flags, charsetnr=charset, scale=scale)
 
 
-@each(
-    ("description", "native"),
-    (field(253, 80, charset=UTF8MB4), "varchar(20)"),
-    (field(253, 20, charset=LATIN1), "varchar(20)"),
-    (field(253, 80, charset=UNKNOWN), "varchar(20)"),
-    (field(252, 1020, charset=UTF8MB4), "tinytext"),
-    (field(252, 262140, charset=UTF8MB4), "text"),
-    (field(252, 65535), "blob"),
-    (field(252, 4294967295), "longblob"),
-    (field(246, 12, scale=2), "decimal(10,2)"),
-    (field(246, 11, scale=2, flags=32), "decimal(10,2) unsigned"),
-    (field(246, 66), "decimal(65,0)"),
-    (field(12, 26, scale=6), "datetime(6)"),
-    (field(11, 10), "time"),
-    (field(13, 4, flags=96), "year"),
-    (field(245, 4294967295), "json"),
-    (field(242, 8), "type 242"),
-)
+@each(("description", "native"),
+    (field(253, 80, charset=UTF8MB4), "varchar(20)"), (field(253, 20, charset=LATIN1), "varchar(20)"),
+    (field(253, 80, charset=UNKNOWN), "varchar(20)"), (field(252, 1020, charset=UTF8MB4), "tinytext"),
+    (field(252, 262140, charset=UTF8MB4), "text"), (field(252, 65535), "blob"), (field(252, 4294967295), "longblob"),
+    (field(246, 12, scale=2), "decimal(10,2)"), (field(246, 11, scale=2, flags=32), "decimal(10,2) unsigned"),
+    (field(246, 66), "decimal(65,0)"), (field(12, 26, scale=6), "datetime(6)"), (field(11, 10), "time"),
+    (field(13, 4, flags=96), "year"), (field(245, 4294967295), "json"), (field(242, 8), "type 242"))  # fmt: skip
 def test_native_types(description, native) -> None:
     assert declare(description).native_type == native
 

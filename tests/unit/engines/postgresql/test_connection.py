@@ -136,14 +136,9 @@ def test_dates(days, text) -> None:
     assert date_text(days) == text
 
 
-@each(
-    ("microseconds", "text"),
-    (0, "2000-01-01 00:00:00"),
-    (-1, "1999-12-31 23:59:59.999999"),
-    (TIMESTAMP_INFINITY, "infinity"),
-    (-TIMESTAMP_INFINITY - 1, "-infinity"),
-    (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC"),
-)
+@each(("microseconds", "text"),
+    (0, "2000-01-01 00:00:00"), (-1, "1999-12-31 23:59:59.999999"), (TIMESTAMP_INFINITY, "infinity"),
+    (-TIMESTAMP_INFINITY - 1, "-infinity"), (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC"))  # fmt: skip
 def test_timestamps(microseconds, text) -> None:
     assert timestamp_text(microseconds) == text
 

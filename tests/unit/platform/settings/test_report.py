@@ -113,13 +113,9 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-@each(
-    ("desktop", "warned"),
-    ("", False),
-    ("max_connections = 1000", True),
-    ("max_connections_per_address = 100", True),
-    ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False),
-)
+@each(("desktop", "warned"),
+    ("", False), ("max_connections = 1000", True), ("max_connections_per_address = 100", True),
+    ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False))  # fmt: skip
 def test_bounds_of_one_address_that_may_hit_everybody_are_a_warning(tmp_path: Path, desktop: str, warned: bool) -> None:
     file = tmp_path / "q.toml"
     file.write_text(f"[desktop]\n{desktop}\n")
@@ -155,14 +151,10 @@ def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None
     assert warned_of(**sign, allowed_hosts=("sql.example",)) == {_METRICS}
 
 
-@each(
-    "mended",
-    {"metrics": {"allowed_networks": ()}},
-    {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
-    {"metrics": {"enable_prometheus": False}},
-    {"trusted_proxies": ("127.0.0.0/8", "::1")},
-    {"http_host": "10.0.0.5"},
-)
+@each("mended",
+    {"metrics": {"allowed_networks": ()}}, {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
+    {"metrics": {"enable_prometheus": False}}, {"trusted_proxies": ("127.0.0.0/8", "::1")},
+    {"http_host": "10.0.0.5"})  # fmt: skip
 def test_metrics_that_a_proxy_does_not_open_are_not_warned_of(mended: dict[str, Any]) -> None:
     assert warned_of(database=_DATABASE, allowed_hosts=("sql.example",), **mended) == set()
 
