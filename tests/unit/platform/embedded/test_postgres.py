@@ -15,7 +15,6 @@ from pathlib import Path
 import asyncpg
 import psutil
 import pytest
-from tests.cases import each
 from tests.fixtures.database import execute
 from tests.timing import at_best
 
@@ -237,7 +236,7 @@ async def test_a_directory_that_vanishes_under_the_server_leaves_nothing_running
     assert not socket_directory.exists()
 
 
-@each("after_s", 0.0, 0.05, 0.2, 0.5)
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2, 0.5])
 async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path, after_s: float):
     async def run() -> None:
         async with start(tmp_path):
@@ -252,7 +251,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing_running(tmp_path: Path, 
         assert len(processes_of(cluster_name(server)).postmasters) == 1
 
 
-@each("after_s", 0.3, 0.6)
+@pytest.mark.parametrize("after_s", [0.3, 0.6])
 async def test_a_first_start_that_is_killed_does_not_harm_the_next(tmp_path: Path, after_s: float):
     with holder(tmp_path) as process:
         await asyncio.sleep(after_s)
