@@ -6,16 +6,23 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial, wraps
 from typing import Any
 
+import pytest
+
+FAILURES = (Exception, pytest.fail.Exception)
+"""`pytest.raises` that saw nothing, and `pytest.fail`, raise the second, which is no Exception."""
+
 
 def each(
-    names: str | Sequence[str], values: Iterable[Any], *, ids: Callable[[Any], object] | Iterable[str] = repr
+    names: str | Sequence[str], *values: Any, ids: Callable[[Any], object] | Iterable[str] = repr
 ) -> Callable[[Any], Any]:
     """Runs a test for every value, as `pytest.mark.parametrize` would, in one item; names every case that fails.
 
-    Fixtures are made once for all cases. Two of these decorators give all combinations.
+    The values follow the names, or are in one list or other iterable. Fixtures are made once for all cases. Two of
+    these decorators give all combinations.
     """
     names = tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else tuple(names)
-    cases = [dict(zip(names, value if len(names) > 1 else (value,), strict=True)) for value in values]
+    chosen = values[0] if len(values) == 1 else values
+    cases = [dict(zip(names, value if len(names) > 1 else (value,), strict=True)) for value in chosen]
     given = None if callable(ids) else list(ids)
 
     def described(number: int) -> str:
@@ -23,6 +30,32 @@ def each(
         return f"case: {', '.join(shown)}"
 
     return lambda test: _looped(test, cases, described)
+
+
+def each_made(
+    name: str,
+    fixture: str,
+    make: Callable[[Any, Any], Any],
+    values: Iterable[Any],
+    *,
+    ids: Callable[[Any], object] = repr,
+) -> Callable[[Any], Any]:
+    """Like `each`, for an argument that is made of a fixture when its case begins: `make(fixture, value)`."""
+
+    def looped(test: Any) -> Any:
+        wanted = inspect.signature(test).parameters
+
+        @wraps(test)
+        async def run(*args: Any, _value: Any, **given: Any) -> None:
+            source = given[fixture] if fixture in wanted else given.pop(fixture)
+            await test(*args, **given, **{name: make(source, _value)})
+
+        kept = [one for key, one in wanted.items() if key not in {name, fixture}]
+        added = [inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD) for key in (fixture, "_value")]
+        run.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]
+        return each("_value", list(values), ids=ids)(run)
+
+    return looped
 
 
 def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[int], str]) -> Any:
@@ -53,7 +86,7 @@ def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[int], s
 @contextmanager
 def every_case() -> Iterator[Callable[[str | Callable[[], str]], AbstractContextManager[None]]]:
     """For cases that only the running test knows: a context for each, by name; at the end all failures are raised."""
-    tried, errors = 0, list[Exception]()
+    tried, errors = 0, list[BaseException]()
 
     @contextmanager
     def attempt(name: str | Callable[[], str]) -> Iterator[None]:
@@ -61,10 +94,10 @@ def every_case() -> Iterator[Callable[[str | Callable[[], str]], AbstractContext
         tried += 1
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - raised with all others at the end
+        except FAILURES as error:
             error.add_note(name if isinstance(name, str) else name())
             errors.append(error)
 
     yield attempt
     if errors:
-        raise ExceptionGroup(f"{len(errors)} of {tried} cases", errors)
+        raise BaseExceptionGroup(f"{len(errors)} of {tried} cases", errors)

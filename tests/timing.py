@@ -3,6 +3,7 @@
 What is slow by itself is slow every time; what other work holds up is hardly held up three times in a row.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -10,6 +11,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 TRIES = 3
+
+
+async def settle() -> None:
+    """Lets every task run until it waits for something that does not come by itself."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:

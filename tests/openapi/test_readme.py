@@ -80,9 +80,7 @@ def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, 
     return sorted(found, key=lambda row: row[2], reverse=True)
 
 
-async def test_the_shell_sequence_runs_as_printed(
-    server: ServerProcess, sample: Mapping[str, SampleTable], tmp_path: Path
-) -> None:
+async def test_the_shell_sequence_runs_as_printed(server, sample, tmp_path) -> None:
     script = tmp_path / "sequence.sh"
     script.write_text(block("bash"))
     # The options only make the shell stop at the first thing that goes wrong.
@@ -152,9 +150,7 @@ async def test_a_data_source_is_added_as_printed(server: ServerProcess, tmp_path
     ]
 
 
-async def test_the_python_script_runs_as_printed(
-    server: ServerProcess, sample: Mapping[str, SampleTable], tmp_path: Path
-) -> None:
+async def test_the_python_script_runs_as_printed(server, sample, tmp_path) -> None:
     script = tmp_path / "ask.py"
     script.write_text(block("python"))
     answers = dict(map(ast.literal_eval, (await printed([sys.executable, str(script)], server, tmp_path)).splitlines()))

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.cases import each
 from typer.main import get_command
 
 from queryserver import __version__
@@ -24,8 +25,8 @@ HEADINGS = ["Context", "Decision", "Consequences", "Alternatives"]
 
 FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|md|ya?ml|toml|sh))")
 
-every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-every_record = pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name)
+every_document = each("document", DOCUMENTS, ids=lambda path: path.name)
+every_record = each("record", RECORDS, ids=lambda path: path.name)
 
 
 def prose(document: Path) -> str:
@@ -63,9 +64,15 @@ def is_setting(name: str) -> bool:
     return True
 
 
+@cache
+def sources() -> dict[str, str]:
+    """The text of each file of the package."""
+    return {str(file): file.read_text() for file in PACKAGE.rglob("*.py")}
+
+
 def is_file_of_ours(name: str) -> bool:
     name = name.removeprefix("./")
-    if "/" not in name and name in {*MADE_BY_USERS, *(file.name for file in PACKAGE.rglob("*.py"))}:
+    if "/" not in name and name in {*MADE_BY_USERS, *(Path(file).name for file in sources())}:
         return True
     return any((place / name).exists() for place in (PROJECT, PACKAGE))
 
@@ -108,9 +115,9 @@ def test_commands_named_exist(document: Path) -> None:
 
 @every_document
 def test_metrics_named_exist(document: Path) -> None:
-    source = "".join(file.read_text() for file in PACKAGE.rglob("*.py"))
     named = [word for word in code_words(document) if re.fullmatch(r"queryserver_[a-z_]+", word)]
-    assert [name for name in named if f'"{name.removesuffix("_total")}"' not in source] == []
+    texts = sources().values()
+    assert [name for name in named if not any(f'"{name.removesuffix("_total")}"' in text for text in texts)] == []
 
 
 @every_document

@@ -6,8 +6,8 @@ from signal import SIGTERM, SIGWINCH
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
+from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
 from queryserver.main import Supervisor, _log_address, _remade, pause_s
@@ -18,14 +18,10 @@ def test_pauses_grow_from_one_second_to_thirty():
     assert [pause_s(failures) for failures in (1, 2, 3, 4, 5, 6, 7, 5000)] == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."), DatabaseUnavailable()],
-    ids=lambda error: error.code,
-)
-def test_why_a_worker_cannot_start_reaches_its_parent_unchanged(
-    error: ConfigurationError | SchemaMismatch | DatabaseUnavailable,
-):
+@each("error",
+    ConfigurationError(["a: one.", "b: two."]), SchemaMismatch("Another schema."),
+    DatabaseUnavailable(), ids=lambda error: error.code)  # fmt: skip
+def test_why_a_worker_cannot_start_reaches_its_parent_unchanged(error) -> None:
     heard: QueryServerError = pickle.loads(pickle.dumps(_remade(error)))()  # noqa: S301 our own, as a pipe does it
     assert (type(heard), heard.message) == (type(error), error.message)
     assert vars(heard) == vars(error)

@@ -3,6 +3,7 @@
 from types import MappingProxyType
 
 import pytest
+from tests.cases import each
 from tests.fakes.catalog import FakeCatalog, FakeCatalogEngine, table
 from tests.refusals import raises_code
 
@@ -11,16 +12,10 @@ from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.engines.protocol import ForeignKey, TableProperty
 
 ALL = [
-    questions.databases(),
-    questions.database("shop"),
-    questions.tables("shop"),
-    questions.table("shop", "rich"),
-    questions.column("shop", "rich", "ID"),
-    questions.functions(None),
-    questions.functions("shop"),
-    questions.function("abs"),
-    questions.function("nope"),
-]
+    questions.databases(), questions.database("shop"), questions.tables("shop"), questions.table("shop", "rich"),
+    questions.column("shop", "rich", "ID"), questions.functions(None), questions.functions("shop"),
+    questions.function("abs"), questions.function("nope"),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -38,13 +33,13 @@ def catalog() -> FakeCatalog:
     return FakeCatalog(engine)
 
 
-@pytest.mark.parametrize("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
+@each("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
 async def test_an_answer_survives_being_kept(catalog: FakeCatalog, question: CatalogQuestion[object]):
     answer = await question.put_to(catalog)
     assert question.decode(question.encode(answer)) == answer
 
 
-@pytest.mark.parametrize("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
+@each("question", ALL, ids=lambda one: f"{one.kind}{one.names}")
 async def test_another_process_can_build_the_question(catalog: FakeCatalog, question: CatalogQuestion[object]):
     rebuilt = BY_KIND[question.kind](*question.names)
     assert (rebuilt.kind, rebuilt.names) == (question.kind, question.names)

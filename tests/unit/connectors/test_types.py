@@ -18,41 +18,17 @@ from queryserver.connectors.types import TYPES, Category, Runs, complete_setting
 from queryserver.errors.statements import ConnectorRefused
 
 _FLAGS = [
-    "is_sql",
-    "has_catalog",
-    "has_database",
-    "has_table",
-    "has_live_queries",
-    "has_optimizer_risks",
-    "has_optimizer_values",
-    "has_auto_limit",
-    "has_reference_language",
-    "has_reference_functions",
-    "has_use_statement",
-]
+    "is_sql", "has_catalog", "has_database", "has_table", "has_live_queries", "has_optimizer_risks",
+    "has_optimizer_values", "has_auto_limit", "has_reference_language", "has_reference_functions", "has_use_statement",
+]  # fmt: skip
 _SETTING = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^;]+)')
 
 _OF_HIVE = {
-    "auth_mechanism": "",
-    "transport_mode": "binary",
-    "http_path": "cliservice",
-    "username": "",
-    "password": "",
-    "impersonation_enabled": True,
-    "kerberos_service_name": "hive",
-    "kerberos_host": "",
-    "use_ssl": False,
-    "ssl_validate": True,
-    "ssl_ca": "",
-    "allow_insecure_http": False,
-    "database": "default",
-    "connect_timeout_s": 10,
-    "query_timeout_s": 0,
-    "session_timeout_s": 0,
-    "close_queries": False,
-    "session_conf": "",
-    "is_llap": False,
-}
+    "auth_mechanism": "", "transport_mode": "binary", "http_path": "cliservice", "username": "", "password": "",
+    "impersonation_enabled": True, "kerberos_service_name": "hive", "kerberos_host": "", "use_ssl": False,
+    "ssl_validate": True, "ssl_ca": "", "allow_insecure_http": False, "database": "default", "connect_timeout_s": 10,
+    "query_timeout_s": 0, "session_timeout_s": 0, "close_queries": False, "session_conf": "", "is_llap": False,
+}  # fmt: skip
 _OF_IMPALA = {
     **_OF_HIVE,
     "impersonation_enabled": False,
@@ -61,13 +37,9 @@ _OF_IMPALA = {
     "session_timeout_s": 3600,
 }
 _FURTHER: dict[int, dict[str, Any]] = {
-    1: _OF_HIVE,
-    3: _OF_IMPALA,
-    9: {**_OF_HIVE, "impersonation_enabled": False},
-    12: _OF_HIVE,
-    44: {"ssl_ca": "", "session_properties": "", "client_tags": ""},
-    45: {"ssl_ca": "", "serialization": "PROTOBUF"},
-}
+    1: _OF_HIVE, 3: _OF_IMPALA, 9: {**_OF_HIVE, "impersonation_enabled": False}, 12: _OF_HIVE,
+    44: {"ssl_ca": "", "session_properties": "", "client_tags": ""}, 45: {"ssl_ca": "", "serialization": "PROTOBUF"},
+}  # fmt: skip
 """What rows list after the settings of the table: the optional ones of 5.11 with their defaults."""
 
 
@@ -152,24 +124,22 @@ def test_booleans_and_integers_may_be_text() -> None:
     assert type(found["connect_timeout_s"]) is int
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "text"),
-    [
-        ("server_port", "x", "Must be a whole number."),
-        ("server_port", True, "Must be a whole number."),
-        ("server_port", 1.5, "Must be a whole number."),
-        ("server_port", 10**30, "Must be a whole number."),
-        ("server_port", [], "Must be a whole number."),
-        ("use_sasl", "maybe", "Must be true or false."),
-        ("use_sasl", {}, "Must be true or false."),
-        ("username", 5, "Must be text."),
-        ("username", "a\0b", "Must be free of control characters."),
-        ("username", "a\r\nb", "Must be free of control characters."),
-        ("username", "\ud800", "Must be free of control characters."),
-        ("username", "a" * 70_000, "Must have at most 65536 characters."),
-        ("session_idle_s", 0, "Must be between 1 and 31536000."),
-        ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
-    ],
+    ("server_port", "x", "Must be a whole number."),
+    ("server_port", True, "Must be a whole number."),
+    ("server_port", 1.5, "Must be a whole number."),
+    ("server_port", 10**30, "Must be a whole number."),
+    ("server_port", [], "Must be a whole number."),
+    ("use_sasl", "maybe", "Must be true or false."),
+    ("use_sasl", {}, "Must be true or false."),
+    ("username", 5, "Must be text."),
+    ("username", "a\0b", "Must be free of control characters."),
+    ("username", "a\r\nb", "Must be free of control characters."),
+    ("username", "\ud800", "Must be free of control characters."),
+    ("username", "a" * 70_000, "Must have at most 65536 characters."),
+    ("session_idle_s", 0, "Must be between 1 and 31536000."),
+    ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
 )
 def test_a_value_of_another_type_is_told_by_name_and_never_shown(name: str, value: object, text: str) -> None:
     with pytest.raises(ConnectorRefused) as refused:

@@ -5,6 +5,7 @@ import gc
 
 import pytest
 from structlog.testing import CapturingLogger
+from tests.cases import each
 from tests.fakes.long_directory import LongDirectory, resident_bytes
 from tests.refusals import raises_code
 
@@ -80,7 +81,7 @@ class TestStoreOrder:
         assert (numbers(page), page.total, page.total_is_exact) == ([399, 499, 599], 30, True)
 
     @pytest.mark.storage(33)
-    @pytest.mark.parametrize("part", ["", "7"])
+    @each("part", "", "7")
     async def test_a_page_is_the_same_from_its_mark_and_from_the_beginning(self, part: str) -> None:
         directory, warm = LongDirectory(4345), Listings(ListingLimits())
         for number in range(1, 7):
@@ -138,9 +139,7 @@ class TestStoreOrder:
         assert (len(page.entries), page.total, page.total_is_exact) == (30, 2000, False)
 
     @pytest.mark.security("S13")
-    async def test_the_log_of_a_count_that_failed_has_no_cause_with_addresses(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_log_of_a_count_that_failed_has_no_cause_with_addresses(self, monkeypatch) -> None:
         directory = LongDirectory(100_000)
         directory.fails_after, directory.failure = 2, StorageUnavailable("No answer.")
         directory.failure.__cause__ = ConnectionError("https://internal.example:9870")
@@ -156,7 +155,7 @@ class TestStoreOrder:
             await page_of(directory, PageWanted(1, 2500))
 
     @pytest.mark.storage(9)
-    @pytest.mark.parametrize("wanted", [PageWanted(10**9), PageWanted(sort_by=SortKey.SIZE)])
+    @each("wanted", PageWanted(10**9), PageWanted(sort_by=SortKey.SIZE))
     async def test_a_store_that_lists_too_slowly_is_given_up(self, wanted: PageWanted) -> None:
         directory = LongDirectory(10**9)
         directory.late_after = 3
@@ -164,20 +163,16 @@ class TestStoreOrder:
             with pytest.raises(StorageUnavailable, match="too slowly"):
                 await page_of(directory, wanted, Listings(ListingLimits(), within_s=0.05))
 
-    @pytest.mark.parametrize(
+    @each(
         ("entries", "limit", "size", "total", "is_exact", "next_number"),
-        [
-            (3000, 2000, 1000, 2000, False, 2),  # the count ends at its limit
-            (3000, 2000, 2000, 2001, False, 2),  # the page ends there, and there is more
-            (3000, 100, 1500, 1501, False, 2),  # the page is larger than the limit
-            (2000, 2000, 2000, 2000, True, 0),  # limit, page and directory end together
-            (2000, 100, 2000, 2000, True, 0),
-            (2001, 2000, 30, 2000, False, 2),
-        ],
+        (3000, 2000, 1000, 2000, False, 2),  # the count ends at its limit
+        (3000, 2000, 2000, 2001, False, 2),  # the page ends there, and there is more
+        (3000, 100, 1500, 1501, False, 2),  # the page is larger than the limit
+        (2000, 2000, 2000, 2000, True, 0),  # limit, page and directory end together
+        (2000, 100, 2000, 2000, True, 0),
+        (2001, 2000, 30, 2000, False, 2),
     )
-    async def test_a_total_is_at_least_what_the_page_shows(
-        self, entries: int, limit: int, size: int, total: int, is_exact: bool, next_number: int
-    ) -> None:
+    async def test_a_total_is_at_least_what_the_page_shows(self, entries, limit, size, total, is_exact, next_number):
         page = await page_of(LongDirectory(entries), PageWanted(size=size), Listings(ListingLimits(count=limit)))
         assert (page.total, page.total_is_exact, page.next_number) == (total, is_exact, next_number)
 
@@ -247,11 +242,7 @@ class TestOtherOrders:
 
 
 @pytest.mark.security("S10")
-@pytest.mark.parametrize(
-    "wanted",
-    [PageWanted(20, 10_000), PageWanted(10, 10_000, sort_by=SortKey.MTIME, descending=True)],
-    ids=["in store order", "sorted"],
-)
+@each("wanted", PageWanted(20, 10_000), PageWanted(10, 10_000, sort_by=SortKey.MTIME, descending=True))
 @pytest.mark.slow
 async def test_a_directory_of_200000_entries_is_listed_in_bounded_memory(wanted: PageWanted) -> None:
     directory = LongDirectory(200_000)

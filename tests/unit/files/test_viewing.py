@@ -1,17 +1,19 @@
-"""Parts of files: what is asked of the store for them, and how much and how long at most."""
+"""Previews of files."""
 
 import asyncio
 import gzip
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.files import DecompressionLimit, StorageUnavailable
 from queryserver.files.model import StoragePath, StorageUser
 from queryserver.files.places import Place
-from queryserver.files.viewing import Shown, Viewing
+from queryserver.files.viewing import Shown, Viewing, hexdump
 from queryserver.formats.unpacking import Codec
 from queryserver.platform.limits import FairPlaces
 from queryserver.platform.threads import FairThreads
@@ -68,14 +70,10 @@ async def test_a_file_that_unpacks_to_nothing_is_not_read_to_its_end(viewing: Vi
 
 
 @pytest.mark.storage(9)
-@pytest.mark.parametrize(
-    ("codec", "pattern"),
-    [(Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")],
-    ids=["gzip", "parquet", "avro"],
+@each(
+    ("codec", "pattern"), (Codec.GZIP, gzip.compress(b"", mtime=0)), (Codec.PARQUET, b"PAR1"), (Codec.AVRO, b"Obj\x01")
 )
-async def test_a_store_that_is_too_slow_keeps_no_place(
-    threads: ThreadPoolExecutor, codec: Codec, pattern: bytes
-) -> None:
+async def test_a_store_that_is_too_slow_keeps_no_place(threads, codec, pattern) -> None:
     store = OddFileSystem()
     store.odd["slow"] = Oddity(100_000, pattern=pattern, pause_s=60.0)
     store.tree.put("quick.gz", gzip.compress(b"quick"))
@@ -88,3 +86,26 @@ async def test_a_store_that_is_too_slow_keeps_no_place(
                 await shown(viewing, store, "slow", codec=codec)
     patient = Viewing(*pools(threads), ProcessWorkbooks(), max_unpacked_bytes=LIMIT_BYTES, max_snappy_bytes=LIMIT_BYTES)
     assert (await shown(patient, store, "quick.gz")).excerpt.asked == b"quick"
+
+
+def lines_of(content: bytes, offset: int) -> list:
+    return json.loads(hexdump(content, offset))
+
+
+def test_words_of_two_bytes_and_what_is_printable():
+    assert lines_of(b"Hi\x00!", 0) == [[0, [[72, 105], [0, 33]], "Hi.!"]]
+
+
+def test_sixteen_bytes_a_line_from_the_offset_on():
+    lines = lines_of(bytes(range(0x1E, 0x30)) + b"\x7e\x7f\xff", 5)
+    assert [offset for offset, _, _ in lines] == [5, 21]
+    assert lines[0][2] == ".. !\"#$%&'()*+,-"
+    assert lines[1] == [21, [[0x2E, 0x2F], [0x7E, 0x7F], [0xFF]], "./~.."]
+
+
+def test_nothing_has_no_line():
+    assert lines_of(b"", 7) == []
+
+
+def test_quotes_and_backslashes_are_escaped():
+    assert lines_of(b'a"b\\c%s', 0)[0][2] == 'a"b\\c%s'

@@ -75,11 +75,7 @@ def seen(text: str, *, is_whole: bool = True) -> Detected:
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize(
-    ("text", "file_type", "field", "quote", "record", "confidence"),
-    [case[1:] for case in CASES],
-    ids=[c[0] for c in CASES],
-)
+@each(("text", "file_type", "field", "quote", "record", "confidence"), [case[1:] for case in CASES])
 def test_the_case_of_the_table_comes_out(text, file_type, field, quote, record, confidence):
     found = seen(text)
     assert (found.type, found.delimiters.field, found.delimiters.quote) == (file_type, field, quote)
@@ -95,15 +91,13 @@ def test_d31_json_is_no_delimited_text():
 
 
 @pytest.mark.importer(12, 38)
-@pytest.mark.parametrize(
+@each(
     ("sample", "encoding"),
-    [
-        (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
-        (D1.encode("utf-16-le"), "utf-16-le"),
-        (D1.encode("utf-16-be"), "utf-16-be"),
-        (b"\xff\xfe" + D1.encode("utf-16-le"), "utf-16-le"),
-        (b"\xfe\xff" + D1.encode("utf-16-be"), "utf-16-be"),
-    ],
+    (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
+    (D1.encode("utf-16-le"), "utf-16-le"),
+    (D1.encode("utf-16-be"), "utf-16-be"),
+    (b"\xff\xfe" + D1.encode("utf-16-le"), "utf-16-le"),
+    (b"\xfe\xff" + D1.encode("utf-16-be"), "utf-16-be"),
 )
 def test_d32_the_encoding_does_not_matter(sample, encoding):
     assert recognise(sample, is_whole=True) is FileKind.TEXT
@@ -114,8 +108,8 @@ def test_d32_the_encoding_does_not_matter(sample, encoding):
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize(
-    ("sample", "encoding"), [("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")]
+@each(
+    ("sample", "encoding"), ("a,é".encode("iso-8859-1"), "iso-8859-1"), ("a,€".encode("windows-1252"), "windows-1252")
 )
 def test_d33_one_byte_encodings_are_told_apart(sample, encoding):
     assert recognise(sample, is_whole=True) is FileKind.TEXT
@@ -127,11 +121,9 @@ PNG = bytes.fromhex("89504e470d0a1a0a0000000d49484452000000010000000108060000001
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize(
-    ("sample", "error"),
-    [(PNG, "unsupported_format"), (b"\0\1\2\3", "unsupported_format"), (b"", "file_empty"), (b"\n\n", "file_empty")],
-    ids=["PNG", "control characters", "no byte", "blank lines"],
-)
+@each(("sample", "error"),
+    (PNG, "unsupported_format"), (b"\0\1\2\3", "unsupported_format"), (b"", "file_empty"),
+    (b"\n\n", "file_empty"))  # fmt: skip
 def test_d34_what_is_no_text_is_refused(sample, error):
     with raises_code(error) as caught:
         recognise(sample, is_whole=True)
@@ -139,7 +131,7 @@ def test_d34_what_is_no_text_is_refused(sample, error):
         assert caught.value.message == "File is empty, cannot detect file format."
 
 
-@pytest.mark.parametrize("text", ["a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n"])
+@each("text", "a|~|b|c\n1|~|2|3\n", "a~|~b\n1~|~2\n")
 def test_the_long_separators_come_before_their_parts(text):
     assert seen(text).delimiters.field in {"|~|", "~|~"}
 
@@ -181,7 +173,7 @@ def test_a_separator_for_one_column_does_not_occur_in_the_text():
 
 
 @pytest.mark.importer(12)
-@pytest.mark.parametrize("quote", ["", '"', "'"])
+@each("quote", "", '"', "'")
 def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
     found = seen((",".join([f"{quote}1{quote}"] * 2_001) + "\n") * 3)
     assert (found.delimiters.field, found.delimiters.quote, found.confidence) == (",", quote or '"', 1.0)
@@ -189,11 +181,10 @@ def test_more_columns_than_a_table_may_have_do_not_hide_the_separator(quote):
 
 
 @pytest.mark.importer(50, 61)
-@each(
-    "unit",
-    ['"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n", "1,"],
-)
-@each("is_whole", [True, False])
+@each("unit",
+    '"', "'", ",", "|", "\t", " ", ":", "x", '"\n', '",', "'\",", "\r", '"\r\n', '""x\n', "a,'b\n", "[", "{}\n",
+    "1,")  # fmt: skip
+@each("is_whole", True, False)
 @pytest.mark.slow
 def test_no_sample_keeps_detection_busy(unit, is_whole):
     sample = (unit * SAMPLE_BYTES)[:SAMPLE_BYTES].encode()
@@ -209,70 +200,40 @@ def test_no_sample_keeps_detection_busy(unit, is_whole):
 
 
 @pytest.mark.importer(31)
-@pytest.mark.parametrize(
-    "sample",
-    [b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n", " \n".encode("utf-16")],
-)
+@each("sample",
+    b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\n\n", b" \t\r\n", b"\xef\xbb\xbf \n",
+    " \n".encode("utf-16"))  # fmt: skip
 def test_nothing_but_a_mark_and_blanks_is_an_empty_file(sample):
     with raises_code("file_empty"):
         recognise(sample, is_whole=True)
 
 
-@pytest.mark.parametrize("sample", [b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest"])
+@each("sample", b"PK\x03\x04rest", bytes.fromhex("d0cf11e0a1b11ae1") + b"rest")
 def test_zip_and_compound_files_may_be_workbooks(sample):
     assert recognise(sample, is_whole=False) is FileKind.WORKBOOK_CANDIDATE
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [
-        gzip.compress(b"a,b\n1,2\n", mtime=0),
-        bz2.compress(b"a,b\n1,2\n"),
-        bz2.compress(b""),
-        lzma.compress(b"a,b\n1,2\n"),
-        b"%PDF-1.7\n",
-        b'<?xml version="1.0"?><a/>',
-        b"<!DOCTYPE html>",
-        b"\n <html>",
-        b"{\\rtf1 hello}",
-        "<?xml?>".encode("utf-16"),
-        '{"a": 1}\n{"a": 2}\n'.encode("utf-16"),
-    ],
-)
+@each("sample",
+    gzip.compress(b"a,b\n1,2\n", mtime=0), bz2.compress(b"a,b\n1,2\n"), bz2.compress(b""), lzma.compress(b"a,b\n1,2\n"),
+    b"%PDF-1.7\n", b'<?xml version="1.0"?><a/>', b"<!DOCTYPE html>", b"\n <html>", b"{\\rtf1 hello}",
+    "<?xml?>".encode("utf-16"), '{"a": 1}\n{"a": 2}\n'.encode("utf-16"))  # fmt: skip
 def test_known_other_formats_are_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         recognise(sample, is_whole=True)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"a": 1',
-        ' { "a": 1}\n{',
-        '{"a": 1}\n[1]\n{',
-        '[{"a": 1}]',
-        "[ {",
-        '{}\n[1]\n\n{"a": 2}\n',
-        "[1, 2]\r\n[3, 4]\r\n",
-        '[1]\n[2]\n[3, "cut',
-    ],
-)
+@each("text",
+    '{"a": 1', ' { "a": 1}\n{', '{"a": 1}\n[1]\n{', '[{"a": 1}]', "[ {", '{}\n[1]\n\n{"a": 2}\n',
+    "[1, 2]\r\n[3, 4]\r\n", '[1]\n[2]\n[3, "cut')  # fmt: skip
 def test_json_is_unsupported(text):
     with pytest.raises(UnsupportedFormat):
         recognise(text.encode(), is_whole=text.endswith("{"))
 
 
-@pytest.mark.parametrize(
-    ("sample", "kind"),
-    [
-        (b"PAR1....", FileKind.PARQUET),
-        (b"Obj\x01....", FileKind.AVRO),
-        (b"ARROW1\0\0....", FileKind.ARROW),
-        (b"\xff\xff\xff\xff\x10\0\0\0....", FileKind.ARROW),
-        (b'{"a": 1}', FileKind.NDJSON),
-        (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileKind.NDJSON),
-    ],
-)
+@each(("sample", "kind"),
+    (b"PAR1....", FileKind.PARQUET), (b"Obj\x01....", FileKind.AVRO), (b"ARROW1\0\0....", FileKind.ARROW),
+    (b"\xff\xff\xff\xff\x10\0\0\0....", FileKind.ARROW), (b'{"a": 1}', FileKind.NDJSON),
+    (b'\xef\xbb\xbf{"a": 1}\r\n\r\n {}\r\n{"cut', FileKind.NDJSON))  # fmt: skip
 def test_files_of_records_are_recognised(sample, kind):
     assert recognise(sample, is_whole=False) is kind
     if kind is not FileKind.NDJSON:
@@ -280,46 +241,23 @@ def test_files_of_records_are_recognised(sample, kind):
             recognise_given(sample, is_whole=False)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{a},{b}\n",
-        "[1],[2]\n",
-        "[x]\n[y]\n",
-        "a,b\n{}\n",
-        "[" * 100_000,
-        "[1]\n[2]\n[3, cut",
-        "BZh,a\n",
-        "PK,a\n",
-        "<a,b\n",
-    ],
-)
+@each("text",
+    "{a},{b}\n", "[1],[2]\n", "[x]\n[y]\n", "a,b\n{}\n", "[" * 100_000, "[1]\n[2]\n[3, cut", "BZh,a\n", "PK,a\n",
+    "<a,b\n")  # fmt: skip
 def test_what_only_looks_like_another_format_is_text(text):
     assert recognise(text.encode(), is_whole=True) is FileKind.TEXT
 
 
-@pytest.mark.parametrize(
-    ("sent", "meant"),
-    [
-        (r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"),
-        (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
-        (r"\ud83d\ude00", "😀"),
-        (r"\|", "\\|"),
-        (r"\x1", "\\x1"),
-        (r"\u12", "\\u12"),
-        (r"\\t", "\\t"),
-        ("\\", "\\"),
-        ("a\\", "a\\"),
-        ("\t", "\t"),
-        ("é", "é"),
-    ],
-)
+@each(("sent", "meant"),
+    (r"\t\n\r\\\"\'\a\b\f\v\0", "\t\n\r\\\"'\a\b\f\v\0"), (r"\x01\x1F\u0001\u20ac", "\x01\x1f\x01€"),
+    (r"\ud83d\ude00", "😀"), (r"\|", "\\|"), (r"\x1", "\\x1"), (r"\u12", "\\u12"), (r"\\t", "\\t"), ("\\", "\\"),
+    ("a\\", "a\\"), ("\t", "\t"), ("é", "é"))  # fmt: skip
 def test_escapes_are_read_and_all_else_stays_as_sent(sent, meant):
     assert unescaped(sent) == meant
 
 
 @pytest.mark.importer(18, 19)
-@pytest.mark.parametrize(("field", "record"), [("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a")])
+@each(("field", "record"), ("\t", "\r\n"), (r"\t", r"\r\n"), (r"\x09", r"\u000d\u000a"))
 def test_raw_and_escaped_separators_mean_the_same(field, record):
     assert delimiters_of(field, quote='"', record=record) == Delimiters("\t", '"', "\n")
 
@@ -340,33 +278,29 @@ def test_separators_have_up_to_8_characters():
 
 
 @pytest.mark.importer(36)
-@pytest.mark.parametrize(
+@each(
     ("field", "quote", "record"),
-    [
-        (",", ",", "\n"),
-        ("\n", '"', "\n"),
-        (",", '"', '"'),
-        ('a"b', '"', "\n"),
-        ("a\nb", '"', "\n"),
-        ("a\nb", '"', "\r\n"),
-        (",", '"', '#"#'),
-    ],
+    (",", ",", "\n"),
+    ("\n", '"', "\n"),
+    (",", '"', '"'),
+    ('a"b', '"', "\n"),
+    ("a\nb", '"', "\n"),
+    ("a\nb", '"', "\r\n"),
+    (",", '"', '#"#'),
 )
 def test_equal_separators_and_one_within_another_are_refused(field, quote, record):
     with pytest.raises(InvalidParameter):
         delimiters_of(field, quote=quote, record=record)
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "quote", "record"),
-    [
-        ("x" * 9, '"', "\n"),
-        (",", "''", "\n"),
-        (",", '"', "#" * 9),
-        ("\0", '"', "\n"),
-        (",", "\0", "\n"),
-        (r"\ud83d", '"', "\n"),
-    ],
+    ("x" * 9, '"', "\n"),
+    (",", "''", "\n"),
+    (",", '"', "#" * 9),
+    ("\0", '"', "\n"),
+    (",", "\0", "\n"),
+    (r"\ud83d", '"', "\n"),
 )
 def test_too_long_ones_raw_nul_and_half_characters_are_refused(field, quote, record):
     with pytest.raises(InvalidParameter):

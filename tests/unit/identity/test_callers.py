@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import (
     DatabaseUnavailable,
@@ -107,15 +108,9 @@ async def test_refused_calls_count_for_nobody(clock: Clock):
     assert list(shared.sums.values()) == [2]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "together"),
-    [
-        ("10.0.0.1", "10.0.0.2", False),
-        ("10.0.0.1", "::ffff:10.0.0.1", True),
-        ("2001:db8::1", "2001:db8::ffff:1", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-    ],
-)
+@each(("one", "other", "together"),
+    ("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "::ffff:10.0.0.1", True), ("2001:db8::1", "2001:db8::ffff:1", True),
+    ("2001:db8::1", "2001:db8:0:1::1", False))  # fmt: skip
 def test_an_ipv6_caller_has_a_network(clock: Clock, one: str, other: str, together: bool):
     limits = RequestLimits(MemoryCounts(), most=1, clock=clock)
     limits.count_address(one)
@@ -185,17 +180,9 @@ async def test_a_user_is_read_again_once_in_the_time() -> None:
     assert records.asked == [TokenKey(1, "family", "jti")] * 2
 
 
-@pytest.mark.parametrize(
-    ("now", "error"),
-    [
-        (None, UserNotFound),
-        (owner(is_active=False), UserInactive),
-        (owner(is_revoked=True), InvalidToken),
-        (owner(epoch=4), InvalidToken),
-        (owner(rights=()), PermissionDenied),
-    ],
-    ids=["deleted", "disabled", "logged out", "all tokens ended", "demoted"],
-)
+@each(("now", "error"),
+    (None, UserNotFound), (owner(is_active=False), UserInactive), (owner(is_revoked=True), InvalidToken),
+    (owner(epoch=4), InvalidToken), (owner(rights=()), PermissionDenied))  # fmt: skip
 async def test_who_may_not_go_on_is_stopped(now: TokenOwner | None, error: type[Exception]) -> None:
     records = Records(now)
     with streams_of(records).place(ANA) as place:

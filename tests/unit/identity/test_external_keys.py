@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from tests.cases import each
 from tests.fakes.issuer import jwk, rsa_key
+from tests.timing import settle
 
 from queryserver.errors.base import KeyServerUnavailable
 from queryserver.identity.external_keys import CacheTimes, KeyCache, KeySet, NoKeys
@@ -19,41 +21,23 @@ def document(*entries: Any) -> bytes:
 GOOD = jwk(rsa_key("one"), "one")
 
 
-@pytest.mark.parametrize("more", [{}, {"use": "sig"}, {"alg": "RS256"}, {"use": "sig", "alg": "RS256", "x5c": ["x"]}])
+@each("more", {}, {"use": "sig"}, {"alg": "RS256"}, {"use": "sig", "alg": "RS256", "x5c": ["x"]})
 def test_keys_for_signatures_with_rs256_are_usable(more: dict[str, Any]) -> None:
     assert [key.kid for key in KeySet.parse(document(GOOD | more)).find("one")] == ["one"]
 
 
 @pytest.mark.security("T12")
-@pytest.mark.parametrize(
-    "bad",
-    [
-        GOOD | {"use": "enc"},
-        GOOD | {"alg": "RS512"},
-        GOOD | {"alg": "HS256"},
-        GOOD | {"alg": None},
-        GOOD | {"kty": "EC"},
-        {"kty": "oct", "k": "c2VjcmV0", "kid": "one"},
-        GOOD | {"n": "AQAB"},
-        GOOD | {"n": None},
-        GOOD | {"n": "***"},
-        GOOD | {"n": "____" * 1000},
-        GOOD | {"e": "Ag"},
-        GOOD | {"e": "AQ"},
-        GOOD | {"e": 65537},
-        GOOD | {"kid": 5},
-        jwk(rsa_key("short", 1024), "one"),
-        "one",
-        None,
-        [],
-    ],
-)
+@each("bad",
+    GOOD | {"use": "enc"}, GOOD | {"alg": "RS512"}, GOOD | {"alg": "HS256"}, GOOD | {"alg": None}, GOOD | {"kty": "EC"},
+    {"kty": "oct", "k": "c2VjcmV0", "kid": "one"}, GOOD | {"n": "AQAB"}, GOOD | {"n": None}, GOOD | {"n": "***"},
+    GOOD | {"n": "____" * 1000}, GOOD | {"e": "Ag"}, GOOD | {"e": "AQ"}, GOOD | {"e": 65537}, GOOD | {"kid": 5},
+    jwk(rsa_key("short", 1024), "one"), "one", None, [])  # fmt: skip
 def test_others_are_passed_over(bad: Any) -> None:
     keys = KeySet.parse(document(bad, jwk(rsa_key("two"), "two")))
     assert [key.kid for key in keys.keys] == ["two"]
 
 
-@pytest.mark.parametrize("text", ["", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff"])
+@each("text", "", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff")
 def test_what_is_no_document_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
         KeySet.parse(text.encode("latin-1"))
@@ -157,7 +141,7 @@ async def test_the_first_fetch_answers_for_an_unknown_id_too(keys: KeyCache, sou
 async def test_calls_at_once_share_a_fetch_also_when_one_leaves(keys: KeyCache, source: Source) -> None:
     source.gate.clear()
     calls = [asyncio.ensure_future(keys.find("one")) for _ in range(20)]
-    await asyncio.sleep(0.01)
+    await settle()
     calls[0].cancel()
     source.gate.set()
     assert all(await asyncio.gather(*calls[1:]))
@@ -165,9 +149,7 @@ async def test_calls_at_once_share_a_fetch_also_when_one_leaves(keys: KeyCache, 
 
 
 @pytest.mark.platform(43)
-async def test_known_keys_serve_through_an_outage_and_not_for_ever(
-    keys: KeyCache, source: Source, clock: Clock
-) -> None:
+async def test_known_keys_serve_through_an_outage_and_not_for_ever(keys, source, clock) -> None:
     (key,) = await keys.find("one")
     source.is_down = True
     began = clock.now
@@ -188,11 +170,11 @@ async def test_nobody_waits_long_for_keys_that_are_only_due(keys: KeyCache, sour
     (key,) = await keys.find("one")
     clock.now += 3600
     source.gate.clear()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await keys.find("one") == (key,)
     source.kids = ["two"]
     source.gate.set()
-    await asyncio.sleep(0.01)
+    await settle()
     assert not keys.still_good(key)
     assert not await keys.find("one")
 
@@ -213,7 +195,7 @@ async def test_closing_gives_up_a_fetch(source: Source, clock: Clock) -> None:
     cache = KeyCache(source, CacheTimes(), clock=clock)
     source.gate.clear()
     call = asyncio.ensure_future(cache.find("one"))
-    await asyncio.sleep(0.01)
+    await settle()
     await cache.aclose()
     with pytest.raises(asyncio.CancelledError):
         await call

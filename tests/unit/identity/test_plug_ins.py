@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.cases import each
+from tests.timing import settle
 
 from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.model import UsernameRule
@@ -30,7 +32,7 @@ def pool(limit_s: float = 10, most_waiting: int | None = None) -> PlugInThreads:
 async def test_more_than_may_wait_are_refused_at_once(gate: threading.Event) -> None:
     threads = pool(most_waiting=2)
     calls = [asyncio.create_task(threads.call(gate.wait)) for _ in range(THREADS + 2)]
-    await asyncio.sleep(0.05)
+    await settle()
     for _ in range(3):
         with pytest.raises(TooManyWaiting):
             await threads.call(gate.wait)
@@ -90,7 +92,7 @@ async def test_async_functions_need_no_thread(gate: threading.Event) -> None:
 
     threads = pool(most_waiting=0)
     calls = [asyncio.create_task(threads.call(gate.wait)) for _ in range(THREADS)]
-    await asyncio.sleep(0.05)
+    await settle()
     assert await threads.call(quick) == "here"
     gate.set()
     await asyncio.gather(*calls)
@@ -105,7 +107,7 @@ async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) ->
     threads = pool(most_waiting=0)
     login = PluggedLogin("a.Door", Door(), threads, UsernameRule())
     calls = [asyncio.create_task(login.login("ana", "x", CLIENT)) for _ in range(THREADS)]
-    await asyncio.sleep(0.05)
+    await settle()
     with pytest.raises(LoginBackendUnavailable, match="Too many"):
         await login.login("ana", "x", CLIENT)
     gate.set()
@@ -114,15 +116,13 @@ async def test_a_login_too_many_counts_as_out_of_reach(gate: threading.Event) ->
 
 
 @pytest.mark.platform(36)
-@pytest.mark.parametrize(
+@each(
     ("typed", "rule", "given"),
-    [
-        (" Ana ", UsernameRule(), ["ana"]),
-        ("Ana", UsernameRule(force_lowercase=False, force_uppercase=True), ["ANA"]),
-        ("Ana", UsernameRule(ignore_case=False, force_lowercase=False), ["Ana"]),
-        ("a b", UsernameRule(), []),
-        ("..", UsernameRule(), []),
-    ],
+    (" Ana ", UsernameRule(), ["ana"]),
+    ("Ana", UsernameRule(force_lowercase=False, force_uppercase=True), ["ANA"]),
+    ("Ana", UsernameRule(ignore_case=False, force_lowercase=False), ["Ana"]),
+    ("a b", UsernameRule(), []),
+    ("..", UsernameRule(), []),
 )
 async def test_others_are_asked_for_legal_names_by_the_case_rule(
     typed: str, rule: UsernameRule, given: list[str]

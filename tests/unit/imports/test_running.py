@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 from tests.fakes.import_files import MemoryFile, MemoryWorkbooks
 from tests.fakes.loading import FakeLoadingEngine
 from tests.refusals import raises_code
@@ -109,12 +110,8 @@ def imports_of(file: OneFile, scratch: type[io.BytesIO] = io.BytesIO, *, most: i
 
 
 @pytest.mark.importer(52)
-@pytest.mark.parametrize(
-    ("scratch", "most", "readings"), [(io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2)]
-)
-async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(
-    scratch: type[io.BytesIO], most: int, readings: int
-) -> None:
+@each(("scratch", "most", "readings"), (io.BytesIO, MAX_BYTES, 1), (NoDisk, MAX_BYTES, 2), (io.BytesIO, 1000, 2))
+async def test_a_file_is_read_again_only_where_its_rows_could_not_be_kept(scratch, most, readings) -> None:
     engine, file = FakeLoadingEngine(), OneFile(MemoryFile(CONTENT, piece_bytes=5000))
     assert await imported(file, imports_of(file, scratch, most=most), engine) is OperationState.FINISHED
     (table,) = engine.tables.values()
@@ -242,13 +239,11 @@ async def test_an_import_ends_with_one_row() -> None:
         assert await session.logs(handle, start=1) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "code"),
-    [
-        (EngineUnavailable("away"), "engine_unavailable"),
-        (FileCorrupt("broken"), "rejected"),
-        (ZeroDivisionError("ours"), "engine_error"),
-    ],
+    (EngineUnavailable("away"), "engine_unavailable"),
+    (FileCorrupt("broken"), "rejected"),
+    (ZeroDivisionError("ours"), "engine_error"),
 )
 async def test_what_goes_wrong_is_an_outcome(error: Exception, code: str) -> None:
     async def work(report: ImportReport) -> Imported:

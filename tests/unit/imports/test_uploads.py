@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.cases import each
 from tests.fakes.import_uploads import MemoryImportUploads
 from tests.fakes.storage import MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
 from tests.refusals import raises_code
 
-from queryserver.errors.base import DatabaseUnavailable, PermissionDenied, QueryServerError
+from queryserver.errors.base import DatabaseUnavailable, PermissionDenied
 from queryserver.errors.files import (
     ChangedMeanwhile,
     NotADirectory,
@@ -78,9 +79,7 @@ async def test_without_a_record_no_file_stays(uploads: ImportUploads, records: M
 
 
 @pytest.mark.importer(8)
-async def test_a_call_that_is_ended_before_the_record_leaves_no_file(
-    uploads: ImportUploads, records: MemoryImportUploads, tmp_path: Path
-):
+async def test_a_call_that_is_ended_before_the_record_leaves_no_file(uploads, records, tmp_path) -> None:
     records.hangs = True
     receiving = asyncio.create_task(receive(uploads))
     await records.asked.wait()
@@ -102,9 +101,7 @@ async def test_the_last_room_is_given_once(uploads: ImportUploads, tmp_path: Pat
     assert len(names_in(tmp_path)) == 2
 
 
-async def test_a_file_that_cannot_be_removed_keeps_no_other(
-    uploads: ImportUploads, records: MemoryImportUploads, area: LocalUploadArea, tmp_path: Path
-):
+async def test_a_file_that_cannot_be_removed_keeps_no_other(uploads, records, area, tmp_path) -> None:
     received = [await receive(uploads) for _ in range(3)]
     first = area.place(received[0].reference.digest.hex())
     first.unlink()
@@ -217,21 +214,17 @@ async def test_files_above_the_limit_are_not_copied(sources: ImportSources, stor
 
 
 @pytest.mark.importer(46)
-@pytest.mark.parametrize("call", ["stat", "read"])
-@pytest.mark.parametrize(
+@each("call", "stat", "read")
+@each(
     ("failure", "told"),
-    [
-        (PathNotFound("gone"), "file_not_found"),
-        (NotADirectory("x is a file"), "file_not_found"),
-        (PermissionDenied("inode of eva"), "permission_denied"),
-        (SymlinkNotFollowed("a link"), "invalid_parameter"),
-        (StorageUnavailable("down"), "storage_unavailable"),
-    ],
+    (PathNotFound("gone"), "file_not_found"),
+    (NotADirectory("x is a file"), "file_not_found"),
+    (PermissionDenied("inode of eva"), "permission_denied"),
+    (SymlinkNotFollowed("a link"), "invalid_parameter"),
+    (StorageUnavailable("down"), "storage_unavailable"),
 )
-async def test_what_stores_say_is_told_as_the_importer_does(
-    sources: ImportSources, store: FaultyFileSystem, call: str, failure: QueryServerError, told: str
-):
-    store.failures[call] = failure
+async def test_what_stores_say_is_told_as_the_importer_does(sources, store, call, failure, told) -> None:
+    store.failures = {call: failure}
     with raises_code(told) as raised:
         file = await sources.find(EVA, Origin.REMOTE, "/area/x")
         await read(file)
@@ -239,18 +232,10 @@ async def test_what_stores_say_is_told_as_the_importer_does(
 
 
 @pytest.mark.importer(16)
-@pytest.mark.parametrize(
-    ("path", "told"),
-    [
-        ("/area/nothing", "file_not_found"),
-        ("/area/d", "invalid_parameter"),
-        ("/", "invalid_parameter"),
-        ("/area/../x", "invalid_parameter"),
-        ("gopher://x", "invalid_parameter"),
-        ("s3a://b/x", "invalid_parameter"),
-        ("  ", "missing_parameter"),
-    ],
-)
+@each(("path", "told"),
+    ("/area/nothing", "file_not_found"), ("/area/d", "invalid_parameter"), ("/", "invalid_parameter"),
+    ("/area/../x", "invalid_parameter"), ("gopher://x", "invalid_parameter"), ("s3a://b/x", "invalid_parameter"),
+    ("  ", "missing_parameter"))  # fmt: skip
 async def test_other_paths_are_refused(sources: ImportSources, path: str, told: str):
     with raises_code(told):
         await sources.find(EVA, Origin.REMOTE, path)

@@ -4,11 +4,12 @@ import socket
 import sys
 import threading
 import urllib.error
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import _audit, _permits, guarded, install_guard
@@ -39,12 +40,12 @@ def test_a_permitted_address_is_connected_to(port: int) -> None:
         connect("127.0.0.2", port)
 
 
-@pytest.mark.parametrize(("host", "is_permitted"), [("::1", False), ("::ffff:127.0.0.9", False), ("::2", True)])
+@each(("host", "is_permitted"), ("::1", False), ("::ffff:127.0.0.9", False), ("::2", True))
 def test_addresses_of_ipv6_are_told_apart_also_where_the_kernel_has_none(host: str, *, is_permitted: bool) -> None:
     assert _permits(_NOT_HERE, socket.AF_INET6, (host, 80, 0, 0)) is is_permitted
 
 
-@pytest.mark.parametrize("host", ["127.0.0.9", "0x7f.9", "2130706441"])
+@each("host", "127.0.0.9", "0x7f.9", "2130706441")
 def test_a_refused_address_is_not_connected_to(port: int, host: str) -> None:
     with pytest.raises(HostRefused, match="led to an address") as raised, guarded(_NOT_HERE):
         connect(host, port)
@@ -113,21 +114,16 @@ def test_a_refusal_that_a_driver_went_on_without_is_not_why_it_fails_later(port:
         log_in()
 
 
-@pytest.mark.parametrize(
+@each(
     "made",
-    [
-        lambda refusal: refusal,
-        lambda refusal: DriverError("no line", refusal),
-        lambda refusal: DriverError("no line", urllib.error.URLError(refusal)),
-        lambda refusal: OSError("no line", refusal),
-        lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
-    ],
-    ids=["itself", "member", "reason", "argument", "group"],
+    lambda refusal: refusal,
+    lambda refusal: DriverError("no line", refusal),
+    lambda refusal: DriverError("no line", urllib.error.URLError(refusal)),
+    lambda refusal: OSError("no line", refusal),
+    lambda refusal: ExceptionGroup("no line", [ValueError(), refusal]),
 )
-@pytest.mark.parametrize("host_after", [None, "127.0.0.2"])
-def test_an_error_that_holds_the_refusal_is_one_of_it(
-    port: int, made: Callable[[OSError], Exception], host_after: str | None
-) -> None:
+@each("host_after", None, "127.0.0.2")
+def test_an_error_that_holds_the_refusal_is_one_of_it(port, made, host_after) -> None:
     def log_in() -> None:
         error = made(refused(port))
         if host_after is not None:
@@ -138,11 +134,9 @@ def test_an_error_that_holds_the_refusal_is_one_of_it(
         log_in()
 
 
-@pytest.mark.parametrize("text", [None, "several: {}"], ids=["raised while it is handled", "text"])
-@pytest.mark.parametrize(("host_after", "error"), [(None, HostRefused), ("127.0.0.2", DriverError)])
-def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(
-    port: int, text: str | None, host_after: str | None, error: type[Exception]
-) -> None:
+@each("text", None, "several: {}")
+@each(("host_after", "error"), (None, HostRefused), ("127.0.0.2", DriverError))
+def test_a_driver_that_hides_the_refusal_is_believed_after_another_connection(port, text, host_after, error) -> None:
     def go_on(refusal: OSError) -> None:
         if host_after is not None:
             connect(host_after, port)
@@ -222,7 +216,7 @@ def test_the_hook_is_installed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert added == []
 
 
-@pytest.mark.parametrize("event", ["open", "import", "socket.bind"])
+@each("event", "open", "import", "socket.bind")
 def test_other_events_are_not_looked_at(event: str) -> None:
     with guarded(_NOT_HERE):
         _audit(event, ())

@@ -1,13 +1,21 @@
-"""Sources that fail, and how sources come together (Contract platform 8.1)."""
+"""Search over sources, and how indexes are fed."""
 
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Any
 
 import pytest
+from tests.cases import each
 
+from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import StorageUnavailable
 from queryserver.errors.statements import CatalogUnavailable, SourceNotConfigured
 from queryserver.identity.model import User
+from queryserver.platform.settings.tree import Settings
+from queryserver.search.feeding import Scoping
 from queryserver.search.model import FacetName, Match, Record, Search, SearchSource, SourceAnswer, SourceName
 from queryserver.search.search import MetadataSearch, SearchParameters
 
@@ -55,13 +63,11 @@ async def test_one_failing_source_leaves_the_others() -> None:
 
 
 @pytest.mark.platform(90)
-@pytest.mark.parametrize(
+@each(
     ("errors", "raised"),
-    [
-        ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),
-        ([PermissionDenied("no"), StorageUnavailable("down")], CatalogUnavailable),
-        ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
-    ],
+    ([StorageUnavailable("down"), StorageUnavailable("down")], CatalogUnavailable),
+    ([PermissionDenied("no"), StorageUnavailable("down")], CatalogUnavailable),
+    ([PermissionDenied("no"), PermissionDenied("no")], PermissionDenied),
 )
 async def test_all_sources_failing_is_an_error(errors: list[QueryServerError], raised: type[QueryServerError]) -> None:
     search = searching(sql=Failing(errors[0]), s3=Failing(errors[1]))
@@ -89,3 +95,41 @@ async def test_pages_over_several_sources_give_each_match_once() -> None:
     assert names[9:17] == [f"s{number}" for number in range(8)]
     assert len(names) == len(set(names)) == 35
     assert {page.total for page in pages} == {35}
+
+
+LIMITS = ConnectorLimits(*[timedelta(seconds=60)] * 4)
+FEEDER = User(4, "ana")
+
+
+async def address(dialect: str, settings: dict[str, Any], **options: Any) -> bytes:
+    """That of a connector of the interface `hiveserver2`."""
+    builder = EngineBuilder(Settings.model_validate(settings))
+    connector = Connector(dialect, dialect, "hiveserver2", dialect, LIMITS, options=MappingProxyType(options))
+    connectors = Connectors([connector], build=builder.build)
+    try:
+        key = Scoping(connectors).key(FEEDER, connector)
+    finally:
+        await connectors.aclose()
+    assert key is not None
+    return key.address
+
+
+@each(
+    ("dialect", "section", "host", "port"),
+    ("hive", "beeswax", "hive_server_host", "hive_server_port"),
+    ("impala", "impala", "server_host", "server_port"),
+    ("sparksql", "spark", "sql_server_host", "sql_server_port"),
+)
+async def test_another_host_of_the_sections_is_another_address(dialect, section, host, port) -> None:
+    """A connector without options has its host in a section of the settings."""
+    one = await address(dialect, {section: {host: "one.example"}})
+    assert one == await address(dialect, {section: {host: "one.example"}})
+    assert one != await address(dialect, {section: {host: "two.example"}})
+    assert one != await address(dialect, {section: {host: "one.example", port: 4711}})
+
+
+async def test_another_password_is_the_same_address() -> None:
+    given = {"server_host": "one.example", "username": "svc", "auth_mechanism": "LDAP"}
+    one = await address("hive", {}, **given, password="first")
+    assert one == await address("hive", {}, **given, password="second")
+    assert one != await address("hive", {}, **{**given, "server_host": "two.example"}, password="first")

@@ -13,40 +13,38 @@ SCREEN, UTF16 = Unit.SCREEN, Unit.UTF16
 
 @each(
     ("place", "position"),
-    [
-        (None, None),
-        (Character(0), (1, 1)),
-        (Character(8), (1, 9)),
-        (Character(14), (2, 1)),  # behind \r\n
-        (Character(21), (3, 1)),  # behind \r alone
-        (Character(len(TEXT)), (4, 1)),
-        (Character(len(TEXT) + 1), None),
-        (Character(-1), None),
-        (Octet(8), (1, 9)),
-        (Octet(10), (1, 10)),  # é has two bytes
-        (Octet(14), (1, 11)),  # and the other four
-        (Octet(999), None),
-        (LineColumn(1, 9), (1, 9)),
-        (LineColumn(2, 3), (2, 3)),
-        (LineColumn(2, 8), (3, 1)),  # engines end lines at \n only
-        (LineColumn(2), (2, None)),
-        (LineColumn(2, 99), (2, None)),
-        (LineColumn(2, 0), (2, None)),
-        (LineColumn(4, 1), None),
-        (LineColumn(0, 1), None),
-        (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 has two units
-        (ErrorExcerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
-        (ErrorExcerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
-        (ErrorExcerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
-        (ErrorExcerpt(2, "  no...", 2, SCREEN), (2, 3)),
-        (ErrorExcerpt(2, "no such text", 2, SCREEN), None),
-        (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
-        (ErrorExcerpt(9, "\n", 0, SCREEN), None),
-        (Rest(1, "nope\rFROM t\n"), (2, 3)),
-        (Rest(1, "FROM"), (3, 1)),
-        (Rest(4, ""), (4, 1)),
-        (Rest(2, "other"), (2, None)),
-    ],
+    (None, None),
+    (Character(0), (1, 1)),
+    (Character(8), (1, 9)),
+    (Character(14), (2, 1)),  # behind \r\n
+    (Character(21), (3, 1)),  # behind \r alone
+    (Character(len(TEXT)), (4, 1)),
+    (Character(len(TEXT) + 1), None),
+    (Character(-1), None),
+    (Octet(8), (1, 9)),
+    (Octet(10), (1, 10)),  # é has two bytes
+    (Octet(14), (1, 11)),  # and the other four
+    (Octet(999), None),
+    (LineColumn(1, 9), (1, 9)),
+    (LineColumn(2, 3), (2, 3)),
+    (LineColumn(2, 8), (3, 1)),  # engines end lines at \n only
+    (LineColumn(2), (2, None)),
+    (LineColumn(2, 99), (2, None)),
+    (LineColumn(2, 0), (2, None)),
+    (LineColumn(4, 1), None),
+    (LineColumn(0, 1), None),
+    (LineColumn(1, 12, UTF16), (1, 11)),  # 😀 has two units
+    (ErrorExcerpt(1, "SELECT 'é😀',", 11, SCREEN), (1, 11)),
+    (ErrorExcerpt(2, "  nope\rFROM t", 2, SCREEN), (2, 3)),
+    (ErrorExcerpt(2, "...pe\rFROM t", 3, SCREEN), (2, 5)),
+    (ErrorExcerpt(2, "  no...", 2, SCREEN), (2, 3)),
+    (ErrorExcerpt(2, "no such text", 2, SCREEN), None),
+    (ErrorExcerpt(4, "  nope\rFROM t", 2, SCREEN), (2, 3)),  # the lines of a text around it count too
+    (ErrorExcerpt(9, "\n", 0, SCREEN), None),
+    (Rest(1, "nope\rFROM t\n"), (2, 3)),
+    (Rest(1, "FROM"), (3, 1)),
+    (Rest(4, ""), (4, 1)),
+    (Rest(2, "other"), (2, None)),
     ids=repr,
 )
 def test_a_place_becomes_line_and_column(place: ErrorPlace | None, position: tuple[int, int | None] | None):
@@ -65,27 +63,18 @@ def test_wide_combining_and_control_characters_take_their_room_on_a_screen():
     assert position_of(ErrorExcerpt(1, line, 3, SCREEN), line) == Position(1, line.index("x") + 1)
 
 
-@each("joined", ["👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad"])
+@each("joined", "👨\u200d👩", "👍🏽", "🇩🇪", "☺\ufe0f", "नि", "กำ", "\xad")
 def test_the_room_of_joined_characters_is_not_guessed(joined: str):
     line = f"'{joined}', x"
     assert position_of(ErrorExcerpt(1, line, 6, SCREEN), line) == Position(1, None)
     assert position_of(ErrorExcerpt(1, line, 0, SCREEN), line) == Position(1, 1)
 
 
-@each(
-    "place, within",
-    [
-        (Character(10), Character(2)),
-        (Character(7), None),
-        (Octet(8), Octet(0)),
-        (LineColumn(1, 10), LineColumn(1, 2)),
-        (LineColumn(1, 8), None),
-        (LineColumn(2, 1), LineColumn(2, 1)),
-        (ErrorExcerpt(1, "EXPLAIN SELECT x", 15), ErrorExcerpt(1, "SELECT x", 7)),
-        (ErrorExcerpt(1, "...ECT x", 7), ErrorExcerpt(1, "...ECT x", 7)),
-        (None, None),
-    ],
-)
+@each("place, within",
+    (Character(10), Character(2)), (Character(7), None), (Octet(8), Octet(0)), (LineColumn(1, 10), LineColumn(1, 2)),
+    (LineColumn(1, 8), None), (LineColumn(2, 1), LineColumn(2, 1)),
+    (ErrorExcerpt(1, "EXPLAIN SELECT x", 15), ErrorExcerpt(1, "SELECT x", 7)),
+    (ErrorExcerpt(1, "...ECT x", 7), ErrorExcerpt(1, "...ECT x", 7)), (None, None))  # fmt: skip
 def test_a_prefix_is_left_out(place: ErrorPlace | None, within: ErrorPlace | None):
     assert place_within(place, "EXPLAIN ") == within
 

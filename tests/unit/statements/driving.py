@@ -170,7 +170,7 @@ class _PausingSession(FakeSession):
             await self._go_on.wait()
 
 
-async def until(holds: Callable[[], bool], within_s: float = 10) -> None:
+async def until(holds: Callable[[], bool], within_s: float = 60) -> None:
     """Return once it holds; fail after `within_s`."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 what is waited for is a fact, not an event

@@ -19,8 +19,6 @@ from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.engine_sessions import HeldSession, HeldSessions, SessionShares
 
-pytestmark = pytest.mark.timeout(20)
-
 
 @dataclass
 class Setting:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
+from tests.cases import each
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.unit.statements.driving import PausingEngine, Run, state_of, until
 
@@ -19,8 +20,6 @@ from queryserver.identity.model import User
 from queryserver.sql.positions import Position
 from queryserver.statements.model import Outcome
 from queryserver.statements.states import StatementState
-
-pytestmark = pytest.mark.timeout(30)
 
 FAILED, CANCELED = StatementState.FAILED, StatementState.CANCELED
 AVAILABLE, SUCCESS, TIMED_OUT = StatementState.AVAILABLE, StatementState.SUCCESS, StatementState.TIMED_OUT
@@ -107,7 +106,7 @@ async def test_a_large_result_is_visible_segment_by_segment_before_it_is_availab
 
 
 @pytest.mark.item(32)
-@pytest.mark.parametrize(("rows", "kept", "reason"), [(10, 10, None), (11, 10, TruncationReason.ROW_LIMIT)])
+@each(("rows", "kept", "reason"), (10, 10, None), (11, 10, TruncationReason.ROW_LIMIT))
 async def test_exactly_the_cap_is_not_cut(rows: int, kept: int, reason: TruncationReason | None) -> None:
     entry = await Run().to_end(f"rows {rows}", row_limit=10)
     assert entry.outcome is not None
@@ -119,10 +118,10 @@ async def test_rows_of_a_slow_statement_can_be_read_while_it_runs() -> None:
     assignment = run.leases.add("rows 2000")
     task = asyncio.create_task(run.execution(assignment).run())
     entry = run.leases.of(assignment)
-    await until(lambda: sum(one.rows for one in entry.segments) == 1000, 5)
+    await until(lambda: sum(one.rows for one in entry.segments) == 1000)
     assert entry.state is StatementState.RUNNING
     run.engine.go_on.set()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert entry.state is AVAILABLE
     assert sum(one.rows for one in entry.segments) == 2000
 
@@ -131,12 +130,12 @@ async def test_a_statement_that_reads_slowly_is_shown_as_running() -> None:
     run = Run(engine=PausingEngine(first_waits=True))
     assignment = run.leases.add("rows 2")
     task = asyncio.create_task(run.execution(assignment).run())
-    await until(lambda: run.leases.of(assignment).state is StatementState.RUNNING, 5)
+    await until(lambda: run.leases.of(assignment).state is StatementState.RUNNING)
     run.engine.go_on.set()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
 
 
-@pytest.mark.parametrize("refusal", [EngineUnavailable, SessionLost])
+@each("refusal", EngineUnavailable, SessionLost)
 async def test_a_statement_refused_before_it_began_is_tried_once_more(refusal: type[QueryServerError]) -> None:
     run = Run(engine=OddEngine(refuse=refusal, times=1))
     entry = await run.to_end("ddl")
@@ -169,7 +168,7 @@ async def test_a_cancel_between_two_tries_ends_as_canceled() -> None:
     task = asyncio.create_task(run.execution(assignment).run())
     await until(lambda: run.engine.times == 0)
     run.leases.of(assignment).cancel_requested = True
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert run.leases.of(assignment).state is CANCELED
     assert run.engine.executions == []
 
@@ -180,7 +179,7 @@ async def test_a_cancel_before_it_was_sent_never_reaches_the_engine() -> None:
     assignment = run.leases.add("sleep 30")
     execution = run.execution(assignment)
     run.leases.before["mark_sent"] = lambda: execution.stop("Canceled by ana.")
-    await asyncio.wait_for(execution.run(), 10)
+    await asyncio.wait_for(execution.run(), 60)
     entry = run.leases.of(assignment)
     assert entry.state is CANCELED
     assert run.engine.executions == []
@@ -194,7 +193,7 @@ async def test_a_cancel_reaches_the_engine() -> None:
     task = asyncio.create_task(execution.run())
     await until(lambda: run.engine.running == 1)
     execution.stop("Canceled by ana.")
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     entry = run.leases.of(assignment)
     assert (entry.state, entry.outcome and entry.outcome.message) == (CANCELED, "Canceled by ana.")
     assert (run.engine.cancels, run.engine.running) == (1, 0)
@@ -206,7 +205,7 @@ async def test_a_cancel_that_comes_too_late_does_not_rewrite_history() -> None:
     assignment = run.leases.add("ddl")
     execution = run.execution(assignment)
     run.leases.before["finish"] = lambda: execution.stop("Canceled.")
-    await asyncio.wait_for(execution.run(), 5)
+    await asyncio.wait_for(execution.run(), 60)
     assert run.leases.of(assignment).state is SUCCESS
 
 
@@ -217,7 +216,7 @@ async def test_the_client_is_told_in_time_when_an_engine_does_not_stop() -> None
     assignment = run.leases.add("sleep 30", deadline_at=datetime.now(UTC) + timedelta(seconds=0.3))
     task = asyncio.create_task(run.execution(assignment).run())
     await until(lambda: run.leases.of(assignment).state is TIMED_OUT)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert run.engine.running == 0, "leaving the session ends what no cancel could end"
 
 
@@ -256,7 +255,7 @@ async def test_a_deadline_that_is_over_ends_the_statement_without_the_engine() -
     assert run.engine.sessions_opened == 0
 
 
-@pytest.mark.parametrize("call", ["mark_sent", "mark_running", "finish"])
+@each("call", "mark_sent", "mark_running", "finish")
 async def test_a_lost_answer_of_the_database_is_asked_for_again(call: str) -> None:
     run = Run()
     run.leases.lose_answer_of.add(call)
@@ -273,7 +272,7 @@ async def test_a_short_outage_of_the_database_changes_nothing() -> None:
     run.leases.down = True
     await asyncio.sleep(0.8)
     run.leases.down = False
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert run.leases.of(assignment).state is AVAILABLE
 
 
@@ -286,13 +285,13 @@ async def test_log_lines_of_a_broken_off_report_come_with_the_end() -> None:
     assert all(start + len(entry.log[start]) == following for start, following in pairwise(starts))
 
 
-@pytest.mark.parametrize(("statement", "last"), [("rows 3", "Finished: 3 rows stored."), ("change 3", "Finished.")])
+@each(("statement", "last"), ("rows 3", "Finished: 3 rows stored."), ("change 3", "Finished."))
 async def test_the_engine_has_its_say_before_the_log_ends(statement: str, last: str) -> None:
     entry = await Run().to_end(statement)
     assert entry.lines[-2:] == ["statement fake-1", last]
 
 
-@pytest.mark.parametrize("text", ["a\x00b", "half \ud83d of a pair"])
+@each("text", "a\x00b", "half \ud83d of a pair")
 async def test_a_message_that_no_record_can_hold_still_ends_the_statement(text: str) -> None:
     class Rejecting(OddEngine):
         @asynccontextmanager

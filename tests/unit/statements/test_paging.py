@@ -153,7 +153,7 @@ async def test_a_page_keeps_to_its_bytes_and_holds_as_much_as_fits(threads: Coun
     )
 
 
-@each("start_row", [0, 2, 3])
+@each("start_row", 0, 2, 3)
 async def test_a_row_that_is_alone_above_the_limit_is_an_error_that_names_it(threads: CountedThreads, start_row: int):
     results = CountedResults()
     look = await stored(results, [["x" * 200, "a"], ["x" * 200, "x" * 200], ["b"]])

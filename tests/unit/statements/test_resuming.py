@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.cases import each
 from tests.fakes.resumable import ResumableFakeEngine
 from tests.fakes.statements import Entry
 from tests.unit.statements.driving import ANA, Fleet, Run, state_of, terminal, until
@@ -11,10 +12,10 @@ from queryserver.engines.protocol import SessionOptions
 from queryserver.statements.model import EngineMark, Resumption
 from queryserver.statements.states import StatementState
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.item(25)]
+pytestmark = pytest.mark.item(25)
 
 AVAILABLE, CANCELED, FAILED = StatementState.AVAILABLE, StatementState.CANCELED, StatementState.FAILED
-BOTH_KINDS = pytest.mark.parametrize("pages_once", [False, True], ids=["rows-from-anywhere", "pages-once"])
+BOTH_KINDS = each("pages_once", False, True)
 
 
 def rows_of(entry: Entry) -> list[tuple[int, int]]:
@@ -53,7 +54,7 @@ async def test_a_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool
     assert not terminal(entry)
     assert entry.owner is None
     async with fleet.runner("second").running():
-        await until(lambda: terminal(entry), 20)
+        await until(lambda: terminal(entry))
     assert_whole_result(entry, 5000)
     assert engine.executions == ["sleep 3 then rows 5000"]
     assert engine.cancels == 0
@@ -67,11 +68,11 @@ async def test_rows_go_on_after_those_that_are_stored(pages_once: bool) -> None:
     assignment = fleet.leases.add("rows 5000 wide 100", owner=None)
     entry = fleet.leases.of(assignment)
     async with fleet.runner("first").running():
-        await until(lambda: rows_of(entry) == [(0, 1000)], 10)
+        await until(lambda: rows_of(entry) == [(0, 1000)])
     assert not terminal(entry)
     engine.go_on.set()
     async with fleet.runner("second").running():
-        await until(lambda: terminal(entry), 20)
+        await until(lambda: terminal(entry))
     assert_whole(entry, 5000)
     assert len(engine.executions) == 1
 
@@ -83,7 +84,7 @@ async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
     assignment = fleet.leases.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
     entry = fleet.leases.of(assignment)
     async with fleet.runner("first").running():
-        await until(lambda: terminal(entry), 30)
+        await until(lambda: terminal(entry))
     assert rows_of(entry) == [(start, 1000) for start in range(0, 40_000, 1000)]
 
 
@@ -93,10 +94,10 @@ async def test_log_lines_come_once() -> None:
     fleet = Fleet(engine=engine)
     entry = fleet.leases.of(fleet.leases.add("rows 5000 wide 100", owner=None))
     async with fleet.runner("first").running():
-        await until(lambda: entry.mark is not None and entry.mark.log_lines == 1, 10)
+        await until(lambda: entry.mark is not None and entry.mark.log_lines == 1)
     engine.go_on.set()
     async with fleet.runner("second").running():
-        await until(lambda: terminal(entry), 20)
+        await until(lambda: terminal(entry))
     assert entry.lines.count("statement fake-1") == 1
     assert entry.lines.count("Running on fake.") == 1
     assert [line for line in entry.lines if "Another server" in line]
@@ -123,7 +124,7 @@ async def test_an_engine_that_is_away_is_waited_for() -> None:
         await asyncio.sleep(1)
         assert not terminal(entry)
         engine.reachable = True
-        await until(lambda: terminal(entry), 20)
+        await until(lambda: terminal(entry))
     assert_whole_result(entry, 10)
 
 
@@ -135,7 +136,7 @@ async def test_a_cancel_that_nobody_was_there_to_hear_reaches_the_engine() -> No
         await until(lambda: entry.state is StatementState.RUNNING)
     entry.cancel_requested = True
     async with fleet.runner("second").running():
-        await until(lambda: terminal(entry), 20)
+        await until(lambda: terminal(entry))
     assert entry.state is CANCELED
     assert engine.cancels == 1
     assert engine.left == {}

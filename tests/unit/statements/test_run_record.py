@@ -1,17 +1,240 @@
-"""The record that a run writes, and its log lines on their way into it."""
+"""The record of a run: rows on their way into the result store."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 from tests.cases import each
+from tests.fakes.results import MemoryResults
 from tests.fakes.statements import MemoryLeases
+from tests.refusals import raises_code
 
-from queryserver.formats.columns import Segment
+from queryserver.errors.files import PathNotFound, StorageError
+from queryserver.errors.statements import RowTooLarge
+from queryserver.formats.columns import Segment, TruncationReason
+from queryserver.statements import run_record as spooling
+from queryserver.statements.execution import with_pauses
 from queryserver.statements.model import Assignment, Lease
-from queryserver.statements.run_record import Logbook, RunRecord, clean, storable
+from queryserver.statements.run_record import Caps, Logbook, RunRecord, Spool, clean, storable
+
+LEASE = Lease(uuid4(), "me", 1)
+
+
+class Shown:
+    """What became visible."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+
+    async def __call__(self, segment: Segment, token: str | None) -> None:
+        self.segments.append(segment)
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.segments)
+
+
+def batch(rows: int, width: int = 8) -> pa.RecordBatch:
+    return pa.record_batch({"text": ["x" * width] * rows})
+
+
+async def fill(filling: Spool) -> None:
+    for _ in range(40):
+        await filling.add(batch(1000, 1000))
+
+
+def spool(
+    store: MemoryResults, shown: Shown, *, rows: int = 10**9, size_bytes: int = 10**12, cell_bytes: int = 1 << 24
+) -> Spool:
+    return Spool(store, LEASE, Caps(rows, size_bytes, cell_bytes), shown)
+
+
+async def test_no_row_gives_an_empty_result_without_bytes() -> None:
+    shown = Shown()
+    kept = await spool(MemoryResults(), shown).finish()
+    assert (kept.rows, kept.size_bytes, kept.inline, shown.segments) == (0, 0, None, [])
+
+
+async def test_segments_follow_each_other_without_a_gap() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown)
+    for _ in range(40):
+        await filling.add(batch(1000, 1000))
+    kept = await filling.finish()
+    assert [one.number for one in shown.segments] == list(range(len(shown.segments)))
+    assert [one.start_row for one in shown.segments] == [
+        sum(one.rows for one in shown.segments[:place]) for place in range(len(shown.segments))
+    ]
+    assert shown.rows == kept.rows == 40_000
+    assert len(shown.segments) >= 8
+
+
+@pytest.mark.item(34)
+async def test_the_byte_cap_keeps_what_fits_and_says_so() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown, size_bytes=2_000_000)
+    while filling.truncated_reason is None:
+        await filling.add(batch(1000, 1000))
+    kept = await filling.finish()
+    assert kept.truncated_reason is TruncationReason.BYTE_LIMIT
+    assert 1_900 <= kept.rows <= 2_000
+    assert shown.rows == kept.rows
+
+
+async def test_rows_after_a_cap_are_dropped() -> None:
+    filling = spool(MemoryResults(), Shown(), rows=5)
+    await filling.add(batch(4))
+    await filling.add(batch(4))
+    await filling.add(batch(4))
+    kept = await filling.finish()
+    assert (kept.rows, kept.truncated_reason) == (5, TruncationReason.ROW_LIMIT)
+
+
+async def test_batches_of_another_schema_begin_a_segment() -> None:
+    shown = Shown()
+    filling = spool(MemoryResults(), shown)
+    await filling.add(pa.record_batch({"n": pa.array([1, 2])}))
+    await filling.add(pa.record_batch({"n": pa.array(["x" * 40_000])}))
+    await filling.finish()
+    assert [one.rows for one in shown.segments] == [2, 1]
+
+
+async def test_rows_wait_no_longer_than_a_second() -> None:
+    shown = Shown()
+    filling = spool(MemoryResults(), shown)
+    await filling.add(batch(10))
+    await filling.flush_if_old()
+    assert shown.rows == 0
+    await asyncio.sleep(spooling.SEGMENT_AGE_S)
+    await filling.flush_if_old()
+    await asyncio.sleep(0.01)
+    assert shown.rows == 10
+    await filling.aclose()
+
+
+async def test_a_failing_store_is_told_at_the_next_step() -> None:
+    store = MemoryResults()
+    store.failure = StorageError("no room")
+    filling = spool(store, Shown())
+    with raises_code("result_store_failed"):
+        await fill(filling)
+    await filling.aclose()
+
+
+async def test_a_directory_that_is_gone_fails_the_result_too() -> None:
+    store = MemoryResults()
+    store.failure = PathNotFound("gone")
+    filling = spool(store, Shown())
+    with raises_code("result_store_failed"):
+        await fill(filling)
+    await filling.aclose()
+
+
+async def test_what_is_not_visible_when_stopped_never_will_be() -> None:
+    shown = Shown()
+    filling = spool(MemoryResults(), shown)
+    await filling.add(batch(4_300, 1000))
+    await filling.aclose()
+    await asyncio.sleep(0.05)
+    assert shown.segments == []
+
+
+async def test_a_cell_above_the_limit_is_refused_with_its_row_and_column() -> None:
+    filling = spool(MemoryResults(), Shown(), cell_bytes=1000)
+    await filling.add(pa.record_batch({"id": [1, 2], "text": ["x", "y" * 1000]}))
+    with raises_code("cell_too_large", match="in row 3 of column text is larger than the limit of 1000 bytes"):
+        await filling.add(pa.record_batch({"id": [3, 4], "text": ["x", "y" * 1001]}))
+    assert filling.rows == 2
+
+
+async def test_a_cell_behind_the_row_limit_is_dropped_before_it_is_measured() -> None:
+    filling = spool(MemoryResults(), Shown(), rows=1, cell_bytes=1000)
+    await filling.add(pa.record_batch({"text": ["x", "y" * 5000]}))
+    assert (filling.rows, filling.truncated_reason) == (1, TruncationReason.ROW_LIMIT)
+
+
+async def test_a_row_of_many_cells_below_the_limit_is_refused_as_a_row() -> None:
+    filling = spool(MemoryResults(), Shown(), cell_bytes=1000)
+    await filling.add(pa.record_batch({"a": ["x" * 900], "b": ["x" * 900]}))
+    with pytest.raises(RowTooLarge, match="Row 2 is larger than the limit of 2000 bytes"):
+        await filling.add(pa.record_batch({name: ["", "x" * 900] for name in "abc"}))
+
+
+async def test_a_huge_row_is_stored_before_more_is_taken() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown)
+    await filling.add(pa.record_batch({"text": ["a", "b" * (5 << 20), "c"]}))
+    assert shown.rows >= 2
+    kept = await filling.finish()
+    assert kept.rows == shown.rows == 3
+
+
+async def test_rows_with_a_place_after_them_are_stored_together() -> None:
+    store, shown = MemoryResults(), Shown()
+    filling = spool(store, shown)
+    await filling.add(batch(10_000, 1000), "after these")
+    await filling.finish()
+    assert [one.rows for one in shown.segments] == [10_000]
+
+
+class Source:
+    """Gives numbers, the later ones after `delay_s`; counts how often it was asked."""
+
+    def __init__(self, numbers: int, delay_s: float = 0, *, fail: bool = False) -> None:
+        self.numbers, self.delay_s, self.fail = numbers, delay_s, fail
+        self.asked, self.closed = 0, False
+
+    async def items(self) -> AsyncIterator[int]:
+        try:
+            for number in range(self.numbers):
+                self.asked += 1
+                if number:
+                    await asyncio.sleep(self.delay_s)
+                yield number
+            if self.fail:
+                raise OSError("lost")
+        finally:
+            self.closed = True
+
+
+async def test_items_pass_in_order() -> None:
+    assert [item async for item in with_pauses(Source(5).items(), pause_s=1)] == [0, 1, 2, 3, 4]
+
+
+async def test_a_pause_shows_as_none_and_nothing_is_lost() -> None:
+    seen = [item async for item in with_pauses(Source(2, 0.25).items(), pause_s=0.1)]
+    assert [item for item in seen if item is not None] == [0, 1]
+    assert seen.count(None) >= 1
+
+
+async def test_nothing_is_asked_for_before_the_last_item_was_used() -> None:
+    source = Source(5)
+    async with aclosing(with_pauses(source.items(), pause_s=1)) as items:
+        async for _ in items:
+            await asyncio.sleep(0.01)
+            break
+    assert source.asked == 1
+    assert source.closed
+
+
+async def test_a_failure_of_the_source_arrives() -> None:
+    with pytest.raises(OSError, match="lost"):
+        _ = [item async for item in with_pauses(Source(1, fail=True).items(), pause_s=1)]
+
+
+async def test_leaving_in_a_pause_ends_the_source() -> None:
+    source = Source(2, 30)
+    async with aclosing(with_pauses(source.items(), pause_s=0.05)) as items:
+        async for item in items:
+            if item is None:
+                break
+    assert source.closed
+
 
 SETTINGS = {"log_max_bytes": 1 << 20, "retention": timedelta(hours=1), "lease": timedelta(seconds=5)}
 
@@ -45,7 +268,7 @@ async def test_a_report_that_is_late_does_not_set_the_mark_back_behind_stored_ro
     record, assignment = await running(leases)
     leases.under_way.clear()
     leases.arrive.clear()
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(record.report(10, None))
         await leases.under_way.wait()
         group.create_task(record.add_segment(Segment(0, 0, 100, 1000), (), "page 2"))
@@ -108,16 +331,9 @@ def test_above_the_limit_old_lines_are_given_up_and_a_line_says_so() -> None:
         assert lines == ["Log lines before number 3 were dropped: the log reached its size limit."]
 
 
-@each(
-    "line, shown",
-    [
-        ("password=hunter2 rest", "password=******** rest"),
-        ("TOKEN: 'a b' x", "TOKEN: ******** x"),
-        ("a\x1b[31mb", "a [31mb"),
-        ("tab\tstays", "tab\tstays"),
-        ("half \ud83d pair", "half   pair"),
-    ],
-)
+@each("line, shown",
+    ("password=hunter2 rest", "password=******** rest"), ("TOKEN: 'a b' x", "TOKEN: ******** x"),
+    ("a\x1b[31mb", "a [31mb"), ("tab\tstays", "tab\tstays"), ("half \ud83d pair", "half   pair"))  # fmt: skip
 def test_lines_are_clean(line: str, shown: str) -> None:
     assert clean(line) == shown
 

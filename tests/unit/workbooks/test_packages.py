@@ -5,6 +5,7 @@ import struct
 import zipfile
 
 import pytest
+from tests.cases import each
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_ods, write_package
 from tests.refusals import raises_code
 
@@ -22,9 +23,7 @@ def zipped(*names: str) -> io.BytesIO:
 
 
 @pytest.mark.importer(13)
-@pytest.mark.parametrize(
-    ("name", "kind"), [("xl/workbook.xml", WorkbookKind.XLSX), ("xl/workbook.bin", WorkbookKind.XLSB)]
-)
+@each(("name", "kind"), ("xl/workbook.xml", WorkbookKind.XLSX), ("xl/workbook.bin", WorkbookKind.XLSB))
 def test_a_zip_file_with_a_workbook_is_one(name, kind):
     assert recognise_workbook(zipped("[Content_Types].xml", name)) is kind
 
@@ -42,7 +41,7 @@ def test_a_word_file_is_no_workbook():
         recognise_workbook(io.BytesIO(compound_file(["WordDocument", "1Table"])))
 
 
-@pytest.mark.parametrize("name", ["Workbook", "Book", "WORKBOOK"])
+@each("name", "Workbook", "Book", "WORKBOOK")
 def test_a_compound_file_with_a_workbook_is_an_old_one(name):
     assert recognise_workbook(io.BytesIO(compound_file(["other", name]))) is WorkbookKind.XLS
 
@@ -54,7 +53,7 @@ def test_a_compound_file_with_an_encrypted_package_is_an_encrypted_workbook():
 
 
 @pytest.mark.importer(15)
-@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
+@each("kept", 0.1, 0.5, 0.9, 0.999)
 def test_a_zip_file_without_its_end_is_corrupt(tmp_path, kept):
     path = write_package(tmp_path / "a.xlsx", workbook_parts({"A": column_xml(["<c><v>1</v></c>"] * 1000)}))
     whole = path.read_bytes()
@@ -62,15 +61,7 @@ def test_a_zip_file_without_its_end_is_corrupt(tmp_path, kept):
         recognise_workbook(io.BytesIO(whole[: int(len(whole) * kept)]))
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        pytest.param([0xFFFFFFFD, 1], id="a sector after itself"),
-        pytest.param([0xFFFFFFFD, 2, 1], id="two sectors after each other"),
-        pytest.param([0xFFFFFFFD, 5_000_000], id="a sector outside the file"),
-        pytest.param([0xFFFFFFFD, 100], id="a sector after the last"),
-    ],
-)
+@each("table", [0xFFFFFFFD, 1], [0xFFFFFFFD, 2, 1], [0xFFFFFFFD, 5_000_000], [0xFFFFFFFD, 100])
 def test_a_compound_file_with_a_broken_chain_is_corrupt(table):
     with pytest.raises(FileCorrupt):
         recognise_workbook(io.BytesIO(compound_file(["Workbook", "a", "b", "c", "d"], table=table)))
@@ -92,7 +83,7 @@ def test_a_directory_whose_entries_are_each_others_neighbours_is_read_once():
     assert recognise_workbook(io.BytesIO(bytes(whole))) is WorkbookKind.XLS
 
 
-@pytest.mark.parametrize("size", [8, 100, 511, 600, 1100])
+@each("size", 8, 100, 511, 600, 1100)
 def test_a_compound_file_without_its_end_is_corrupt(size):
     with pytest.raises(FileCorrupt):
         recognise_workbook(io.BytesIO(compound_file(["Workbook"])[:size]))

@@ -97,7 +97,7 @@ def test_an_answer_to_another_call_is_refused():
         decode_reply(FETCH_RESULTS, answer(), 7)
 
 
-@each("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x80\1\0\2\xff\xff\xff\xff" * 9])
+@each("garbage", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0" * 100, b"\x80\1\0\2\xff\xff\xff\xff" * 9)
 def test_garbage_is_refused(garbage):
     with pytest.raises(MalformedMessage) as caught:
         decode_reply(OPEN_SESSION, garbage, 7)

@@ -38,7 +38,7 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TStatusResp,
     TStringColumn,
 )
-from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Hs2Variant, Limits
+from queryserver.engines.hiveserver2.variants import HIVE, IMPALA, SPARKSQL, Limits
 from queryserver.engines.sessions import MAX_LOG_LINES
 
 
@@ -104,7 +104,7 @@ def log_of(server: LogServer, *, by_rpc: bool) -> OperationLog:
     return OperationLog(server, HANDLE, by_rpc=by_rpc)  # type: ignore[arg-type]
 
 
-@each("by_rpc", [True, False])
+@each("by_rpc", True, False)
 async def test_lines_come_each_once(by_rpc: bool) -> None:
     server = LogServer(["a", "b\n\tat x.Y.z(Y.java:1)"])
     log = log_of(server, by_rpc=by_rpc)
@@ -127,7 +127,7 @@ async def test_lines_whose_answer_was_lost_are_read_again() -> None:
     assert log.lines == ["a", "b"]
 
 
-@each("by_rpc", [True, False])
+@each("by_rpc", True, False)
 async def test_a_log_that_is_full_is_not_asked_for_again(by_rpc: bool) -> None:
     server = LogServer([f"line {number}" for number in range(MAX_LOG_LINES + 5)])
     log = log_of(server, by_rpc=by_rpc)
@@ -187,20 +187,16 @@ class SettingServer:
 
 @each(
     ("variant", "cells", "kept"),
-    [
-        (HIVE, (b"hive.fetch.task.caching=true",), True),
-        (HIVE, (b"hive.fetch.task.caching=false",), False),
-        (HIVE, (b"hive.fetch.task.caching is undefined",), False),
-        (HIVE, (), False),
-        (HIVE, None, False),
-        (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"false"), True),
-        (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"<undefined>"), True),
-        (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"true"), False),
-    ],
+    (HIVE, (b"hive.fetch.task.caching=true",), True),
+    (HIVE, (b"hive.fetch.task.caching=false",), False),
+    (HIVE, (b"hive.fetch.task.caching is undefined",), False),
+    (HIVE, (), False),
+    (HIVE, None, False),
+    (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"false"), True),
+    (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"<undefined>"), True),
+    (SPARKSQL, (b"spark.sql.thriftServer.incrementalCollect", b"true"), False),
 )
-async def test_a_setting_of_the_session_decides(
-    variant: Hs2Variant, cells: tuple[bytes, ...] | None, kept: bool
-) -> None:
+async def test_a_setting_of_the_session_decides(variant, cells, kept) -> None:
     server = SettingServer(cells)
     assert await keeps_rows(server, SESSION, variant) is kept  # type: ignore[arg-type]
     if cells:
@@ -213,9 +209,8 @@ async def test_impala_says_it_itself() -> None:
     assert server.seen == []
 
 
-@each(
-    ("task_status", "had_tasks"),
-    [('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False), ("{", False)],
-)
+@each(("task_status", "had_tasks"),
+    ('[{"taskId":"Stage-1","taskType":"MAPRED"}]', True), ("[]", False), ("", False), (None, False),
+    ("{", False))  # fmt: skip
 def test_results_of_jobs_are_known_by_the_status(task_status: str | None, had_tasks: bool) -> None:
     assert has_tasks(TGetOperationStatusResp(status=SUCCESS, task_status=task_status)) is had_tasks

@@ -1,6 +1,7 @@
-"""Messages of Avatica, the values of parameters, and errors."""
+"""Avatica, and the statements that are sent by it."""
 
 import datetime as dt
+import struct
 from decimal import Decimal
 
 import httpx
@@ -12,6 +13,7 @@ from tests.cases import each
 from tests.contract.loading_facts import TEXTS
 
 from queryserver.engines.phoenix.protocol import (
+    AvaticaColumn,
     HttpRefusal,
     Malformed,
     Message,
@@ -34,7 +36,7 @@ from queryserver.engines.phoenix.protocol import (
     varint,
     zigzag,
 )
-from queryserver.engines.phoenix.statement import typed_value
+from queryserver.engines.phoenix.statement import AvaticaRowReader, cell_value, declare, typed_value
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
@@ -80,7 +82,7 @@ def test_a_map_is_pairs_of_key_and_value() -> None:
     assert [(pair.text(1), pair.text(2)) for pair in message.messages(2)] == [("a", "1"), ("b", "")]
 
 
-@each("data", [b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff"])
+@each("data", b"\x08", b"\x0a\x05ab", b"\x09abc", b"\x0b", b"\x08" + b"\xff" * 11, b"\x0a\xff\xff")
 def test_what_is_cut_or_of_no_known_kind_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         list(fields(data))
@@ -118,7 +120,7 @@ def parameter(value: object, kind: pa.DataType) -> bytes:
 
 @pytest.mark.importer(57)
 @each(
-    "text", [*TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"]
+    "text", *TEXTS, "\0", "a\0b", "${x}", "?", "'" * 1000, "\U0010ffff", "é" * 300_000, "NULL"
 )  # fmt: skip
 def test_texts_are_carried_as_they_are(text: str) -> None:
     written = Message(parameter(text, pa.string()))
@@ -134,15 +136,13 @@ def test_any_texts_come_back(texts: list[str | None]) -> None:
 
 @each(
     ("kind", "values"),
-    [
-        (pa.int8(), [-128, 0, 127, None]),
-        (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1, None]),
-        (pa.uint64(), [0, 2**63 - 1, None]),
-        (pa.float64(), [0.0, -1.5, 5e-324, 1.7976931348623157e308, None]),
-        (pa.bool_(), [True, False, None]),
-        (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-1234567890123456789012345678.0123456789"), None]),
-        (pa.null(), [None]),
-    ],
+    (pa.int8(), [-128, 0, 127, None]),
+    (pa.int64(), [-(2**63), -1, 0, 1, 2**63 - 1, None]),
+    (pa.uint64(), [0, 2**63 - 1, None]),
+    (pa.float64(), [0.0, -1.5, 5e-324, 1.7976931348623157e308, None]),
+    (pa.bool_(), [True, False, None]),
+    (pa.decimal128(38, 10), [Decimal("1E-10"), Decimal("-1234567890123456789012345678.0123456789"), None]),
+    (pa.null(), [None]),
     ids=str,
 )
 def test_values_come_back(kind: pa.DataType, values: list[object]) -> None:
@@ -174,18 +174,14 @@ def test_moments_of_our_calendar_go_as_texts_and_earlier_ones_as_milliseconds() 
 
 @each(
     ("kind", "value", "words"),
-    [
-        (pa.uint64(), 2**63, "above 9223372036854775807"),
-        (pa.float64(), float("nan"), "finite"),
-        (pa.float32(), float("-inf"), "finite"),
-        (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
-        (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
-    ],
+    (pa.uint64(), 2**63, "above 9223372036854775807"),
+    (pa.float64(), float("nan"), "finite"),
+    (pa.float32(), float("-inf"), "finite"),
+    (pa.time64("us"), dt.time(10, 20, 30, 40), "milliseconds"),
+    (pa.timestamp("us"), GREGORIAN - dt.timedelta(microseconds=1), "milliseconds"),
     ids=str,
 )
-def test_values_that_phoenix_would_change_are_refused_with_their_column(
-    kind: pa.DataType, value: object, words: str
-) -> None:
+def test_values_that_phoenix_would_change_are_refused_with_their_column(kind, value, words) -> None:
     with pytest.raises(StatementRejected, match=rf'"c0".*{words}'):
         parameters(pa.array([None, value], kind))
 
@@ -212,36 +208,30 @@ def _told(error: Exception, phase: Phase) -> EngineError:
 
 @each(
     ("error", "opening", "before", "sent"),
-    [
-        (NotConnected(), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (Silent(), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),
-        (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
-        (_GONE, SessionLost, SessionLost, OutcomeUnknown),
-        (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
-        (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
-    ],
+    (NotConnected(), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (Silent(), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (HttpRefusal(401), CredentialsRequired, CredentialsRequired, CredentialsRequired),
+    (_GONE, SessionLost, SessionLost, OutcomeUnknown),
+    (_LIMIT, EngineTimeout, EngineTimeout, EngineTimeout),
+    (Missing(), OutcomeUnknown, OutcomeUnknown, OutcomeUnknown),
 )
-def test_each_failure_means_what_its_moment_says(
-    error: Exception, opening: type[EngineError], before: type[EngineError], sent: type[EngineError]
-) -> None:
+def test_each_failure_means_what_its_moment_says(error, opening, before, sent) -> None:
     kinds = tuple(type(_told(error, phase)) for phase in (Phase.OPENING, Phase.BEFORE, Phase.SENT))
     assert kinds == (opening, before, sent)
 
 
 @each(
     ("trace", "said"),
-    [
-        (
-            "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
-            "ERROR 1012 (42M03): Table undefined. tableName=X",
-        ),
-        ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
-        ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
-        ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
-    ],
+    (
+        "java.X: org.apache.phoenix.X: ERROR 1012 (42M03): Table undefined. tableName=X\n\tat a.B(C:1)\n",
+        "ERROR 1012 (42M03): Table undefined. tableName=X",
+    ),
+    ("java.X: org.apache.Phoenix\n\tat a.B(C:1)\nCaused by: java.X: a.b.C: disk full\n\tat d.E(F:2)", "disk full"),
+    ("java.sql.SQLException: first line\nsecond line\n\tat a.B(C.java:1)\n\t... 7 more", "first line\nsecond line"),
+    ("java.lang.NullPointerException\n\tat a.B(C.java:1)", "Phoenix gave no reason."),
 )
 def test_the_text_is_what_phoenix_says_without_java(trace: str, said: str) -> None:
     assert server_text("", [trace]) == said
@@ -258,3 +248,64 @@ def test_a_lack_of_rights_is_a_denial() -> None:
     error = _told(ServerError("x", [trace]), Phase.SENT)
     assert isinstance(error, StatementDenied)
     assert error.message == "Insufficient permissions for user ada"
+
+
+def _row(*values: bytes) -> bytes:
+    return b"".join(octets(1, octets(4, value)) for value in values)
+
+
+def _decimal(value: str) -> bytes:
+    return number(1, 26) + text(3, value)
+
+
+def _price() -> AvaticaRowReader:
+    return AvaticaRowReader([declare(AvaticaColumn("P", "DECIMAL", 10, 2))])
+
+
+@each(
+    ("data", "value"),
+    (number(1, 24) + number(7, 1), None),
+    (number(1, 21) + text(3, "Zoë"), "Zoë"),
+    (number(1, 12), 0),
+    (number(1, 8), False),
+    (number(1, 8) + number(2, 1), True),
+    (number(1, 13) + number(4, 2**64 - 1), -(2**63)),
+    (number(1, 15) + b"\x31" + struct.pack("<d", 1.5), 1.5),
+    (number(1, 20) + text(3, "AP8=") + octets(5, b"\0\xff"), b"\0\xff"),
+    (_decimal("1E+3"), Decimal(1000)),
+    (number(1, 18) + number(4, 2 * 86_400_000), 1),
+    (number(1, 16) + number(4, 2 * 86_400_001), 1),
+)
+def test_a_typed_value_is_read_by_its_representation(data: bytes, value: object) -> None:
+    assert typed_value(data) == value
+
+
+def test_an_array_that_is_sent_both_ways_is_read_once() -> None:
+    item = number(1, 12) + number(4, 2)
+    assert cell_value(octets(1, item) + octets(2, item) + number(3, 1)) == [1]
+    assert cell_value(octets(1, item) + octets(1, item) + number(3, 1)) == [1, 1]
+    assert cell_value(number(3, 1)) == []
+    assert cell_value(octets(1, item)) == 1
+
+
+def test_a_decimal_keeps_the_declared_scale() -> None:
+    batch = _price().read([_row(_decimal("1.5")), _row(_decimal("1E+3"))])
+    assert batch.column(0).to_pylist() == [Decimal("1.50"), Decimal("1000.00")]
+
+
+def test_a_decimal_beyond_the_scale_in_the_first_rows_makes_text_of_the_column() -> None:
+    reader = _price()
+    assert reader.read([_row(_decimal("1.555"))]).column(0).to_pylist() == ["1.555"]
+    assert reader.read([_row(_decimal("1E+3"))]).column(0).type == pa.string()
+
+
+def test_a_decimal_beyond_the_scale_after_others_fails_the_statement() -> None:
+    reader = _price()
+    reader.read([_row(_decimal("1.5"))])
+    with pytest.raises(StatementRejected, match=r"column P holds a value that type DECIMAL\(10,2\) cannot carry"):
+        reader.read([_row(_decimal("1.555"))])
+
+
+def test_a_row_of_another_width_is_malformed() -> None:
+    with pytest.raises(Malformed):
+        _price().read([_row(_decimal("1"), _decimal("2"))])

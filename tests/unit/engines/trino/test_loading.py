@@ -92,7 +92,7 @@ def rows_of(statement: str) -> list[list[str | None]]:
 
 @pytest.mark.importer(57)
 @pytest.mark.security("T23")
-@each("text", [*TEXTS, None, "\0", "${x}", "\\u0027", "']') --", "\\'", "é" * 300_000, "'" * 300_000])
+@each("text", *TEXTS, None, "\0", "${x}", "\\u0027", "']') --", "\\'", "é" * 300_000, "'" * 300_000)
 def test_a_text_stands_in_a_statement_as_data(text: str | None) -> None:
     assert rows_of(text_of((text, "next"), ("", text))) == [[text, "next"], ["", text]]
 

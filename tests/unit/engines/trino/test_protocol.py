@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from tests.cases import each
@@ -31,7 +32,10 @@ from queryserver.errors.statements import (
     StatementRejected,
 )
 
-QUICK = TrinoTimeouts(connect_s=1.0, answer_s=0.5, retry_s=1.0, stop_s=0.5, open_s=3.0)
+PATIENT = TrinoTimeouts(connect_s=30, answer_s=30, retry_s=30, stop_s=30, open_s=30)
+# For answers that never come; SHORT gives up after two or three of them.
+NEVER = replace(PATIENT, answer_s=0.3, stop_s=0.3)
+SHORT = replace(NEVER, retry_s=0.5)
 NUMBERS = (column("n", "bigint"),)
 ONE_ROW = (page(1), page(rows=[[7]], columns=NUMBERS, state="FINISHED"))
 SERVER_FAILS = Reply(status=503, body=b"starting")
@@ -39,9 +43,9 @@ SERVER_FAILS = Reply(status=503, body=b"starting")
 
 @asynccontextmanager
 async def session_at(
-    server: ScriptedTrino, options: SessionOptions = NO_OPTIONS, **address: object
+    server: ScriptedTrino, options: SessionOptions = NO_OPTIONS, timeouts: TrinoTimeouts = PATIENT, **address: object
 ) -> AsyncGenerator[EngineSession]:
-    engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK, **address))  # type: ignore[arg-type]
+    engine = TrinoEngine(TrinoAddress(server.url, timeouts=timeouts, **address))  # type: ignore[arg-type]
     try:
         async with engine.session(USER, options) as session:
             yield session
@@ -49,13 +53,13 @@ async def session_at(
         await engine.close()
 
 
-async def answered(*script: Reply) -> list[tuple[object, ...]]:
-    async with scripted_trino(*script) as server, session_at(server) as session:
+async def answered(*script: Reply, timeouts: TrinoTimeouts = PATIENT) -> list[tuple[object, ...]]:
+    async with scripted_trino(*script) as server, session_at(server, timeouts=timeouts) as session:
         return (await run(session, "SELECT n")).rows
 
 
-async def refused(*script: Reply) -> Exception:
-    async with scripted_trino(*script) as server, session_at(server) as session:
+async def refused(*script: Reply, timeouts: TrinoTimeouts = PATIENT) -> Exception:
+    async with scripted_trino(*script) as server, session_at(server, timeouts=timeouts) as session:
         return await failure(session, "SELECT n")
 
 
@@ -85,7 +89,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
     given = page(2, rows=[[1], [2]], columns=NUMBERS)
     asked_by_both = page(rows=[[3]], columns=NUMBERS, state="FINISHED")
     async with scripted_trino(page(1), given, asked_by_both) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=PATIENT))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -104,7 +108,7 @@ async def test_a_page_that_was_given_wholly_is_not_asked_for_again() -> None:
 @pytest.mark.item(25)
 async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
     async with scripted_trino(*ONE_ROW) as server:
-        engine = TrinoEngine(TrinoAddress(server.url, timeouts=QUICK))
+        engine = TrinoEngine(TrinoAddress(server.url, timeouts=PATIENT))
         async with engine.session(USER, NO_OPTIONS) as session:
             handle = await session.submit("SELECT n")
             await ended(session, handle)
@@ -121,17 +125,12 @@ async def test_after_the_last_row_nothing_is_asked_for_again() -> None:
 
 
 WRONG_MEMBERS: tuple[dict[str, object], ...] = (
-    {"stats": [1]},
-    {"error": "no"},
-    {"warnings": ["w"]},
-    {"columns": ["c"]},
+    {"stats": [1]}, {"error": "no"}, {"warnings": ["w"]}, {"columns": ["c"]},
     {"columns": [{"name": "c", "type": "t", "typeSignature": {"rawType": "row", "arguments": [1]}}]},
-    {"updateCount": "x"},
-    {"data": {"encoding": "json", "segments": [{}]}},
-)
+    {"updateCount": "x"}, {"data": {"encoding": "json", "segments": [{}]}},
+)  # fmt: skip
 
 
-@pytest.mark.timeout(20)
 @each("members", WRONG_MEMBERS, ids=repr)
 async def test_members_of_the_wrong_kind_end_the_statement(members: dict[str, object]) -> None:
     async with scripted_trino(page(1), page(2, **members)) as server, session_at(server) as session:
@@ -157,7 +156,7 @@ async def test_a_next_uri_of_another_host_is_asked_of_the_configured_coordinator
 
 
 @pytest.mark.security("T11")
-@each("uri", ["{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense"])
+@each("uri", "{url}/ui/api/kill", "{url}/v1/statement/../query/x", "http://x/", "nonsense")
 async def test_a_next_uri_that_is_none_is_not_followed(uri: str) -> None:
     found = Reply(b'{"id": "q", "stats": {}, "nextUri": "%s"}' % uri.encode())
     async with scripted_trino(found) as server, session_at(server) as session:
@@ -173,14 +172,14 @@ async def test_redirects_are_not_followed() -> None:
         assert other.requests == []
 
 
-@each("status", [429, 502, 503, 504])
+@each("status", 429, 502, 503, 504)
 async def test_an_answer_that_asks_for_another_try_gets_it(status: int) -> None:
     busy = Reply(status=status)
     assert await answered(busy, busy, ONE_ROW[0], busy, ONE_ROW[1]) == [(7,)]
 
 
 async def test_a_coordinator_that_never_takes_the_statement_is_unavailable() -> None:
-    assert isinstance(await refused(SERVER_FAILS), EngineUnavailable)
+    assert isinstance(await refused(SERVER_FAILS, timeouts=SHORT), EngineUnavailable)
 
 
 BROKEN: dict[str, Callable[[], Reply]] = {
@@ -196,22 +195,22 @@ BROKEN: dict[str, Callable[[], Reply]] = {
 
 @each("broken", BROKEN)
 async def test_a_broken_answer_is_asked_for_again(broken: str) -> None:
-    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1]) == [(7,)]
+    assert await answered(ONE_ROW[0], BROKEN[broken](), ONE_ROW[1], timeouts=NEVER) == [(7,)]
 
 
 @each("broken", BROKEN)
 async def test_answers_that_stay_broken_leave_the_outcome_unknown(broken: str) -> None:
-    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken]()), OutcomeUnknown)
+    assert isinstance(await refused(ONE_ROW[0], BROKEN[broken](), timeouts=SHORT), OutcomeUnknown)
 
 
-@each("broken", ["half a body", "no answer", "closed", "not HTTP", "not JSON"])
+@each("broken", "half a body", "no answer", "closed", "not HTTP", "not JSON")
 async def test_a_statement_whose_answer_is_lost_is_not_sent_again(broken: str) -> None:
-    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server) as session:
+    async with scripted_trino(BROKEN[broken](), *ONE_ROW) as server, session_at(server, timeouts=SHORT) as session:
         assert isinstance(await failure(session, "INSERT"), OutcomeUnknown)
         assert len(server.asked("POST")) == 1
 
 
-@each("status", [404, 410])
+@each("status", 404, 410)
 async def test_a_statement_that_the_coordinator_forgot_has_expired(status: int) -> None:
     lost = await refused(ONE_ROW[0], Reply(status=status))
     assert isinstance(lost, OutcomeUnknown)
@@ -272,7 +271,7 @@ async def test_close_stops_what_is_left_of_a_result() -> None:
 async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> None:
     queued, half = page(1, state="QUEUED"), page(2)
     half = Reply(half.body.replace(b'"state":"RUNNING"', b'"state":"RUNNING","progressPercentage":50.7'))
-    async with scripted_trino(queued, half, Reply(hangs=True)) as server, session_at(server) as session:
+    async with scripted_trino(queued, half, Reply(hangs=True)) as server, session_at(server, timeouts=SHORT) as session:
         handle = await session.submit("SELECT n")
         assert (await session.poll(handle)).state is OperationState.PENDING
         status = await session.poll(handle, wait_s=0.2)
@@ -282,12 +281,10 @@ async def test_queued_statements_are_pending_and_progress_is_the_engine_s() -> N
 
 @each(
     ("update", "columns", "rows", "modified", "has_rows"),
-    [
-        ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
-        ({"updateType": "CREATE TABLE"}, [column("result", "boolean")], [[True]], None, False),
-        ({"updateType": "SET SESSION"}, [], None, None, False),
-        ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
-    ],
+    ({"updateType": "INSERT", "updateCount": 3}, [column("rows", "bigint")], [[3]], 3, False),
+    ({"updateType": "CREATE TABLE"}, [column("result", "boolean")], [[True]], None, False),
+    ({"updateType": "SET SESSION"}, [], None, None, False),
+    ({"updateType": "ALTER TABLE EXECUTE"}, [column("metric_name", "varchar")], [["files"]], None, True),
 )
 async def test_changes_have_no_result_set_but_what_they_report(update, columns, rows, modified, has_rows) -> None:
     async with (
@@ -362,7 +359,7 @@ async def test_nobody_becomes_another_user_by_a_name_that_nobody_checks() -> Non
                 pass
 
 
-@each("address", [{"username": None}, {"authentication": TrinoAuthentication.JWT}])
+@each("address", {"username": None}, {"authentication": TrinoAuthentication.JWT})
 async def test_callers_without_a_login_are_asked_for_one(address) -> None:
     async with scripted_trino(*ONE_ROW) as server:
         with pytest.raises(CredentialsRequired):
@@ -384,7 +381,7 @@ async def test_presto_has_headers_of_its_own() -> None:
 PAIR = (column("n", "bigint"), column("t", "varchar"))
 
 
-@each("encoding", ["json", "json+zstd"])
+@each("encoding", "json", "json+zstd")
 async def test_segments_in_the_page_and_elsewhere_are_one_result(encoding: str) -> None:
     rows = [[number, f'x"],[{number}'] for number in range(60_000)]
     segments = [

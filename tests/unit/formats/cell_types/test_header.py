@@ -84,16 +84,14 @@ def records(text: str, delimiters: Delimiters = COMMA) -> list[list[str]]:
 
 
 @pytest.mark.importer(20)
-@pytest.mark.parametrize(
-    ("text", "delimiters", "answer"), [case[1:] for case in CASES], ids=[f"{case[0]}-{case[1]!r}" for case in CASES]
-)
+@each(("text", "delimiters", "answer"), [case[1:] for case in CASES])
 def test_a_text_has_a_header_as_the_table_says(text: str, delimiters: Delimiters, answer: bool) -> None:
     assert detect(text.encode(), is_whole=True).delimiters == delimiters
     assert has_header(records(text, delimiters)) is answer
 
 
 @pytest.mark.importer(20)
-@pytest.mark.parametrize(("kind", "answer"), [(CellKind.TEXT, True), (CellKind.INTEGER, False)])
+@each(("kind", "answer"), (CellKind.TEXT, True), (CellKind.INTEGER, False))
 def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(kind: CellKind, answer: bool) -> None:
     column = [TypedText("2019", kind), *[TypedText(text, CellKind.INTEGER) for text in ("1", "2")]]
     assert has_header([[cell] for cell in column]) is answer
@@ -101,45 +99,43 @@ def test_a_text_2019_over_numbers_of_a_workbook_is_a_header_and_a_number_is_not(
 
 @each(
     ("text", "answer"),
-    [
-        # only null cells; a typed cell, were it only one
-        (',"",NULL\n1,2,3\n', False),
-        ("a,b,true\n1,2,3\n", False),
-        ("a,b,2024-01-01\n1,2,3\n", False),
-        # no data: names, all different, none null, at least two
-        ("id,", False),
-        ("id,ID", False),
-        ("first name,e-mail (%),_x/y.z#", True),
-        ("9a,b", False),
-        ("a,b?", False),
-        ("Straße,naïve", True),
-        ("a," + "b" * 64, True),
-        ("a," + "b" * 65, False),
-        ("a,b\n,\nNULL,\\N\n", True),
-        # a column of another type than text settles it, whatever the others say
-        ("x,x,n\nx,x,1\n", True),
-        # the same value again
-        ("a\na\nbb\n", False),
-        ("name,y\nname,foo\nbob,barbar\n", False),
-        # common words: in the header, and in at most half of the cells below
-        ("userID\nfoo\nx\n", True),
-        ("userid\nfoo\nx\n", False),
-        ("unit_PRICE\nfoo\nx\n", True),
-        ("first\nmy name\nthe key\nx\nfoo\n", True),
-        ("first\nmy name\nthe key\nx\na city\n", False),
-        # lengths
-        ("foo\nba\nxy\n", True),
-        ("foo\nba\n", False),
-        ("fo\nba\nxy\n", False),
-        ("foo,ab\nba,cd\nxy,ef\n", False),
-        # blanks around cells do not count
-        (" 1 ,x\n2,3\n", False),
-        ("foo , ab\nba,cd\nxy, efg\n", True),
-        # cells below a missing header cell say nothing
-        (",foo\n1,fooo\n2,fo\n", False),
-        # cells beyond the header say nothing
-        ("foo\nfoo,1\nfo,2\n", False),
-    ],
+    # only null cells; a typed cell, were it only one
+    (',"",NULL\n1,2,3\n', False),
+    ("a,b,true\n1,2,3\n", False),
+    ("a,b,2024-01-01\n1,2,3\n", False),
+    # no data: names, all different, none null, at least two
+    ("id,", False),
+    ("id,ID", False),
+    ("first name,e-mail (%),_x/y.z#", True),
+    ("9a,b", False),
+    ("a,b?", False),
+    ("Straße,naïve", True),
+    ("a," + "b" * 64, True),
+    ("a," + "b" * 65, False),
+    ("a,b\n,\nNULL,\\N\n", True),
+    # a column of another type than text settles it, whatever the others say
+    ("x,x,n\nx,x,1\n", True),
+    # the same value again
+    ("a\na\nbb\n", False),
+    ("name,y\nname,foo\nbob,barbar\n", False),
+    # common words: in the header, and in at most half of the cells below
+    ("userID\nfoo\nx\n", True),
+    ("userid\nfoo\nx\n", False),
+    ("unit_PRICE\nfoo\nx\n", True),
+    ("first\nmy name\nthe key\nx\nfoo\n", True),
+    ("first\nmy name\nthe key\nx\na city\n", False),
+    # lengths
+    ("foo\nba\nxy\n", True),
+    ("foo\nba\n", False),
+    ("fo\nba\nxy\n", False),
+    ("foo,ab\nba,cd\nxy,ef\n", False),
+    # blanks around cells do not count
+    (" 1 ,x\n2,3\n", False),
+    ("foo , ab\nba,cd\nxy, efg\n", True),
+    # cells below a missing header cell say nothing
+    (",foo\n1,fooo\n2,fo\n", False),
+    # cells beyond the header say nothing
+    ("foo\nfoo,1\nfo,2\n", False),
 )
 def test_each_rule_of_the_heuristic(text: str, answer: bool) -> None:
     assert has_header(records(text)) is answer
@@ -156,22 +152,20 @@ def test_no_record_is_no_header() -> None:
 
 
 @pytest.mark.importer(30)
-@pytest.mark.parametrize(
+@each(
     ("header", "names"),
-    [
-        (["b", "a", "c"], ["b", "a", "c"]),
-        (["id", "id", "id"], ["id", "id_2", "id_3"]),
-        (["id", "ID", "Id"], ["id", "ID_2", "Id_3"]),
-        (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
-        (["a_2", "a", "a"], ["a_2", "a", "a_3"]),
-        (["a", "a", "a_2", "a_2"], ["a", "a_3", "a_2", "a_2_2"]),
-        (["", "b", " "], ["column_1", "b", "column_3"]),
-        (["", "column_1"], ["column_1", "column_1_2"]),
-        (["  x \t", "\n y\n"], ["x", "y"]),
-        (["a\r\nb", "a\n\nb", "a\rb"], ["a b", "a b_2", "a b_3"]),
-        (["é", "É"], ["é", "É_2"]),
-        (["null", "\\N"], ["null", "\\N"]),
-    ],
+    (["b", "a", "c"], ["b", "a", "c"]),
+    (["id", "id", "id"], ["id", "id_2", "id_3"]),
+    (["id", "ID", "Id"], ["id", "ID_2", "Id_3"]),
+    (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
+    (["a_2", "a", "a"], ["a_2", "a", "a_3"]),
+    (["a", "a", "a_2", "a_2"], ["a", "a_3", "a_2", "a_2_2"]),
+    (["", "b", " "], ["column_1", "b", "column_3"]),
+    (["", "column_1"], ["column_1", "column_1_2"]),
+    (["  x \t", "\n y\n"], ["x", "y"]),
+    (["a\r\nb", "a\n\nb", "a\rb"], ["a b", "a b_2", "a b_3"]),
+    (["é", "É"], ["é", "É_2"]),
+    (["null", "\\N"], ["null", "\\N"]),
 )
 def test_names_are_those_of_the_header_made_unique(header: list[str], names: list[str]) -> None:
     assert header_names(header, len(header)) == names
@@ -223,7 +217,7 @@ def by_blocks(records_of_preview: Sequence[Sequence[str]], *, has_header: bool, 
 
 
 Way = Callable[..., Analysis]
-both_ways = pytest.mark.parametrize("analyse", [analyse_records, by_blocks], ids=["records_of_preview", "blocks"])
+both_ways = each("analyse", analyse_records, by_blocks)
 
 
 def records_of_preview(text: str, delimiters: Delimiters | None = None) -> list[list[str]]:
@@ -266,7 +260,7 @@ def test_a_header_alone_gives_columns_of_text_and_no_rows(analyse: Way) -> None:
 
 
 @pytest.mark.importer(31)
-@pytest.mark.parametrize("has_header", [True, False])
+@each("has_header", True, False)
 @both_ways
 def test_a_file_of_blanks_is_empty(analyse: Way, has_header: bool) -> None:
     with raises_code("file_empty"):
@@ -296,9 +290,7 @@ def test_the_first_ten_odd_records_are_named(analyse: Way) -> None:
 
 
 @pytest.mark.importer(32)
-@pytest.mark.parametrize(
-    ("text", "width"), [("1\n1,2\n1,2\n", 2), ("1\n1,2\n", 2), ("1,2,3\n1\n1\n", 1), ("1,2\n1,2\n1,2,3\n", 2)]
-)
+@each(("text", "width"), ("1\n1,2\n1,2\n", 2), ("1\n1,2\n", 2), ("1,2,3\n1\n1\n", 1), ("1,2\n1,2\n1,2,3\n", 2))
 def test_without_a_header_the_most_frequent_width_counts_and_of_two_the_larger(text: str, width: int) -> None:
     analysis = analyse_records(records_of_preview(text), has_header=False, is_whole=True)
     assert len(analysis.columns) == width
@@ -334,7 +326,7 @@ def test_columns_are_in_the_order_of_the_file_under_unique_names(analyse: Way) -
 
 
 @pytest.mark.importer(27)
-@pytest.mark.parametrize("has_header", [True, False])
+@each("has_header", True, False)
 @both_ways
 def test_fifty_rows_are_shown_and_types_told_from_all(analyse: Way, has_header: bool) -> None:
     sample = [["1"]] * 60 + [["x"]]
@@ -343,12 +335,10 @@ def test_fifty_rows_are_shown_and_types_told_from_all(analyse: Way, has_header: 
     assert shown(analysis, "hive")[0][1] == "STRING"
 
 
-@pytest.mark.parametrize("has_header", [True, False])
-@pytest.mark.parametrize(("beyond", "base"), [(0, BaseType.INT32), (1, BaseType.INT64)])
+@each("has_header", True, False)
+@each(("beyond", "base"), (0, BaseType.INT32), (1, BaseType.INT64))
 @both_ways
-def test_types_are_told_from_ten_thousand_data_records(
-    analyse: Way, has_header: bool, beyond: int, base: BaseType
-) -> None:
+def test_types_are_told_from_ten_thousand_data_records(analyse, has_header, beyond, base) -> None:
     sample = [["1"]] * (10_000 + has_header) + [["x"]] * beyond
     analysis = analyse(sample, has_header=has_header, is_whole=True)
     assert [column.type for column in analysis.columns] == [ColumnType(base)]
@@ -356,13 +346,9 @@ def test_types_are_told_from_ten_thousand_data_records(
     assert warnings(analysis) == []
 
 
-@pytest.mark.parametrize(
-    ("rows", "is_whole", "found"), [(49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, [])]
-)
+@each(("rows", "is_whole", "found"), (49, False, [("truncated_sample", 1, [])]), (50, False, []), (49, True, []))
 @both_ways
-def test_a_partial_sample_of_fewer_than_fifty_rows_is_told(
-    analyse: Way, rows: int, is_whole: bool, found: list[tuple[str, int, list[int]]]
-) -> None:
+def test_a_partial_sample_of_fewer_than_fifty_rows_is_told(analyse, rows, is_whole, found) -> None:
     assert warnings(analyse([["a"], *[["1"]] * rows], has_header=True, is_whole=is_whole)) == found
 
 

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from tests.cases import each
 
 from queryserver.formats.cell_types.classes import column_type
 from queryserver.formats.cell_types.written_forms import GivenFormats, UnknownFormat, measured, rewritten, value_format
@@ -23,23 +24,10 @@ CERTAIN = {
     "1'234.5": (["1'234.50"], BaseType.FLOAT64),
 }
 UNCERTAIN = [
-    ["01/02/2024", "03/04/2024"],
-    ["15/01/2024", "01/15/2024"],
-    ["15/01/2024", "soon"],
-    ["31/02/2024"],
-    ["15/01/24"],
-    ["15/01/2024", "15/01/2024 10:30"],
-    ["2024.1.3", "2023.12.1"],
-    ["1,234"],
-    ["1,234", "12"],
-    ["1.234,50", "1,234.50"],
-    ["1,23,456"],
-    ["192.168.100.200"],
-    ["555 123"],
-    ["007"],
-    ["5%"],
-    ["May"],
-]
+    ["01/02/2024", "03/04/2024"], ["15/01/2024", "01/15/2024"], ["15/01/2024", "soon"], ["31/02/2024"], ["15/01/24"],
+    ["15/01/2024", "15/01/2024 10:30"], ["2024.1.3", "2023.12.1"], ["1,234"], ["1,234", "12"], ["1.234,50", "1,234.50"],
+    ["1,23,456"], ["192.168.100.200"], ["555 123"], ["007"], ["5%"], ["May"],
+]  # fmt: skip
 
 
 def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[BaseType, str | None]]:  # noqa: B008 frozen
@@ -48,7 +36,7 @@ def of(cells: list[str], given: GivenFormats = GivenFormats()) -> set[tuple[Base
     return {(column_type(one.facts, is_whole=True).base, one.format) for one in ways}
 
 
-@pytest.mark.parametrize("form", CERTAIN)
+@each("form", CERTAIN)
 def test_a_form_without_doubt_is_found(form: str) -> None:
     cells, base = CERTAIN[form]
     assert of(cells) == {(base, form)}
@@ -58,7 +46,7 @@ def test_whole_numbers_with_groups_are_integers() -> None:
     assert of(["1,234,567", "12"]) == {(BaseType.INT32, "1,234.5")}
 
 
-@pytest.mark.parametrize("cells", UNCERTAIN, ids=" ".join)
+@each("cells", UNCERTAIN, ids=" ".join)
 def test_in_doubt_a_column_is_text(cells: list[str]) -> None:
     assert of(cells) == {(STRING.base, None)}
 
@@ -96,11 +84,9 @@ def test_what_forms_read() -> None:
         assert rewritten(pa.array(cells, pa.string()), form).to_pylist() == plain
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y", "%M %d/%m/%Y",
-     "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234"],
-)  # fmt: skip
+@each("text", "", "abc", "%", "%q", "%d/%m", "%d/%m/%Y/%y", "%d/%b/%m/%Y", "%I %d/%m/%Y", "%p %H %d/%m/%Y",
+     "%M %d/%m/%Y",
+     "%H %S %d/%m/%Y", "%d%d/%m/%Y", "%d/%m/%Y" + "x" * 60, "1.234")  # fmt: skip
 def test_other_texts_are_no_forms(text: str) -> None:
     with pytest.raises(UnknownFormat):
         value_format(text)

@@ -19,7 +19,7 @@ from queryserver.formats.unpacking import ByteExcerpt, Window
 
 
 @pytest.mark.importer(38)
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8"])
+@each("encoding", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "utf-8")
 def test_text_comes_out_the_same_in_every_encoding(encoding):
     text = "name,é\n" * 10
     sample = text.encode(encoding)
@@ -33,32 +33,20 @@ def test_a_character_that_the_end_of_the_sample_cuts_is_ignored_and_the_end_of_t
     assert detect_encoding(sample, is_whole=True) == "iso-8859-1"
 
 
-@pytest.mark.parametrize(
+@each(
     ("sample", "encoding"),
-    [
-        (b"a\x80", "windows-1252"),
-        (b"a" * 200 + b"\x80\x81", "iso-8859-1"),
-        (b"a\xe9\xa0", "iso-8859-1"),
-        ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
-    ],
+    (b"a\x80", "windows-1252"),
+    (b"a" * 200 + b"\x80\x81", "iso-8859-1"),
+    (b"a\xe9\xa0", "iso-8859-1"),
+    ("żółć,1\n".encode("utf-16-le") + "abcdefgh,1\n".encode("utf-16-le"), "utf-16-le"),
 )
 def test_other_encodings_are_told_by_their_bytes(sample, encoding):
     assert detect_encoding(sample, is_whole=True) == encoding
 
 
-@pytest.mark.parametrize(
-    "sample",
-    [
-        b"\xff\xfe\0\0a\0\0\0",
-        b"\0\0\xfe\xff\0\0\0a",
-        b"a\0b\0",
-        b"abc\0defgh",
-        b"\0" * 64,
-        b"a" * 98 + b"\x07\x08",
-        "a\x85\x86".encode(),
-    ],
-    ids=["UTF-32 LE", "UTF-32 BE", "too short", "one NUL", "NUL only", "bells", "C1 controls"],
-)
+@each("sample",
+    b"\xff\xfe\0\0a\0\0\0", b"\0\0\xfe\xff\0\0\0a", b"a\0b\0", b"abc\0defgh", b"\0" * 64, b"a" * 98 + b"\x07\x08",
+    "a\x85\x86".encode())  # fmt: skip
 def test_what_is_no_text_is_unsupported(sample):
     with pytest.raises(UnsupportedFormat):
         detect_encoding(sample, is_whole=True)
@@ -99,9 +87,7 @@ def test_encodings_have_names_of_any_case():
 
 
 @pytest.mark.importer(38)
-@pytest.mark.parametrize(
-    ("mark", "encoding"), [(b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")]
-)
+@each(("mark", "encoding"), (b"", "utf-16-le"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 def test_utf_16_has_the_order_of_its_mark_and_the_low_byte_first_without_one(mark, encoding):
     sample = mark + "é,b\n".encode(encoding)
     decoder = Decoder("utf-16")
@@ -117,29 +103,16 @@ def test_a_single_byte_is_no_utf_16():
 
 LATIN = "Zürich, Škoda\n"
 TEXTS = {
-    "utf-8": "aé日本😀\U0010fffd\n日本",
-    "utf-16": "aé日本😀\U0010fffd\n日本",
-    "utf-16-le": "aé日本😀😀\n日本",
-    "utf-16-be": "aé日本😀😀\n日本",
-    "ascii": "plain text, 12 lines\n",
-    "iso-8859-1": "Zürich\n",
-    "windows-1250": LATIN,
-    "windows-1251": "Привет, мир\n",
-    "windows-1252": "“Zürich”\n",
-    "windows-1253": "Καλημέρα\n",
-    "windows-1254": "İstanbul ğ\n",
-    "windows-1255": "שלום\n",
-    "windows-1256": "مرحبا\n",
-    "windows-1257": "Rīga š\n",
-    "windows-1258": "Viê\n",
-    "shift_jis": "日本語テキスト、ソ表 ﾃｽﾄ, ok\n表示",
+    "utf-8": "aé日本😀\U0010fffd\n日本", "utf-16": "aé日本😀\U0010fffd\n日本", "utf-16-le": "aé日本😀😀\n日本",
+    "utf-16-be": "aé日本😀😀\n日本", "ascii": "plain text, 12 lines\n", "iso-8859-1": "Zürich\n", "windows-1250": LATIN,
+    "windows-1251": "Привет, мир\n", "windows-1252": "“Zürich”\n", "windows-1253": "Καλημέρα\n",
+    "windows-1254": "İstanbul ğ\n", "windows-1255": "שלום\n", "windows-1256": "مرحبا\n", "windows-1257": "Rīga š\n",
+    "windows-1258": "Viê\n", "shift_jis": "日本語テキスト、ソ表 ﾃｽﾄ, ok\n表示",
     "euc-jp": "日本語テキスト、表 ﾃｽﾄ, 丂ok\n表示",
-    "euc-kr": "한국어 텍스트, ok\n한국",
-    "gbk": "中文文本,镕 ok\n中文",
-    "gb18030": "中文文本,㐀😀 9ok\n中文0",
+    "euc-kr": "한국어 텍스트, ok\n한국", "gbk": "中文文本,镕 ok\n中文", "gb18030": "中文文本,㐀😀 9ok\n中文0",
     "big5": "中文功能,許 ok\n中文",
     "koi8-r": "Привет, мир\n",
-}
+}  # fmt: skip
 
 
 def window(content: bytes, offset: int, length: int, encoding: str) -> TextWindow:
@@ -170,14 +143,14 @@ def test_every_encoding_of_the_list_is_tried():
 
 @pytest.mark.storage(42)
 @each("encoding", TEXTS)
-@each("size", [1, 2, 3, 4, 5, 7, 16, 1000])
+@each("size", 1, 2, 3, 4, 5, 7, 16, 1000)
 def test_reading_on_at_the_end_gives_the_whole_text_once(encoding: str, size: int):
     assert read_through(TEXTS[encoding].encode(encoding), size, encoding) == TEXTS[encoding]
 
 
 @pytest.mark.storage(42)
 @each("encoding", TEXTS)
-@each("size", [7, 10])
+@each("size", 7, 10)
 def test_a_window_from_anywhere_begins_with_a_whole_character(encoding: str, size: int):
     text = TEXTS[encoding]
     content = text.encode(encoding)
@@ -203,7 +176,7 @@ def test_utf16_without_a_mark_has_the_small_end_first():
     assert window("hé".encode("utf-16-le"), 0, 10, "utf-16") == TextWindow("hé", 4, is_valid=True)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 10])
+@each("length", 1, 2, 3, 10)
 def test_the_mark_of_utf8_is_left_out_at_the_beginning_only(length: int):
     content = b"\xef\xbb\xbfab"
     first = window(content, 0, length, "utf-8")
@@ -234,7 +207,7 @@ def test_the_same_place_is_right_however_far_the_nearest_plain_character_is():
     assert read_through(content, 4097, "shift_jis") == content.decode("shift_jis")
 
 
-@pytest.mark.parametrize("offset", [5, 6, 100])
+@each("offset", 5, 6, 100)
 def test_behind_the_end_there_is_nothing(offset: int):
     for encoding in ENCODINGS:
         assert window(b"plain", offset, 10, encoding) == TextWindow("", offset, is_valid=True)

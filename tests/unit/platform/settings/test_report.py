@@ -1,13 +1,25 @@
-"""The settings as text: what is in force, a file to begin with, the page of the documentation."""
+"""Settings as they are shown: report, warnings, sources of secrets."""
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from scripts.document_settings import TARGET, document
+from tests.cases import each
 
-from queryserver.platform.settings.loading import as_toml, load_settings, sample_file, shown_value
-from queryserver.platform.settings.tree import warnings
+from queryserver.platform.settings.loading import (
+    SettingsReading,
+    as_toml,
+    load_settings,
+    read_settings,
+    sample_file,
+    shown_value,
+)
+from queryserver.platform.settings.sections import SECRET_OPTIONS, Section, keys
+from queryserver.platform.settings.tree import Settings, exposure, warnings
 
 SECRETS = """
 [desktop]
@@ -47,13 +59,11 @@ def test_the_report_is_toml_with_origins_and_without_secrets(tmp_path: Path) -> 
 
 @pytest.mark.platform(49)
 @pytest.mark.security("T9")
-@pytest.mark.parametrize(
+@each(
     ("address", "shown"),
-    [
-        ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
-        ("http://rm:8088/ws?user=u&api_token=planted&x=1", "http://rm:8088/ws?user=u&api_token=********&x=1"),
-        ("http://rm:8088/a@b", "http://rm:8088/a@b"),
-    ],
+    ("http://u:pl@nted@rm:8088/ws", "http://u:********@rm:8088/ws"),
+    ("http://rm:8088/ws?user=u&api_token=planted&x=1", "http://rm:8088/ws?user=u&api_token=********&x=1"),
+    ("http://rm:8088/a@b", "http://rm:8088/a@b"),
 )
 def test_passwords_and_tokens_in_addresses_are_not_shown(tmp_path: Path, address: str, shown: str) -> None:
     """These addresses are no secrets by their names, so that they are shown but for what is secret in them."""
@@ -103,18 +113,140 @@ def test_what_looks_like_a_mistake_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("desktop", "warned"),
-    [
-        ("", False),
-        ("max_connections = 1000", True),
-        ("max_connections_per_address = 100", True),
-        ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False),
-    ],
-    ids=["defaults", "all of them", "load balancer", "proxy is listed"],
-)
+@each(("desktop", "warned"),
+    ("", False), ("max_connections = 1000", True), ("max_connections_per_address = 100", True),
+    ("max_connections_per_address = 100\ntrusted_proxies = '10.0.0.1'", False))  # fmt: skip
 def test_bounds_of_one_address_that_may_hit_everybody_are_a_warning(tmp_path: Path, desktop: str, warned: bool) -> None:
     file = tmp_path / "q.toml"
     file.write_text(f"[desktop]\n{desktop}\n")
     keys = [key for key, _ in warnings(load_settings(file, {}))]
     assert ("desktop.max_connections_per_address" in keys) is warned
+
+
+_DATABASE = {"url": "postgresql://u:p@db.example/queryserver"}
+_HOSTS, _METRICS = "desktop.allowed_hosts", "desktop.metrics.allowed_networks"
+
+
+def warned_of(**desktop: Any) -> set[str]:
+    """The keys that are warned of."""
+    return {key for key, _ in exposure(Settings.model_validate({"desktop": desktop}))}
+
+
+def test_a_trial_on_this_machine_has_nothing_to_say() -> None:
+    assert warned_of() == set()
+    assert warned_of(database={**_DATABASE, "embedded": True}) == set()
+
+
+@each("http_host", "0.0.0.0", "::", "10.0.0.5")
+def test_any_host_is_warned_of_where_other_machines_call(http_host: str) -> None:
+    assert warned_of(http_host=http_host) == {_HOSTS}
+    assert warned_of(http_host=http_host, allowed_hosts=("sql.example",)) == set()
+
+
+@each("sign",
+    {"database": _DATABASE}, {"trusted_proxies": ("10.0.0.1",)}, {"url_prefix": "/sql"},
+    {"http_host": "::1", "database": _DATABASE})  # fmt: skip
+def test_a_proxy_on_this_machine_opens_the_metrics(sign: dict[str, Any]) -> None:
+    assert warned_of(**sign) == {_HOSTS, _METRICS}
+    assert warned_of(**sign, allowed_hosts=("sql.example",)) == {_METRICS}
+
+
+@each("mended",
+    {"metrics": {"allowed_networks": ()}}, {"metrics": {"allowed_networks": ("10.2.0.0/16",)}},
+    {"metrics": {"enable_prometheus": False}}, {"trusted_proxies": ("127.0.0.0/8", "::1")},
+    {"http_host": "10.0.0.5"})  # fmt: skip
+def test_metrics_that_a_proxy_does_not_open_are_not_warned_of(mended: dict[str, Any]) -> None:
+    assert warned_of(database=_DATABASE, allowed_hosts=("sql.example",), **mended) == set()
+
+
+def test_a_name_that_clients_call_shows_that_other_machines_do() -> None:
+    assert warned_of(allowed_hosts=("sql.example",)) == {_METRICS}
+    assert warned_of(allowed_hosts=("localhost", "127.0.0.1")) == set()
+
+
+# What else an entry of a table must have.
+_NEEDED = {"notebook.interpreters": {"interface": "sqlite"}, "desktop.connectors": {"dialect": "x", "interface": "y"}}
+# Values that a key takes; any other secret takes any text.
+_GOOD = {
+    "desktop.secret_key": "Zr8#a-secret-key-of-more-than-32-letters",
+    "desktop.secret_key_fallbacks": "Zr8#a-former-key-of-more-than-32-letters",
+    "desktop.database.url": "postgresql://u:planted@h/d",
+    "desktop.task_server.broker_url": "redis://:planted@h",
+    "desktop.task_server.result_file_storage": '{"backend": "local", "properties": {"location": "/r"}}',
+}
+
+
+def secrets(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of each secret; entries of tables are called `one`."""
+    for name, key in keys(section).items():
+        if key.section:
+            yield from secrets(key.section, (*path, name))
+        elif key.entries:
+            yield from secrets(key.entries, (*path, name, "one"))
+        elif key.has_free_names:
+            yield from ((*path, name, option) for option in sorted(SECRET_OPTIONS) if name != "extra_url_options")
+        elif key.is_secret:
+            yield (*path, name)
+
+
+ALL = [".".join(path) for path in secrets(Settings)]
+
+
+def found(settings: Settings, path: list[str]) -> Any:
+    """The value at a path, in the clear."""
+    value: Any = settings
+    for name in path:
+        value = getattr(value, keys(type(value))[name].attribute) if isinstance(value, Section) else value[name]
+    if isinstance(value, tuple):
+        [value] = value
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def nested(path: list[str], value: Any) -> dict[str, Any]:
+    """A table with one value, and what its entries need."""
+    tree: dict[str, Any] = {}
+    table = tree
+    for place, name in enumerate(path[:-1]):
+        table = table.setdefault(name, {})
+        table.update(_NEEDED.get(".".join(path[:place]), {}) if place else {})
+    table[path[-1]] = value
+    return tree
+
+
+def test_the_tree_has_secrets_at_every_level() -> None:
+    assert {"desktop.secret_key", "aws.aws_accounts.one.secret_access_key", "beeswax.auth_password"} <= set(ALL)
+    assert "notebook.interpreters.one.options.url" in ALL
+
+
+@pytest.mark.platform(50)
+@each("kind", "file", "script")
+@each("source", "toml", "environment")
+def test_every_secret_may_come_from_a_file_or_a_script(tmp_path: Path, kind: str, source: str) -> None:
+    for name in ALL:
+        reading, value = _read(tmp_path, name, kind, source)
+        assert [problem for problem in reading.problems if problem.startswith(name)] == []
+        read = found(reading.settings, name.split("."))
+        assert (read.location if isinstance(read, Section) else read) == value, name
+
+
+def _read(directory: Path, name: str, kind: str, source: str) -> tuple[SettingsReading, str]:
+    """The settings where one secret is given that way, and what it must be."""
+    value = _GOOD.get(name, "planted")
+    secret = directory / "secret"
+    secret.write_text(f"{value}\n")
+    where = str(secret) if kind == "file" else f"cat {secret}"
+    *tables, last = name.split(".")
+    path = [*tables, f"{last}_{kind}"]
+    config = directory / "queryserver.toml"
+    config.write_text(_toml(nested(path, where if source == "toml" else None)))
+    environ = {f"QUERYSERVER__{'__'.join(path)}".upper(): where} if source == "environment" else {}
+    return read_settings(config, environ), "/r" if name.endswith("result_file_storage") else value
+
+
+def _toml(tree: dict[str, Any], prefix: str = "") -> str:
+    plain = [f'{name} = "{value}"' for name, value in tree.items() if isinstance(value, str)]
+    lines = [f"[{prefix}]", *plain] if prefix and plain else []
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            lines.append(_toml(value, f"{prefix}.{name}" if prefix else name))
+    return "\n".join(line for line in lines if line)

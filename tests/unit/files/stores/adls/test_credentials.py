@@ -1,13 +1,18 @@
-"""Logins of Azure accounts, and signatures of calls."""
+"""Azure: credentials, from the settings to the header of a call."""
 
 import asyncio
 from collections.abc import Mapping
 
 import httpx
 import pytest
+from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.protocol import ModeStorage, RenamingStorage
+from queryserver.files.stores.adls import file_system as abfs
 from queryserver.files.stores.adls.credentials import (
+    AzureAccount,
     ClientCredentials,
     SasToken,
     SharedKey,
@@ -16,6 +21,8 @@ from queryserver.files.stores.adls.credentials import (
     string_to_sign,
 )
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
+from queryserver.files.stores.adls.file_system import AdlsFileSystem
+from queryserver.platform.settings.tree import Settings
 
 URL = httpx.URL("https://account.dfs.core.windows.net/c/a%20b?action=flush")
 APPLICATION = ClientCredentials("tenant", "client", "secret", "https://login.example/")
@@ -88,14 +95,14 @@ async def test_many_callers_ask_once():
     assert b"scope=https%3A%2F%2Fstorage.azure.com%2F.default" in form
 
 
-@pytest.mark.parametrize("life", [None, "soon"])
+@each("life", None, "soon")
 async def test_an_answer_without_a_token_is_a_failure(life):
     login = Login(life)
     with pytest.raises(AzureFailure):
         await bearer(authorizer(APPLICATION, login.ask, login.clock))
 
 
-@pytest.mark.parametrize("token", ["?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n"])
+@each("token", "?sv=1&sig=a%2Bb%3D", "sv=1&sig=a%2Bb%3D", " ?sv=1&sig=a%2Bb%3D\n")
 async def test_a_signature_joins_the_parameters_as_it_was_given(token):
     signing = authorizer(SasToken(token), Login().ask)
     signed = await signing.authorize("GET", URL, {})
@@ -110,7 +117,7 @@ def test_a_key_that_is_no_base64_is_told_at_the_start():
 
 
 @pytest.mark.security("S13")
-@pytest.mark.parametrize("credential", [APPLICATION, SasToken("sig=secret"), SharedKey("account", "secret")])
+@each("credential", APPLICATION, SasToken("sig=secret"), SharedKey("account", "secret"))
 def test_secrets_do_not_show(credential):
     assert "secret" not in repr(credential)
     assert "client" not in repr(credential)
@@ -137,7 +144,7 @@ def test_headers_stand_in_their_lines():
     assert lines[-1] == "/a/c/%C3%BC"
 
 
-@pytest.mark.parametrize(("length", "line"), [("0", ""), ("1", "1")])
+@each(("length", "line"), ("0", ""), ("1", "1"))
 def test_a_length_of_nothing_is_an_empty_line(length, line):
     assert string_to_sign("a", "PUT", "/c", [], {"content-length": length}).split("\n")[3] == line
 
@@ -151,3 +158,90 @@ def test_the_signature_is_of_the_key():
     first, second = (signature(key, "a", "GET", "/", [], COMMON) for key in (b"one", b"two"))
     assert first != second
     assert first == signature(b"one", "a", "GET", "/", [], dict(reversed(COMMON.items())))
+
+
+NAME = "abfs://lake@acc.dfs.core.windows.net"
+KEY = {"account_key": "a2V5"}
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """The account that the file system was made for."""
+    accounts: list[AzureAccount] = []
+    made = AdlsFileSystem.__init__
+
+    def remembering(self: AdlsFileSystem, account: AzureAccount) -> None:
+        accounts.append(account)
+        made(self, account)
+
+    monkeypatch.setattr(AdlsFileSystem, "__init__", remembering)
+
+    def build(cluster: dict[str, object], account: dict[str, object], **filebrowser: object) -> AzureAccount:
+        assert abfs.build(settings(cluster, account, **filebrowser)) is not None
+        return accounts.pop()
+
+    return build
+
+
+def settings(cluster: dict[str, object], account: dict[str, object], **filebrowser: object) -> Settings:
+    azure = {"abfs_clusters": {"default": cluster}, "azure_accounts": {"default": account}}
+    return Settings.model_validate({"azure": azure, "filebrowser": filebrowser})
+
+
+def test_without_a_cluster_there_is_no_store():
+    assert abfs.build(Settings.model_validate({})) is None
+
+
+def test_addresses_follow_from_the_name_of_the_file_system(built):
+    account = built({"fs_defaultfs": NAME}, KEY, umask="027", allow_bucket_creation=True)
+    assert (account.dfs_url, account.blob_url) == (
+        "https://acc.dfs.core.windows.net",
+        "https://acc.blob.core.windows.net",
+    )
+    assert account.credential == SharedKey("acc", "a2V5")
+    assert (account.is_hierarchical, account.umask, account.allow_container_creation) == (True, 0o027, True)
+
+
+def test_addresses_may_be_given(built):
+    cluster = {"fs_defaultfs": NAME, "webhdfs_url": "http://dfs.test:1/", "blob_url": "http://blob.test:2/acc/"}
+    account = built({**cluster, "hierarchical_namespace": False}, KEY)
+    assert (account.dfs_url, account.blob_url) == ("http://dfs.test:1", "http://blob.test:2/acc")
+    assert account.url == account.blob_url
+
+
+@each(
+    ("account", "credential"),
+    ({**KEY, "sas_token": "sig=1"}, SharedKey("acc", "a2V5")),
+    ({"sas_token": "?sig=1", "tenant_id": "t", "client_id": "c"}, SasToken("?sig=1")),
+    (
+        {"tenant_id": "t", "client_id": "c", "client_secret": "s", "login_url": "https://login.test"},
+        ClientCredentials("t", "c", "s", "https://login.test"),
+    ),
+)
+def test_the_first_login_that_is_given_counts(built, account, credential):
+    assert built({"fs_defaultfs": NAME}, account).credential == credential
+
+
+@each(
+    ("cluster", "account", "key"),
+    ({"fs_defaultfs": NAME}, {}, "azure_accounts"),
+    ({"fs_defaultfs": NAME}, {"tenant_id": "t"}, "azure_accounts"),
+    ({}, KEY, "fs_defaultfs"),
+    ({"fs_defaultfs": NAME, "webhdfs_url": "acc.dfs.core.windows.net"}, KEY, "webhdfs_url"),
+    ({"fs_defaultfs": NAME, "blob_url": "file:///etc"}, KEY, "blob_url"),
+)
+def test_what_is_missing_is_told_by_its_key(cluster, account, key):
+    with pytest.raises(ConfigurationError, match=key):
+        abfs.build(settings(cluster, account))
+
+
+@each("is_hierarchical", True, False)
+def test_only_a_hierarchical_account_renames_and_has_permissions(is_hierarchical):
+    cluster = {"fs_defaultfs": NAME, "hierarchical_namespace": is_hierarchical}
+    file_system = abfs.build(settings(cluster, KEY))
+    assert file_system is not None
+    storage = file_system.as_user(StorageUser("alice"))
+    assert isinstance(storage, RenamingStorage) is is_hierarchical
+    assert isinstance(storage, ModeStorage) is is_hierarchical
+    assert (file_system.scheme, file_system.traits.container_levels) == (Scheme.ABFS, 1)
+    assert not file_system.traits.changes_modes_of_trees

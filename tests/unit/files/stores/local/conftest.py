@@ -1,11 +1,10 @@
 """A local root in an empty directory, as its users see it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.unit.files.stores.local.descriptors import open_below
+from tests.unit.files.stores.local.descriptors import file_system_of
 
 from queryserver.files.model import StorageUser
 from queryserver.files.stores.local.storage import LocalFileSystem, PrivateStorage, UserStorage
@@ -21,10 +20,8 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 async def file_system(root: Path) -> AsyncIterator[LocalFileSystem]:
     """Whatever a test does, nothing of the root stays open."""
-    file_system = LocalFileSystem(root)
-    yield file_system
-    await file_system.close()
-    assert not await asyncio.to_thread(open_below, root)
+    async with file_system_of(root) as file_system:
+        yield file_system
 
 
 @pytest.fixture

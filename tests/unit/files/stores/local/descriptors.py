@@ -1,6 +1,11 @@
 """What this process holds open."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+from queryserver.files.stores.local.storage import LocalFileSystem
 
 
 def open_below(directory: Path) -> list[str]:
@@ -12,3 +17,12 @@ def open_below(directory: Path) -> list[str]:
         except FileNotFoundError:
             continue
     return [link for link in links if link.startswith(str(directory))]
+
+
+@asynccontextmanager
+async def file_system_of(root: Path) -> AsyncGenerator[LocalFileSystem]:
+    """A local root; whatever a test does, nothing of it stays open."""
+    file_system = LocalFileSystem(root)
+    yield file_system
+    await file_system.close()
+    assert not await asyncio.to_thread(open_below, root)

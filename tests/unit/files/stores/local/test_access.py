@@ -1,9 +1,14 @@
 """The map of the local root, rule by rule (Contract storage 10.5)."""
 
 import stat
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
+from tests.cases import each
 from tests.contract.storage_basis import body, content, is_there, names, put
+from tests.unit.files.stores.local.descriptors import file_system_of
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import InvalidPath, PathExists, PathNotFound, StorageUnavailable
@@ -26,6 +31,16 @@ CHANGES = {
     "chmod": lambda s, p: s.set_permissions(f"{p}/file", 0o777),
     "parts": lambda s, p: s.begin_parts(PartPlan(f"{p}/parts", 1, 1, 1)),
 }
+
+
+@asynccontextmanager
+async def new_root(tmp_path):
+    """A root of one case's own, with the storages of alice, bob and an administrator."""
+    root = Path(mkdtemp(dir=tmp_path))
+    async with file_system_of(root) as file_system:
+        yield root, *(file_system.as_user(user) for user in (ALICE, BOB, ADMIN))
+
+
 READS = {
     "stat": lambda s, p: s.stat(f"{p}/file"),
     "list": names,
@@ -37,57 +52,60 @@ READS = {
 
 
 @pytest.mark.security("S9")
-@pytest.mark.parametrize("call", [*CHANGES, *READS])
-async def test_a_home_is_closed_to_others(call, alice, bob):
-    await put(alice, "user/alice/file", b"hers")
-    await put(bob, "user/bob/own")
-    with pytest.raises(PermissionDenied):
-        await {**CHANGES, **READS}[call](bob, "user/alice")
-    assert await content(alice, "user/alice/file") == b"hers"
-    assert await names(alice, "user/alice") == ["file"]
+@each("call", *CHANGES, *READS)
+async def test_a_home_is_closed_to_others(call, tmp_path):
+    async with new_root(tmp_path) as (_, alice, bob, _):
+        await put(alice, "user/alice/file", b"hers")
+        await put(bob, "user/bob/own")
+        with pytest.raises(PermissionDenied):
+            await {**CHANGES, **READS}[call](bob, "user/alice")
+        assert await content(alice, "user/alice/file") == b"hers"
+        assert await names(alice, "user/alice") == ["file"]
 
 
-@pytest.mark.parametrize("call", [*CHANGES, *READS])
-@pytest.mark.parametrize("user", [ALICE, ADMIN], ids=["herself", "administrator"])
-async def test_a_home_is_open_to_its_user_and_to_administrators(call, user, file_system):
-    storage = file_system.as_user(user)
-    await put(storage, "user/alice/file", b"hers")
-    await put(storage, f"user/{user.name}/own")
-    await {**CHANGES, **READS}[call](storage, "user/alice")
+@each("call", *CHANGES, *READS)
+async def test_a_home_is_open_to_its_user_and_to_administrators(call, tmp_path):
+    for is_admin in (False, True):
+        async with new_root(tmp_path) as (_, alice, _, admin):
+            storage = admin if is_admin else alice
+            await put(storage, "user/alice/file", b"hers")
+            await put(storage, "user/root/own" if is_admin else "user/alice/own")
+            await {**CHANGES, **READS}[call](storage, "user/alice")
 
 
-@pytest.mark.parametrize("call", [*CHANGES, *READS])
-async def test_what_is_shared_is_everyone_s(call, alice, bob):
-    await put(alice, "shared/file", b"hers")
-    await put(bob, "user/bob/own")
-    await {**CHANGES, **READS}[call](bob, "shared")
+@each("call", *CHANGES, *READS)
+async def test_what_is_shared_is_everyone_s(call, tmp_path):
+    async with new_root(tmp_path) as (_, alice, bob, _):
+        await put(alice, "shared/file", b"hers")
+        await put(bob, "user/bob/own")
+        await {**CHANGES, **READS}[call](bob, "shared")
 
 
-@pytest.mark.parametrize("call", CHANGES)
-@pytest.mark.parametrize("place", ["", "docs", "docs/deep"])
-async def test_the_rest_is_changed_by_administrators_only(call, place, alice, admin, root):
-    (root / "docs" / "deep").mkdir(parents=True)
-    (root / place / "file").write_text("kept")
-    await put(alice, "user/alice/own")
-    path = place or "."
-    with pytest.raises((PermissionDenied, InvalidPath)):
-        await CHANGES[call](alice, path)
-    assert (root / place / "file").read_text() == "kept"
-    if place:
-        await put(admin, "user/root/own")
-        await CHANGES[call](admin, place)
+@each("call", CHANGES)
+@each("place", "", "docs", "docs/deep")
+async def test_the_rest_is_changed_by_administrators_only(call, place, tmp_path):
+    async with new_root(tmp_path) as (root, alice, _, admin):
+        (root / "docs" / "deep").mkdir(parents=True)
+        (root / place / "file").write_text("kept")
+        await put(alice, "user/alice/own")
+        with pytest.raises((PermissionDenied, InvalidPath)):
+            await CHANGES[call](alice, place or ".")
+        assert (root / place / "file").read_text() == "kept"
+        if place:
+            await put(admin, "user/root/own")
+            await CHANGES[call](admin, place)
 
 
-@pytest.mark.parametrize("call", READS)
+@each("call", READS)
 async def test_the_rest_is_read_by_everyone(call, alice, root):
-    (root / "docs").mkdir()
+    (root / "docs").mkdir(exist_ok=True)
     (root / "docs" / "file").write_text("read me")
     await READS[call](alice, "docs")
 
 
-@pytest.mark.parametrize("path", ["user", "shared", "docs", "new"])
+@each("path", "user", "shared", "docs", "new")
 async def test_top_directories_are_administrators_business(path, alice, admin, root):
-    (root / "docs").mkdir()
+    (root / "docs").mkdir(exist_ok=True)
     await alice.stat("user")
     for change in (
         alice.delete(path, recursive=True),
@@ -132,7 +150,7 @@ async def test_whether_a_home_of_another_exists_is_not_told(alice, bob):
 
 
 @pytest.mark.security("S9")
-@pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
+@each("name", "USER", "User", "uſer", "ｕｓｅｒ")
 async def test_a_name_that_might_lead_to_the_homes_is_closed(name, alice, admin):
     """Some file systems fold case, so that it is the same directory there."""
     await put(admin, f"{name}/bob/file")
@@ -158,7 +176,7 @@ async def test_a_home_that_was_deleted_comes_back(file_system):
     assert await names(file_system.as_user(ALICE), "user") == ["alice"]
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "", "x" * 300, "._qs_x", "a\0b"])
+@each("name", "..", "a/b", "", "x" * 300, "._qs_x", "a\0b")
 async def test_a_user_whose_name_is_none_of_a_file_has_no_home(name, file_system, root):
     storage = file_system.as_user(StorageUser(name))
     assert (await storage.stat("")).is_directory

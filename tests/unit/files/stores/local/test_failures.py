@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 from tests.contract.storage_basis import body, content, names, put
 from tests.unit.files.stores.local.descriptors import open_below
 
@@ -345,11 +346,9 @@ async def test_a_replaced_file_is_read_to_its_end(alice):
     assert b"".join(pieces) == b"a" * 3_000_000
 
 
-@pytest.mark.parametrize(
-    "staging", ["", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31]
-)
+@each("staging", "", "..", "../secret", "file", "/etc/passwd", "._qs_parts_", "._qs_parts_" + "0" * 31)
 async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
-    await put(alice, "shared/file", b"kept")
+    await put(alice, "shared/file", b"kept", overwrite=True)
     plan = PartPlan("shared/new", 1, 1, 1)
     for call in (
         alice.write_part(plan, staging, 0, body(b"x")),
@@ -362,22 +361,11 @@ async def test_a_staging_place_is_one_of_ours_or_nothing(staging, alice, root):
 
 
 @pytest.mark.storage(10)
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (errno.ENOSPC, StorageError),
-        (errno.EDQUOT, StoreQuotaExceeded),
-        (errno.EIO, StorageUnavailable),
-        (errno.ETIMEDOUT, StorageUnavailable),
-        (errno.ESTALE, StorageUnavailable),
-        (errno.EROFS, StorageUnavailable),
-        (errno.EACCES, PermissionDenied),
-        (errno.EPERM, PermissionDenied),
-        (errno.ELOOP, SymlinkNotFollowed),
-        (errno.ENOTDIR, NotADirectory),
-        (errno.EUSERS, StorageError),
-    ],
-)
+@each(("number", "kind"),
+    (errno.ENOSPC, StorageError), (errno.EDQUOT, StoreQuotaExceeded), (errno.EIO, StorageUnavailable),
+    (errno.ETIMEDOUT, StorageUnavailable), (errno.ESTALE, StorageUnavailable), (errno.EROFS, StorageUnavailable),
+    (errno.EACCES, PermissionDenied), (errno.EPERM, PermissionDenied), (errno.ELOOP, SymlinkNotFollowed),
+    (errno.ENOTDIR, NotADirectory), (errno.EUSERS, StorageError))  # fmt: skip
 def test_errors_of_the_system_have_their_kinds(number, kind):
     with pytest.raises(kind) as told, file_errors("a/file"):
         raise OSError(number, os.strerror(number), "/secret/place")

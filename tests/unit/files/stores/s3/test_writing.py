@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
+from tests.cases import each
 
 from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.files.protocol import PartPlan, StoredPart
@@ -37,7 +38,7 @@ async def test_blocks_are_full_until_the_end():
     assert [bytes(await blocks.take(3)) for _ in range(4)] == [b"abc", b"def", b"gh", b""]
 
 
-@pytest.mark.parametrize("size", [1, 100 * MIB, 49 * GIB, 500 * GIB, LARGEST_OBJECT])
+@each("size", 1, 100 * MIB, 49 * GIB, 500 * GIB, LARGEST_OBJECT)
 def test_announced_bodies_fit_into_as_many_parts_as_there_may_be(size):
     part = part_bytes(0, size)
     assert part >= MIN_PART_BYTES
@@ -54,7 +55,7 @@ def test_who_announces_more_than_any_store_takes_gets_no_larger_parts():
     assert part_bytes(0, 10**18) <= part_bytes(0, LARGEST_OBJECT)
 
 
-@pytest.mark.parametrize("announced", [None, 10 * MIB])
+@each("announced", None, 10 * MIB)
 def test_bodies_of_unknown_size_fit_as_well(announced):
     sent = parts = 0
     while sent < LARGEST_OBJECT:
@@ -64,7 +65,7 @@ def test_bodies_of_unknown_size_fit_as_well(announced):
 
 
 @pytest.mark.storage(67)
-@pytest.mark.parametrize("size", [SINGLE_COPY_BYTES + 1, 5 * GIB + 1, LARGEST_OBJECT])
+@each("size", SINGLE_COPY_BYTES + 1, 5 * GIB + 1, LARGEST_OBJECT)
 def test_copies_in_parts_cover_the_object_within_the_limits_of_the_store(size):
     ranges = list(copy_ranges(size))
     assert len(ranges) <= MAX_PARTS
@@ -75,8 +76,8 @@ def test_copies_in_parts_cover_the_object_within_the_limits_of_the_store(size):
     assert 0 < ranges[-1][1] - ranges[-1][0] <= LARGEST_COPIED_PART
 
 
-@pytest.mark.parametrize("part", [5 * MIB, 16 * MIB, 17 * MIB, 128 * MIB])
-@pytest.mark.parametrize("parts", [1, 2, 900, 10_000])
+@each("part", 5 * MIB, 16 * MIB, 17 * MIB, 128 * MIB)
+@each("parts", 1, 2, 900, 10_000)
 def test_numbers_of_parts_are_in_order_and_enough(part, parts):
     plan = PartPlan("b/f", parts * part - 3, part, parts)
     numbers = PartNumbers(plan)
@@ -94,7 +95,7 @@ def test_an_empty_part_has_a_number_too():
     assert list(PartNumbers(PartPlan("b/f", 0, 5 * MIB, 1)).of(0)) == [(1, 0)]
 
 
-def test_the_tag_of_joined_parts_is_known_where_theirs_are_sums():
+def test_the_tag_of_joined_parts_is_known_where_theirs_are_sums() -> None:
     # Of two parts of 5 MiB "y" as a real store told it.
     part = "69a41dff505e8c36b0373e700e2c875d"
     assert joined_tag([SentPart(1, 1, part), SentPart(2, 1, part)]) == "796ca8c6e7129ef48d224336f6c20ffc-2"
@@ -124,15 +125,13 @@ def test_keys_have_at_most_1024_bytes():
         place_of(f"{longest}e")
 
 
-@pytest.mark.parametrize(
-    "bucket", ["x", "a b", "arn:aws:s3:eu-west-1:1:accesspoint", "ex--use1-az4--x-s3", "é", "-a", "@"]
-)
+@each("bucket", "x", "a b", "arn:aws:s3:eu-west-1:1:accesspoint", "ex--use1-az4--x-s3", "é", "-a", "@")
 def test_what_cannot_be_a_bucket_is_not_there(bucket):
     with pytest.raises(PathNotFound):
         place_of(f"{bucket}/key")
 
 
-@pytest.mark.parametrize("path", ["", "bucket"])
+@each("path", "", "bucket")
 def test_files_lie_in_buckets(path):
     with pytest.raises(InvalidPath):
         object_place(path)

@@ -1,4 +1,4 @@
-"""What the adapter does when a name node misbehaves in ways that no real one does on demand."""
+"""The gateway of HDFS: settings, identities and calls."""
 
 import asyncio
 import json
@@ -8,15 +8,20 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from tests.cases import each
 from tests.contract.storage_basis import batches, body, content
 from tests.engines.certificates import Authority
 from tests.fakes.webhdfs import Answer, Asked, scripted_name_node
 
-from queryserver.errors.base import PermissionDenied
+from queryserver.errors.base import ConfigurationError, PermissionDenied
 from queryserver.errors.files import ChangedMeanwhile, StorageError, StorageUnavailable, VerificationFailed
-from queryserver.files.model import StorageUser
-from queryserver.files.stores.webhdfs.gateway import Timeouts, WebHdfsAddress
-from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem
+from queryserver.files.model import Scheme, StorageUser
+from queryserver.files.stores import ozone as ofs
+from queryserver.files.stores.webhdfs import storage as hdfs
+from queryserver.files.stores.webhdfs.gateway import NamedIdentity, Timeouts, TokenIdentity, WebHdfsAddress, acting_name
+from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, address
+from queryserver.platform.settings.stores import HdfsClusterSettings
+from queryserver.platform.settings.tree import Settings
 
 ANA = StorageUser("ana")
 QUICK = Timeouts(connect_s=2, silence_s=0.3, call_s=1.5)
@@ -42,7 +47,7 @@ def file_system(*urls: str, **options) -> WebHdfsFileSystem:
 
 
 @pytest.mark.security("S12")
-@pytest.mark.parametrize("scheme", ["http", "https", "file"])
+@each("scheme", "http", "https", "file")
 async def test_redirects_to_hosts_that_are_not_listed_are_not_followed(scheme):
     async def elsewhere(_: Asked) -> Answer:
         return Answer(body=b"other")
@@ -114,7 +119,7 @@ async def test_a_store_that_hangs_is_unavailable_within_the_time_of_a_call():
 
     async with scripted_name_node(silent) as node:
         store = file_system(node.url)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             for call in (store.as_user(ANA).stat("f"), store.as_user(ANA).delete("f", recursive=True)):
                 with pytest.raises(StorageUnavailable):
                     await call
@@ -295,3 +300,99 @@ async def test_certificates_are_checked_and_https_is_never_left_for_http(tmp_pat
                 with pytest.raises(StorageUnavailable):
                     await store.as_user(ANA).stat("f")
             await store.close()
+
+
+@each("name", "", "alice/host", "alice@REALM", "alice/host@REALM", "a\nb")
+def test_names_that_hadoop_would_shorten_to_another_user_s_have_no_access(name):
+    with pytest.raises(PermissionDenied):
+        acting_name(name)
+
+
+async def test_service_and_caller_are_both_named():
+    assert await NamedIdentity("svc").parameters("ana") == {"user.name": "svc", "doas": "ana"}
+
+
+class Store:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.obtained: list[str] = []
+        self.renewed: list[str] = []
+
+    async def obtain(self, user: str) -> str:
+        self.obtained.append(user)
+        return f"{user}{len(self.obtained)}"
+
+    async def renew(self, token: str) -> None:
+        self.renewed.append(token)
+
+    def identity(self) -> TokenIdentity:
+        return TokenIdentity(self.obtain, self.renew, lambda: self.now)
+
+
+async def test_each_caller_has_a_token_of_his_own_which_is_kept_renewed_and_replaced():
+    store = Store()
+    identity = store.identity()
+    for _ in range(2):
+        assert await identity.parameters("ana") == {"delegation": "ana1"}
+        assert await identity.parameters("bo") == {"delegation": "bo2"}
+    store.now = 10 * 3600
+    assert await identity.parameters("ana") == {"delegation": "ana1"}
+    assert store.renewed == ["ana1"]
+    store.now = 6 * 24 * 3600
+    assert await identity.parameters("ana") == {"delegation": "ana3"}
+    assert store.obtained == ["ana", "bo", "ana"]
+
+
+async def test_a_refused_token_is_replaced_once():
+    identity = Store().identity()
+    await identity.parameters("ana")
+    assert identity.refused("ana")
+    assert not identity.refused("ana")
+    assert await identity.parameters("ana") == {"delegation": "ana2"}
+
+
+def settings(**tables: object) -> Settings:
+    return Settings.model_validate(tables)
+
+
+def test_there_is_no_store_without_a_table():
+    assert hdfs.build(settings()) is None
+    assert ofs.build(settings()) is None
+
+
+async def test_a_cluster_may_have_several_name_nodes():
+    given = HdfsClusterSettings.model_validate(
+        {"webhdfs_url": "http://a:9870/webhdfs/v1, http://b:9870/webhdfs/v1", "redirect_hosts": "*.data, dn"}
+    )
+    read = address("t", given, settings(filebrowser={"umask": "027"}))
+    assert read.urls == ["http://a:9870/webhdfs/v1", "http://b:9870/webhdfs/v1"]
+    assert (read.redirect_hosts, read.umask, read.service_user) == (("*.data", "dn"), 0o027, "queryserver")
+    store = hdfs.build(settings(hadoop={"hdfs_clusters": {"default": given.model_dump()}}))
+    assert store is not None
+    assert store.scheme is Scheme.HDFS
+    await store.close()
+
+
+@each("url", "", "nn:9870", "ftp://nn/webhdfs/v1", "http://", "http://user@nn/webhdfs/v1")
+def test_an_address_that_is_none_is_told(url):
+    with pytest.raises(ConfigurationError):
+        hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"webhdfs_url": url}}}))
+
+
+async def test_every_table_of_ozone_is_a_service():
+    tables = {
+        name: {"fs_defaultfs": f"ofs://{name}", "webhdfs_url": f"http://{name}:9778/webhdfs/v1", "ofs_chunk_size": size}
+        for name, size in (("one", 5), ("two", 7))
+    }
+    store = ofs.build(settings(desktop={"ozone": tables}))
+    assert store is not None
+    assert (store.scheme, store.traits.max_copy_bytes, store.traits.container_levels) == (Scheme.OFS, 5, 3)
+    await store.close()
+    with pytest.raises(ConfigurationError):
+        ofs.build(settings(desktop={"ozone": {"x": {"webhdfs_url": "http://x:1/webhdfs/v1"}}}))
+
+
+def test_kerberos_without_its_package_is_told(monkeypatch):
+    monkeypatch.setattr("queryserver.files.stores.webhdfs.storage.has_kerberos", lambda: False)
+    with pytest.raises(ConfigurationError):
+        hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"security_enabled": True}}}))

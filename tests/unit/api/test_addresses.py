@@ -1,0 +1,161 @@
+"""Whose address a call comes from, and who may read metrics (Contract platform 13)."""
+
+from collections.abc import Iterator
+from ipaddress import ip_network
+
+import pytest
+from pydantic import SecretStr
+from starlette.requests import Request
+from structlog.testing import capture_logs
+from tests.cases import each
+
+from queryserver.api import addresses as module
+from queryserver.api.addresses import UNKNOWN, client_address
+from queryserver.api.debug import may_read_metrics
+from queryserver.identity.throttling import network_of
+from queryserver.platform.settings.desktop import MetricsSettings
+from queryserver.platform.settings.sections import contains
+
+TRUSTED = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
+
+
+@pytest.fixture(autouse=True)
+def untold() -> Iterator[None]:
+    """As in a new process, which has warned of nothing."""
+    module._warn_once.cache_clear()
+    yield
+    module._warn_once.cache_clear()
+
+
+def call(peer: str, *headers: tuple[str, str]) -> Request:
+    scope = {
+        "type": "http",
+        "client": (peer, 1),
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+    }
+    return Request(scope)
+
+
+def address(peer: str, *headers: tuple[str, str]) -> str:
+    return client_address(call(peer, *headers), TRUSTED)
+
+
+@pytest.mark.platform(35)
+def test_a_stranger_cannot_choose_its_address() -> None:
+    assert (
+        address("203.0.113.9", ("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")) == "203.0.113.9"
+    )
+
+
+@pytest.mark.platform(35)
+@each(
+    ("headers", "expected"),
+    ([], "10.0.0.1"),
+    ([("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "192.0.2.66, 198.51.100.1, 10.0.0.2")], "198.51.100.1"),
+    ([("X-Forwarded-For", "192.0.2.66"), ("X-Forwarded-For", "198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "198.51.100.1:4711")], "198.51.100.1"),
+    ([("X-Forwarded-For", "::ffff:198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "10.0.0.3, 10.0.0.2")], "10.0.0.3"),
+    ([("X-Forwarded-For", "10.0.0.3"), ("Forwarded", "for=10.0.0.3")], "10.0.0.3"),
+    ([("X-Forwarded-For", "198.51.100.1, junk")], UNKNOWN),
+    ([("X-Forwarded-For", "junk, 10.0.0.2")], UNKNOWN),
+    ([("X-Forwarded-For", "")], UNKNOWN),
+    ([("Forwarded", "")], UNKNOWN),
+    ([("Forwarded", 'for=192.0.2.66, for="[2001:db8::1]:80";proto=https;by=10.0.0.1')], "2001:db8::1"),
+    ([("Forwarded", "by=10.0.0.1")], UNKNOWN),
+    ([("Forwarded", "for=_hidden")], UNKNOWN),
+    ([("X-Forwarded-For", ""), ("Forwarded", "for=_hidden")], UNKNOWN),
+    ([("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=198.51.100.1")], "198.51.100.1"),
+    ([("X-Forwarded-For", "198.51.100.1, 10.0.0.2"), ("Forwarded", 'for="198.51.100.1:1"')], "198.51.100.1"),
+)
+def test_behind_a_trusted_proxy_the_last_untrusted_hop_counts(headers: list[tuple[str, str]], expected: str) -> None:
+    assert address("10.0.0.1", *headers) == expected
+
+
+DISAGREEING = each(
+    ("x_forwarded_for", "forwarded"),
+    ("192.0.2.66", "for=198.51.100.1"),
+    ("198.51.100.1", "for=192.0.2.66"),
+    ("192.0.2.66", "for=192.0.2.66, for=198.51.100.1"),
+    ("", "for=198.51.100.1"),
+    ("junk", "for=198.51.100.1"),
+    ("198.51.100.1", "by=10.0.0.1"),
+    ("198.51.100.1", "for=10.0.0.1"),
+    ("198.51.100.1", ""),
+)
+
+
+@pytest.mark.platform(35)
+@DISAGREEING
+def test_of_two_headers_that_disagree_one_is_the_callers_own(x_forwarded_for: str, forwarded: str) -> None:
+    """A proxy writes one of them; the other one came with the call, and nobody knows which that is."""
+    assert address("10.0.0.1", ("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded)) == UNKNOWN
+
+
+@pytest.mark.platform(35)
+@DISAGREEING
+def test_a_stranger_does_not_read_metrics_by_what_its_proxy_may(x_forwarded_for: str, forwarded: str) -> None:
+    settings = MetricsSettings(allowed_networks=(*TRUSTED, ip_network("127.0.0.0/8")), token=SecretStr(""))
+    headers = (("X-Forwarded-For", x_forwarded_for), ("Forwarded", forwarded))
+    assert not may_read_metrics(call("10.0.0.1", *headers), settings, TRUSTED)
+    assert may_read_metrics(call("10.0.0.1"), settings, TRUSTED)
+
+
+def test_an_unknown_address_lies_in_no_network_and_counts_as_one() -> None:
+    assert not contains((ip_network("0.0.0.0/0"), ip_network("::/0")), UNKNOWN)
+    assert network_of(UNKNOWN) == UNKNOWN
+
+
+def test_a_proxy_that_leaves_a_header_is_told_of_once_and_without_values() -> None:
+    with capture_logs() as lines:
+        assert address("10.0.0.1", ("X-Forwarded-For", "198.51.100.1")) == "198.51.100.1"
+        assert address("10.0.0.1") == "10.0.0.1"
+        assert address("203.0.113.9", ("X-Forwarded-For", "junk")) == "203.0.113.9"
+        assert lines == []
+        for _ in range(2):
+            address("10.0.0.1", ("X-Forwarded-For", "198.51.100.1"), ("Forwarded", "for=planted"))
+            address("10.0.0.1", ("X-Forwarded-For", "planted"))
+    (line,) = lines
+    assert line["log_level"] == "warning"
+    assert "remove whichever of X-Forwarded-For and Forwarded" in line["advice"]
+    assert not any(said in str(line) for said in ("198.51.100.1", "10.0.0.1", "planted"))
+
+
+SETTINGS = MetricsSettings(allowed_networks=(ip_network("127.0.0.0/8"),), token=SecretStr("open-sesame-é"))
+LOOPBACK = (ip_network("127.0.0.1/32"),)
+
+
+def may_read(peer: str | None, *headers: tuple[str, str], settings: MetricsSettings = SETTINGS) -> bool:
+    scope = {
+        "type": "http",
+        "client": (peer, 1) if peer is not None else None,
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
+    }
+    return may_read_metrics(Request(scope), settings, LOOPBACK)
+
+
+@each("peer", "127.0.0.1", "127.9.9.9", "::ffff:127.0.0.1")
+def test_an_allowed_network_reads_them(peer: str):
+    assert may_read(peer)
+
+
+@each("peer", "203.0.113.9", "::1", "", "a-socket", None)
+def test_others_do_not(peer: str | None):
+    assert not may_read(peer)
+
+
+def test_behind_a_trusted_proxy_the_client_counts():
+    assert not may_read("127.0.0.1", ("X-Forwarded-For", "203.0.113.9"))
+    assert may_read("127.0.0.1", ("X-Forwarded-For", "127.0.0.7"))
+
+
+def test_the_token_opens_them_from_anywhere():
+    assert may_read("203.0.113.9", ("Authorization", "Bearer open-sesame-é"))
+    for wrong in ("Bearer ", "Bearer open-sesame", "Bearer ÿ", "open-sesame-é"):
+        assert not may_read("203.0.113.9", ("Authorization", wrong))
+
+
+def test_without_a_token_none_opens_them():
+    settings = MetricsSettings(allowed_networks=(), token=SecretStr(""))
+    assert not may_read("203.0.113.9", ("Authorization", "Bearer "), settings=settings)

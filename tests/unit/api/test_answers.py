@@ -1,0 +1,165 @@
+"""Answers: what of them is present, and readers that take none of it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
+
+from queryserver.api.answers import OwnedStream, stream, while_connected
+
+
+class Client:
+    """What a server tells of a client: messages, then nothing until it leaves."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self._messages = list(messages)
+        self.left = asyncio.Event()
+        self.is_watched = False
+
+    @property
+    def request(self) -> Request:
+        return Request({"type": "http", "method": "GET", "headers": []}, self._receive)
+
+    async def _receive(self) -> dict[str, Any]:
+        self.is_watched = True
+        try:
+            if self._messages:
+                return self._messages.pop(0)
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+        finally:
+            self.is_watched = False
+
+
+class Work:
+    """Something that takes until it may end."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.is_cleaned_up = False
+
+    async def run(self) -> str:
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+            return "done"
+        finally:
+            await asyncio.sleep(0)
+            self.is_cleaned_up = True
+
+
+@pytest.fixture
+async def work() -> AsyncIterator[Work]:
+    made = Work()
+    yield made
+    assert made.is_cleaned_up
+
+
+async def test_the_result_comes_and_nobody_listens_to_the_client_any_more(work: Work):
+    client = Client({"type": "http.request", "body": b"unread", "more_body": True})
+    work.may_end.set()
+    assert await while_connected(client.request, work.run()) == "done"
+    assert not client.is_watched
+
+
+async def test_work_is_cancelled_and_has_ended_when_the_client_is_gone(work: Work):
+    client = Client()
+    call = asyncio.create_task(while_connected(client.request, work.run()))
+    await work.begun.wait()
+    client.left.set()
+    with pytest.raises(ClientDisconnect):
+        await call
+
+
+async def test_work_is_cancelled_with_its_call(work: Work):
+    client = Client()
+    call = asyncio.create_task(while_connected(client.request, work.run()))
+    await work.begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert not client.is_watched
+
+
+async def test_errors_of_the_work_are_raised():
+    async def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
+        await while_connected(Client().request, fail())
+
+
+class Impatient(OwnedStream):
+    """For tests that do not wait five minutes."""
+
+    patience_s = 0.1
+
+
+class Source:
+    """Endless pieces, and whether they were closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.taken = 0
+
+    async def pieces(self, *, size: int = 1024) -> AsyncGenerator[bytes]:
+        try:
+            while True:
+                self.taken += 1
+                yield b"x" * size
+        finally:
+            self.is_closed = True
+
+
+async def stays() -> Message:
+    """A client that does not leave."""
+    await asyncio.Event().wait()
+    return {"type": "http.disconnect"}
+
+
+@pytest.mark.security("T6")
+async def test_who_takes_nothing_is_given_up_and_the_source_is_closed() -> None:
+    source, sent = Source(), list[Message]()
+
+    async def send(message: Message) -> None:
+        if len(sent) == 3:
+            await asyncio.Event().wait()
+        sent.append(message)
+
+    answer = Impatient(source.pieces(), b"first", None, {})
+    async with asyncio.timeout(20):
+        await answer({"type": "http"}, stays, send)
+    assert source.is_closed is True
+    # The answer has no end, so the server breaks the connection.
+    assert [message.get("more_body") for message in sent] == [None, True, True]
+
+
+async def test_who_takes_a_large_piece_slowly_is_waited_for() -> None:
+    source, sent = Source(), list[Message]()
+
+    async def send(message: Message) -> None:
+        if len(sent) == 3:
+            # Longer than the patience, but not too slow for 1 KiB/s.
+            await asyncio.sleep(0.3)
+        sent.append(message)
+        if len(sent) == 5:
+            raise ConnectionError
+
+    answer = Impatient(source.pieces(size=1024 * 1024), b"first", None, {})
+    with pytest.raises(ConnectionError):
+        await answer({"type": "http"}, stays, send)
+    assert len(sent) == 5
+    assert source.is_closed is True
+
+
+async def test_the_patience_is_minutes() -> None:
+    answer = await stream(Source().pieces())
+    assert 60 <= answer.patience_s <= 600
+    await answer({"type": "http", "queryserver.headers_only": True}, stays, _nothing)
+
+
+async def _nothing(message: Message) -> None:
+    del message

@@ -1,0 +1,119 @@
+"""The frame of each call, and the shares of users."""
+
+import asyncio
+import json
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from starlette.types import Message, Receive, Scope, Send
+
+from queryserver.api.calls import CALLER, Frame, RequestMetrics, take_place
+from queryserver.errors.base import TooManyRequests
+
+
+async def test_a_call_that_is_cut_off_by_the_stop_is_answered_in_the_form_of_the_service():
+    begun = asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    scope: Scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/v1/banners",
+        "raw_path": b"/api/v1/banners",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+    frame = Frame(endless, metrics=RequestMetrics(CollectorRegistry()), calls_per_user=8)
+    call = asyncio.create_task(frame(scope, receive, send))
+    await begun.wait()
+    call.cancel()
+    await call
+    assert sent[0]["status"] == 500
+    body = json.loads(sent[1]["body"])
+    assert (body["status"], body["code"]) == (-1, "internal_error")
+
+
+ANA, EVE = 1, 2
+
+
+class Application:
+    """Calls that last until `go` is set; `under_way` are their users."""
+
+    def __init__(self, most: int) -> None:
+        self.under_way = list[int]()
+        self.go = asyncio.Event()
+        self.refused = list[TooManyRequests]()
+        self.frame = Frame(self, metrics=RequestMetrics(CollectorRegistry()), calls_per_user=most)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await take_place(scope[CALLER], scope["user"])
+        except TooManyRequests as refused:
+            self.refused.append(refused)
+            return
+        self.under_way.append(scope["user"])
+        try:
+            await self.go.wait()
+            if scope["user"] == EVE:
+                raise RuntimeError
+        finally:
+            self.under_way.remove(scope["user"])
+
+    async def begin(self, *users: int) -> list["asyncio.Task[None]"]:
+        tasks = [asyncio.create_task(self._call(user)) for user in users]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return tasks
+
+    async def _call(self, user: int) -> None:
+        scope: Scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "user": user}
+
+        async def receive() -> Message:
+            return {"type": "http.request"}
+
+        async def send(message: Message) -> None:
+            del message
+
+        await self.frame(scope, receive, send)
+
+
+async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
+    application = Application(2)
+    held = await application.begin(EVE, EVE)
+    waiting = await application.begin(EVE, EVE, ANA)
+    assert sorted(application.under_way) == [ANA, EVE, EVE]
+    for task in (held[0], waiting[0]):
+        task.cancel()
+    await asyncio.gather(held[0], waiting[0], return_exceptions=True)
+    await application.begin()
+    assert sorted(application.under_way) == [ANA, EVE, EVE]
+    application.go.set()
+    await asyncio.gather(*held, *waiting, return_exceptions=True)
+    assert application.under_way == []
+    assert application.frame._users.is_unused
+
+
+async def test_a_long_line_is_refused_to_its_user() -> None:
+    application = Application(1)
+    tasks = await application.begin(*[ANA] * 501)
+    await application._call(ANA)
+    assert [error.message for error in application.refused] == ["Too many calls of yours are under way."]
+    tasks += await application.begin(EVE)
+    assert application.under_way == [ANA, EVE]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert application.frame._users.is_unused

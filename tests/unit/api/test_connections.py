@@ -1,0 +1,54 @@
+"""How many connections a process accepts: what the settings say, as far as the limit of open files permits."""
+
+import subprocess
+import sys
+
+from tests.cases import each
+
+from queryserver.api.connections import counted_address
+
+_PROGRAM = """
+import resource
+from queryserver.api.connections import limits_of
+from queryserver.platform.limits import affordable_connections, raise_file_limit
+from queryserver.platform.settings.desktop import DesktopSettings
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+raise_file_limit(2000)
+limits = limits_of(DesktopSettings(max_connections=2000, max_connections_per_address=1000))
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], limits.in_all, limits.per_address)
+"""
+
+
+def limits(soft: int, hard: int) -> tuple[list[int], bool]:
+    """The soft limit, the bounds of connections in all and per address, and whether the log has a warning."""
+    program = _PROGRAM.format(soft=soft, hard=hard)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    *logged, numbers = ended.stdout.splitlines()
+    return [int(word) for word in numbers.split()], any("limit of open files" in line for line in logged)
+
+
+def test_the_soft_limit_of_open_files_is_raised_to_what_is_needed():
+    (soft, connections, of_one), warned = limits(1024, 4096)
+    assert (connections, of_one) == (2000, 1000)
+    assert 2000 < soft < 4096
+    assert not warned
+
+
+def test_a_hard_limit_that_is_too_low_lowers_the_number_of_connections():
+    (soft, connections, of_one), warned = limits(512, 1024)
+    assert soft == 1024
+    assert connections < 1024 - 200
+    # One address still cannot take all.
+    assert of_one == connections // 2
+    assert warned
+
+
+def test_a_limit_that_is_high_enough_stays():
+    assert limits(4096, 4096) == ([4096, 2000, 1000], False)
+
+
+@each(("peer", "address"),
+    ("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+    ("2001:db8:1:2::9%eth0", "2001:db8:1:2::/64"), ("unknown", "unknown"), ("", ""))  # fmt: skip
+def test_what_one_client_can_vary_is_one_address(peer: str, address: str):
+    assert counted_address(peer) == address

@@ -1,0 +1,89 @@
+"""Domain errors as failures of the importer (Contract importer 2.1, 2.2)."""
+
+from datetime import timedelta
+
+import orjson
+import pytest
+from starlette.requests import Request
+from tests.cases import each
+
+from queryserver import errors
+from queryserver.api.errors import IMPORTER_STYLE, internal_error, respond, wrong_method
+from queryserver.errors.base import QueryServerError
+
+
+def request(fault_code: str = "internal_error") -> Request:
+    """A call of the importer."""
+    return Request({"type": "http", "method": "GET", "path": "/", "headers": [], IMPORTER_STYLE: fault_code})
+
+
+REQUEST = request()
+
+
+@pytest.mark.importer(2)
+@each(
+    ("error", "status", "code"),
+    (errors.ImporterDenied("no"), 403, "permission_denied"),
+    (errors.storage_access_denied("no"), 400, "permission_denied"),
+    (errors.import_file_denied("no"), 400, "permission_denied"),
+    (errors.EngineForbidden("no"), 400, "permission_denied"),
+    (errors.PayloadTooLarge("no"), 400, "payload_too_large"),
+    (errors.too_many_parts("no"), 400, "too_many_parts"),
+    (errors.UnsupportedMediaType("no"), 400, "unsupported_media_type"),
+    (errors.BodyTooSlow("no"), 400, "request_timeout"),
+    (errors.LateBody(), 400, "invalid_body"),
+    (errors.upload_aborted("no"), 400, "invalid_body"),
+    (errors.InvalidName("no"), 400, "invalid_parameter"),
+    (errors.InvalidPath("no"), 400, "invalid_parameter"),
+    (errors.NotAFile("no"), 400, "invalid_parameter"),
+    (errors.InvalidJson("no"), 400, "invalid_json"),
+    (errors.PathNotFound("no"), 400, "file_not_found"),
+    (errors.import_file_not_found(), 400, "file_not_found"),
+    (errors.FileTooComplex("no"), 400, "file_too_complex"),
+    (errors.upload_quota_exceeded("no"), 400, "quota_exceeded"),
+    (errors.ChangedMeanwhile("no"), 400, "file_not_found"),
+    (errors.StatementRejected("no"), 400, "engine_error"),
+    (errors.TooManyStreams("no"), 429, "too_many_requests"),
+    (errors.too_many_statements("no"), 429, "too_many_statements"),
+    (errors.quota_exceeded("no"), 429, "too_many_requests"),
+    (errors.StorageUnavailable("no"), 500, "storage_unavailable"),
+    (errors.StorageError("no"), 500, "storage_unavailable"),
+    (errors.DatabaseUnavailable(), 500, "database_unavailable"),
+    (errors.stopping("no"), 503, "stopping"),
+    (errors.EngineUnavailable("no"), 500, "engine_unavailable"),
+    (errors.DetectionFailed("no"), 500, "detection_error"),
+    ids=lambda value: value.code if isinstance(value, QueryServerError) else str(value),
+)
+def test_every_error_has_a_status_that_the_importer_knows(error: QueryServerError, status: int, code: str) -> None:
+    answer = respond(REQUEST, error)
+    assert answer.status_code == status
+    assert orjson.loads(answer.body) == {"error": error.message, "code": code}
+
+
+@pytest.mark.importer(2)
+def test_what_a_client_can_do_nothing_about_tells_nothing_of_itself() -> None:
+    for code in ("internal_error", "detection_error"):
+        told = {"error": "Internal error.", "code": code}
+        for answer in (respond(request(code), errors.SchemaMismatch("secret")), internal_error(request(code))):
+            assert (answer.status_code, orjson.loads(answer.body)) == (500, told)
+
+
+def test_a_limit_says_when_to_come_back() -> None:
+    answer = respond(REQUEST, errors.TooManyStreams("no", retry_after=timedelta(seconds=2.5)))
+    assert answer.headers["retry-after"] == "3"
+
+
+def test_a_slow_body_ends_its_connection() -> None:
+    assert respond(REQUEST, errors.BodyTooSlow("no")).headers["connection"] == "close"
+
+
+def test_strangers_are_told_as_everywhere() -> None:
+    answer = respond(REQUEST, errors.NotAuthenticated("no"))
+    assert (answer.status_code, orjson.loads(answer.body)) == (401, {"detail": "no"})
+
+
+@pytest.mark.importer(2)
+def test_a_wrong_method_has_the_same_body() -> None:
+    answer = wrong_method(REQUEST, "GET")
+    assert orjson.loads(answer.body) == {"error": "Use GET.", "code": "method_not_allowed"}
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")

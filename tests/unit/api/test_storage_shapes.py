@@ -1,0 +1,92 @@
+"""Attributes of files as people read them."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+from tests.cases import each
+
+from queryserver.api.v1.storage.shapes import (
+    breadcrumbs,
+    epoch_seconds,
+    human_size,
+    mode_text,
+    rwx,
+    time_text,
+    url_part,
+)
+from queryserver.files.model import Scheme, StoragePath
+
+pytestmark = pytest.mark.storage(38)
+
+
+@each(("mode", "has_acl", "text"),
+    (16895, False, "drwxrwxrwx"), (17389, False, "drwxr-xr-xt"), (33188, False, "-rw-r--r--"),
+    (0o100640, True, "-rw-r-----+"), (17407, True, "drwxrwxrwxt+"), (0o661, False, "?rw-rw---x"),
+    (0o120777, False, "lrwxrwxrwx"))  # fmt: skip
+def test_rwx_has_type_nine_letters_sticky_and_acl(mode: int, has_acl: bool, text: str) -> None:
+    assert rwx(mode, has_acl=has_acl) == text
+
+
+@each(("mode", "text"), (0o40777, "40777"), (0o100644, "100644"), (0o41755, "41755"))
+def test_mode_is_octal_without_prefix(mode: int, text: str) -> None:
+    assert mode_text(mode) == text
+
+
+@each(("size", "text"),
+    (0, "0 bytes"), (1, "1 byte"), (2, "2 bytes"), (1023, "1023 bytes"), (1024, "1.0 KB"), (6_200_000, "5.9 MB"),
+    (1024**2 - 1, "1024.0 KB"), (1024**2, "1.0 MB"), (1024**3, "1.0 GB"), (1024**4, "1.0 TB"), (1024**5, "1.0 PB"),
+    (1024**6, "1024.0 PB"))  # fmt: skip
+def test_sizes_are_to_base_1024_behind_a_no_break_space(size: int, text: str) -> None:
+    assert human_size(size) == text.replace(" ", "\u00a0")
+
+
+@each(("seconds", "text"),
+    (1477928040, "October 31, 2016 03:34 PM"), (1731527620, "November 13, 2024 07:53 PM"),
+    (1735689600, "January 01, 2025 12:00 AM"), (1735732800, "January 01, 2025 12:00 PM"),
+    (-1, "December 31, 1969 11:59 PM"), (0, ""), (None, ""), (10**15, ""))  # fmt: skip
+def test_times_are_english_and_empty_when_unknown(seconds: int | None, text: str) -> None:
+    assert time_text(seconds, UTC) == text
+
+
+def test_times_are_of_the_zone_of_the_settings() -> None:
+    assert time_text(1477928040, ZoneInfo("Europe/Berlin")) == "October 31, 2016 04:34 PM"
+
+
+@each(
+    ("time", "seconds"),
+    (datetime(2024, 11, 13, 19, 53, 40, 999_999, tzinfo=UTC), 1731527620),
+    (datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC), -1),
+    (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
+    (None, None),
+)
+def test_seconds_are_floored(time: datetime | None, seconds: int | None) -> None:
+    assert epoch_seconds(time) == seconds
+
+
+@each(
+    ("path", "part"),
+    ("/user/ana/d", "%2Fuser%2Fana%2Fd"),
+    ("s3a://b/k", "s3a%3A%2F%2Fb%2Fk"),
+    ("a?b#c%d e", "a%3Fb%23c%25d%20e"),
+    ("é日", "%C3%A9%E6%97%A5"),
+    ("Az09_-~@$&()*!+=;,.'", "Az09_-~@$&()*!+=;,.'"),
+    ('"<>[]{}|\\^`', "%22%3C%3E%5B%5D%7B%7D%7C%5C%5E%60"),
+)
+def test_links_encode_all_but_a_few_characters(path: str, part: str) -> None:
+    assert url_part(path) == part
+
+
+@each(
+    ("path", "steps"),
+    (
+        StoragePath(Scheme.S3A, "b/bar/foo?x"),
+        [("s3a://", "s3a://"), ("s3a://b", "b"), ("s3a://b/bar", "bar"), ("s3a://b/bar/foo?x", "foo?x")],
+    ),
+    (StoragePath(Scheme.HDFS, "user/ana"), [("/", "/"), ("/user", "user"), ("/user/ana", "ana")]),
+    (StoragePath(Scheme.FILE, ""), [("file:///", "file:///")]),
+    (StoragePath(Scheme.ABFS, "c"), [("abfs://", "abfs://"), ("abfs://c", "c")]),
+    (StoragePath(Scheme.OFS, "om"), [("ofs://", "ofs://"), ("ofs://om", "om")]),
+)
+def test_breadcrumbs_lead_from_the_root(path: StoragePath, steps: list[tuple[str, str]]) -> None:
+    assert list(breadcrumbs(path)) == steps

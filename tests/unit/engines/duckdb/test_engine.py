@@ -1,0 +1,403 @@
+"""DuckDB: connection, values, statements."""
+
+import asyncio
+import datetime as dt
+import sys
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import duckdb
+import psutil
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cases import each
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import ended, failure, operation, run
+
+from queryserver.engines.duckdb.connection import (
+    DuckdbAnswer,
+    DuckdbConnection,
+    opening_errors,
+    statement_errors,
+    take_wide_place,
+)
+from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.values import sound
+from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.engines.threaded import Interrupted
+from queryserver.errors.statements import EngineError, EngineUnavailable, SessionLost, StatementRejected
+from queryserver.formats.columns import Column, ResultType
+from queryserver.sql.positions import position_of
+
+MIB = 1024 * 1024
+
+
+async def exit_code(program: str, argument: Path) -> int | None:
+    """How a Python program ended, in a process of its own."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(argument))
+    async with asyncio.timeout(60):
+        return await process.wait()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path, max_statements=2)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def session(engine: DuckdbEngine) -> AsyncGenerator[EngineSession]:
+    async with engine.session(USER, NO_OPTIONS) as session:
+        yield session
+
+
+def test_only_a_file_belongs_to_one_process(tmp_path: Path) -> None:
+    assert DuckdbEngine(path="own.duckdb", root=tmp_path).capabilities.one_process
+    assert not DuckdbEngine().capabilities.one_process
+
+
+async def test_what_is_stored_outlives_the_engine(tmp_path: Path) -> None:
+    for expected in (1, 2):
+        engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+        async with engine.session(USER, NO_OPTIONS) as session:
+            await run(session, "CREATE TABLE IF NOT EXISTS t (n INTEGER)")
+            await run(session, "INSERT INTO t VALUES (1)")
+            assert (await run(session, "SELECT count(*) FROM t")).cell == expected
+        await engine.close()
+
+
+@pytest.mark.item(34)
+@pytest.mark.slow
+async def test_twenty_million_rows_pass_in_flat_memory(session: EngineSession) -> None:
+    process, rows, peak = psutil.Process(), 0, 0
+    async with operation(session, "SELECT range AS n, 'x' || range AS s FROM range(20000000)") as handle:
+        await ended(session, handle)
+        before = process.memory_info().rss
+        async for batch in session.batches(handle):
+            rows += batch.num_rows
+            peak = max(peak, process.memory_info().rss)
+    assert rows == 20_000_000
+    assert peak - before < 100 * MIB
+
+
+async def test_returned_rows_are_told_from_the_count_of_changes(session: EngineSession) -> None:
+    await run(session, "CREATE TABLE t (n BIGINT)")
+    counted = await run(session, 'INSERT INTO t SELECT 5 AS "Count" -- returning')
+    assert (counted.status.has_result_set, counted.status.modified_rows) == (False, 1)
+    returned = await run(session, 'INSERT INTO t VALUES (7) RETURNING n AS "Count"')
+    assert returned.rows == [(7,)]
+    assert (await run(session, 'SELECT count(*) AS "Count" FROM t')).rows == [(2,)]
+
+
+@each("statement",
+    "EXPLAIN SELECT 1", "SHOW TABLES", "DESCRIBE SELECT 1", "SUMMARIZE SELECT 1", "PRAGMA version", "PIVOT t ON n",
+    "CALL pragma_version()", "VALUES (1)", "FROM t", "WITH w AS (SELECT 1) FROM w", "TABLE t")  # fmt: skip
+async def test_what_answers_rows_has_a_result_set(session: EngineSession, statement: str) -> None:
+    await run(session, "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
+    assert (await run(session, statement)).columns
+
+
+async def test_a_query_runs_once(session: EngineSession) -> None:
+    await run(session, "CREATE SEQUENCE s")
+    for expected in ("1", "2"):
+        assert (await run(session, "SELECT (nextval('s')::UHUGEINT)")).cell == expected
+
+
+async def test_a_union_in_a_list_keeps_its_values(session: EngineSession) -> None:
+    answer = await run(session, "SELECT [union_value(n := 1)::UNION(n INTEGER, s VARCHAR), 'x'] AS v")
+    assert answer.columns[0].type is ResultType.ARRAY
+    assert answer.cell == [1, "x"]
+
+
+async def test_more_statements_than_threads_wait_their_turn(engine: DuckdbEngine) -> None:
+    slow = "SELECT sum(a.range * b.range) FROM range(300000) a, range(300000) b"
+    async with (
+        engine.session(USER, NO_OPTIONS) as one,
+        engine.session(USER, NO_OPTIONS) as two,
+        engine.session(USER, NO_OPTIONS) as three,
+        operation(one, slow) as first,
+        operation(two, slow),
+        operation(three, "SELECT 1") as last,
+    ):
+        assert (await three.poll(last, wait_s=0.3)).state is OperationState.PENDING
+        assert engine.busy == 2
+        await one.cancel(first)
+        assert (await ended(three, last, within_s=60)).state is OperationState.FINISHED
+
+
+async def test_a_waiting_statement_is_canceled_without_being_run(engine: DuckdbEngine, session: EngineSession) -> None:
+    slow = "SELECT sum(a.range * b.range) FROM range(300000) a, range(300000) b"
+    await run(session, "CREATE TABLE t (n INTEGER)")
+    async with (
+        engine.session(USER, NO_OPTIONS) as one,
+        engine.session(USER, NO_OPTIONS) as two,
+        operation(one, slow),
+        operation(two, slow),
+        operation(session, "INSERT INTO t VALUES (1)") as handle,
+    ):
+        await session.cancel(handle)
+        assert (await session.poll(handle, wait_s=1)).state is OperationState.CANCELED
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 0
+
+
+async def test_progress_grows(session: EngineSession) -> None:
+    async with operation(session, "SELECT sum(a.range * b.range) FROM range(200000) a, range(20000) b") as handle:
+        seen = list[int]()
+        async with asyncio.timeout(60):  # a busy machine needs seconds for one per cent
+            while not seen or seen[-1] <= seen[0]:
+                status = await session.poll(handle, wait_s=0.3)
+                assert status.state in {OperationState.PENDING, OperationState.RUNNING}
+                seen.append(status.progress or 0)
+    assert seen == sorted(seen)
+
+
+async def test_the_place_of_an_error_is_that_of_the_statement(session: EngineSession) -> None:
+    for sql in (
+        "CREATE TABLE t (n INTEGER, s VARCHAR)",
+        "INSERT INTO t VALUES (1, 'x')",
+        "CREATE TABLE u (n INTEGER, m INTEGER)",
+        "CREATE VIEW v AS SELECT n,   m AS other FROM u",
+        "ALTER TABLE u DROP COLUMN m",
+    ):
+        await run(session, sql)
+    for sql, place in (
+        ("-- 日本\r\n/* a */ SELECT\t'é😀', nope FROM t; -- b", (2, 22)),
+        ("INSERT INTO t SELECT n, nope FROM t", (1, 25)),
+        ("EXPLAIN SELECT nope FROM t", (1, 16)),
+        ("MERGE INTO t USING u ON nope WHEN MATCHED THEN DELETE", (1, 25)),
+        # While rows are read, DuckDB counts lines of the expressions around the columns of text.
+        ("SELECT s,\n s::INTEGER,\n 2,\n 3\nFROM t", (2, 3)),
+        # It marks places of other texts in this one.
+        ("SELECT 1,  2, 3, 4 FROM v", None),
+        ("SHOW nowhere", None),
+    ):
+        error = await failure(session, sql)
+        assert isinstance(error, StatementRejected)
+        found = position_of(error.place, sql)
+        assert (found and (found.line, found.column)) == place, (sql, error.message)
+
+
+async def test_an_error_that_leaves_a_transaction_open_still_does(session: EngineSession) -> None:
+    for sql in ("CREATE TABLE t (n INTEGER)", "BEGIN", "INSERT INTO t VALUES (1)"):
+        await run(session, sql)
+    assert (await failure(session, "SELECT nope FROM t")).place is None
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
+    await run(session, "COMMIT")
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
+    assert (await failure(session, "SELECT nope FROM t")).place is not None
+
+
+async def test_only_queries_are_sent_again_for_the_place_of_their_error(session, monkeypatch) -> None:
+    sent = list[str]()
+
+    def unbound(_: DuckdbConnection, statement: duckdb.Statement, __: int) -> None:
+        sent.append(statement.query)
+
+    monkeypatch.setattr(DuckdbConnection, "_unbound", unbound)
+    for sql in ("SELECT nope", "INSERT INTO nowhere VALUES (1)", "CREATE TABLE t AS SELECT nope", "DROP TABLE nowhere"):
+        await failure(session, sql)
+    assert sent == ["SELECT nope"]
+
+
+async def test_a_closed_engine_gives_the_file_and_its_threads_back(tmp_path: Path) -> None:
+    others = set(threading.enumerate())
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE t (n INTEGER)")
+        await engine.close()
+        assert not await session.is_alive()
+    own = set(threading.enumerate()) - others
+    assert not [thread for thread in own if thread.name.startswith("duckdb-")]
+    holder = "import duckdb, sys; duckdb.connect(sys.argv[1]).execute('FROM t')"
+    assert await exit_code(holder, tmp_path / "own.duckdb") == 0
+
+
+async def test_what_is_no_database_is_told_without_its_path(tmp_path: Path) -> None:
+    (tmp_path / "junk.duckdb").write_text("no database" * 1000)
+    engine = DuckdbEngine(path="junk.duckdb", root=tmp_path)
+    with pytest.raises(EngineUnavailable, match=r"^The file is not a DuckDB database\.$"):
+        await engine.ping()
+    await engine.close()
+
+
+async def test_a_database_that_an_internal_error_has_ended_is_opened_anew(engine, monkeypatch) -> None:
+    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
+    deep = "(repeat('[', 300) || repeat(']', 300))::JSON"
+    async with engine.session(USER, NO_OPTIONS) as other:
+        await run(other, "CREATE TABLE kept AS SELECT 1 AS n")
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert (
+                "INTERNAL Error"
+                in (await failure(session, f"CREATE TABLE t AS SELECT json_structure({deep}) AS x")).message
+            )
+        assert "FATAL Error" in (await failure(other, "SELECT 1")).message
+        with pytest.raises(SessionLost):
+            await other.submit("SELECT 1")
+    await engine.ping()
+    async with engine.session(USER, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT n FROM kept")).cell == 1
+
+
+async def test_a_session_that_waits_for_a_database_opened_anew_gets_it(engine, monkeypatch) -> None:
+    monkeypatch.setattr("queryserver.engines.duckdb.guard._SWITCHED_OFF", frozenset[str]())
+
+    async def later() -> int:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            return (await run(session, "SELECT 1")).cell
+
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await failure(session, "SELECT json_structure((repeat('[', 300) || repeat(']', 300))::JSON)")
+        waiting = [asyncio.create_task(later()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+    assert await asyncio.gather(*waiting) == [1, 1, 1]
+
+
+CLASSES = sorted(
+    {
+        member
+        for member in vars(duckdb).values()
+        if isinstance(member, type) and issubclass(member, Exception) and member is not duckdb.Warning  # PEP 249's
+    },
+    key=lambda member: member.__name__,
+)
+MEANINGS: dict[type[Exception], type[EngineError]] = {
+    duckdb.InterruptException: Interrupted,
+    duckdb.ConnectionException: SessionLost,
+}
+
+
+def test_the_driver_has_the_exceptions_that_we_walk() -> None:
+    assert len(CLASSES) >= 28
+
+
+@each("raised", CLASSES)
+def test_every_exception_of_a_statement_becomes_a_domain_error(raised: type[Exception]) -> None:
+    with pytest.raises(EngineError) as caught, statement_errors(None):
+        raise raised("Some Error: what happened")
+    assert type(caught.value) is MEANINGS.get(raised, StatementRejected)
+
+
+@each("raised", CLASSES)
+def test_every_exception_of_opening_means_that_the_engine_is_unavailable(raised: type[Exception]) -> None:
+    with pytest.raises(EngineUnavailable), opening_errors():
+        raise raised("Some Error: /srv/data/x.duckdb held by PID 42")
+
+
+def test_arrow_s_reader_hands_on_what_the_engine_says() -> None:
+    with pytest.raises(StatementRejected, match=r"^Invalid Input Error: boom$"), statement_errors(None):
+        raise OSError("Invalid Input Error: boom")
+    with pytest.raises(Interrupted), statement_errors(None):
+        raise OSError("INTERRUPT Error: Interrupted!")
+
+
+def test_paths_and_traces_are_cut() -> None:
+    text = 'IO Error: no room in "/srv/data/x.duckdb"\n\nStack Trace:\n/usr/lib/x.so(+0x1)'
+    with pytest.raises(StatementRejected) as caught, statement_errors(Path("/srv/data")):
+        raise duckdb.IOException(text)
+    assert caught.value.message == 'IO Error: no room in "x.duckdb"'
+
+
+_WIDE = "SELECT " + ", ".join(f"range AS c{number}" for number in range(600)) + " FROM range(3)"
+
+
+def opened(user_id: int) -> DuckdbConnection:
+    return DuckdbConnection(duckdb.connect(":memory:"), Path("/nowhere"), user_id=user_id)
+
+
+def rows(answer: DuckdbAnswer) -> int:
+    return sum(batch.num_rows for batch in answer.next_batches())
+
+
+def test_a_second_result_of_a_user_waits_for_the_first() -> None:
+    first, second = opened(7001), opened(7001)
+    answer = first.run(_WIDE)
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(second.run, _WIDE)
+        assert rows(answer) == 3
+        assert not waiting.done()
+        answer.close()
+        following = waiting.result(timeout=60)
+    assert rows(following) == 3
+    following.close()
+    first.close()
+    second.close()
+
+
+def test_a_result_that_is_never_closed_is_not_waited_for_for_ever() -> None:
+    first, second = opened(7002), opened(7002)
+    answer = first.run(_WIDE)
+    with pytest.raises(StatementRejected, match="500 columns"):
+        take_wide_place(7002, wait_s=0.01)
+    answer.close()
+    second.run(_WIDE).close()
+    first.close()
+    second.close()
+
+
+def test_a_failing_statement_frees_its_place() -> None:
+    first = opened(7003)
+    with pytest.raises(StatementRejected):
+        first.run(_WIDE.replace("range AS c0", "CAST('x' || range AS INTEGER) AS c0"))
+    first.run(_WIDE).close()
+    first.close()
+
+
+COLUMN = (Column("v", ResultType.DATE, ""),)
+
+
+def written(array: pa.Array) -> list[object]:
+    return sound(pa.RecordBatch.from_arrays([array], names=["v"]), COLUMN).column(0).to_pylist()
+
+
+@cache
+def database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
+
+
+def answers(sql: str, values: list[int]) -> list[str]:
+    return [text for (text,) in database().execute(sql, [values]).fetchall()]
+
+
+@given(days=st.lists(st.integers(-2_000_000, 4_000_000), min_size=1, max_size=50))
+def test_days_read_as_the_engine_writes_them(days: list[int]) -> None:
+    texts = answers("SELECT (DATE '1970-01-01' + d::INTEGER)::DATE::VARCHAR FROM (SELECT unnest(?) AS d)", days)
+    assert [str(value) for value in written(pa.array(days, pa.int32()).view(pa.date32()))] == texts
+
+
+@given(ticks=st.lists(st.integers(-(10**17), 5 * 10**17), min_size=1, max_size=50))
+def test_instants_read_as_the_engine_writes_them(ticks: list[int]) -> None:
+    texts = answers("SELECT make_timestamp(t)::VARCHAR FROM (SELECT unnest(?::BIGINT[]) AS t)", ticks)
+    values = written(pa.array(ticks, pa.int64()).view(pa.timestamp("us")))
+    for value, text in zip(values, texts, strict=True):
+        assert text == (engine_text(value) if isinstance(value, dt.datetime) else value)
+
+
+def engine_text(value: dt.datetime) -> str:
+    return value.isoformat(" ").rstrip("0").rstrip(".") if value.microsecond else value.isoformat(" ")
+
+
+def test_infinity_is_told_in_every_unit() -> None:
+    for unit in ("s", "ms", "us", "ns"):
+        array = pa.array([2**63 - 1, 0, None, -(2**63 - 1)], pa.int64()).view(pa.timestamp(unit))
+        values = written(array)
+        assert (values[0], values[2], values[3]) == ("infinity", None, "-infinity")
+    assert written(pa.array([2**31 - 1, None], pa.int32()).view(pa.date32())) == ["infinity", None]
+
+
+def test_plain_dates_keep_their_plain_type() -> None:
+    batch = pa.RecordBatch.from_arrays([pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31), None])], names=["v"])
+    assert sound(batch, COLUMN).schema.field(0).type == pa.date32()
+
+
+def test_a_sliced_union_keeps_its_rows() -> None:
+    codes, members = pa.array([0, 1, 0], pa.int8()), [pa.array([1, None, 3]), pa.array([None, "b", None])]
+    sparse = pa.UnionArray.from_sparse(codes, members, ["n", "s"])
+    batch = pa.RecordBatch.from_arrays([sparse], names=["v"])
+    assert sound(batch.slice(1), COLUMN).column(0).to_pylist() == ["b", 3]

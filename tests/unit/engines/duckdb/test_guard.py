@@ -1,0 +1,311 @@
+"""What statements of DuckDB may reach."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import duckdb
+import pytest
+from tests.cases import each
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import failure, run
+
+from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.guard import refuse_variants, tokens_of
+from queryserver.engines.protocol import EngineSession, SessionOptions
+from queryserver.errors.statements import StatementRejected
+from queryserver.identity.model import User
+
+SECRET = "a\nsecret-value\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "databases"
+    root.mkdir()
+    (tmp_path / "secret.csv").write_text(SECRET)
+    (root / "link.csv").symlink_to(tmp_path / "secret.csv")
+    (root / "inside.csv").write_text(SECRET)
+    duckdb.connect(root / "other.duckdb").close()
+    return root
+
+
+@pytest.fixture
+async def session(root: Path) -> AsyncGenerator[EngineSession]:
+    engine = DuckdbEngine(path="own.duckdb", root=root)
+    async with engine.session(USER, NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE t AS SELECT 1 AS n")
+        yield session
+    await engine.close()
+
+
+REACHING = {
+    "path": "SELECT * FROM read_csv('{outside}/secret.csv')",
+    "dots": "SELECT * FROM read_csv('{root}/../secret.csv')",
+    "link": "SELECT * FROM read_text('{root}/link.csv')",
+    "neighbour": "SELECT * FROM read_text('{root}/inside.csv')",
+    "bare name": "FROM '{outside}/secret.csv'",
+    "view": "CREATE VIEW v AS SELECT * FROM read_csv('{outside}/secret.csv')",
+    "macro": "CREATE MACRO m() AS TABLE SELECT * FROM read_csv('{outside}/secret.csv')",
+    "query text": "FROM query('FROM read_text(''{outside}/secret.csv'')')",
+    "glob": "SELECT * FROM glob('{outside}/*')",
+    "sniff": "FROM sniff_csv('{outside}/secret.csv')",
+    "blob": "SELECT * FROM read_blob('/etc/passwd')",
+    "network": "SELECT * FROM 'https://127.0.0.1:9/x.csv'",
+    "copy out": "COPY t TO '{root}/out.csv'",
+    "copy in": "COPY t FROM '{outside}/secret.csv'",
+    "copy over the log": "COPY t TO '{root}/own.duckdb.wal'",
+    "copy over the neighbour": "COPY t TO '{root}/other.duckdb'",
+    "copy in explain": "EXPLAIN ANALYZE COPY t TO '{root}/own.duckdb.wal'",
+    "copy in explain with a comment": "EXPLAIN /* COPY */ ANALYZE /**/COPY/**/ t TO '{root}/own.duckdb.wal'",
+    "copy prepared": "PREPARE p AS COPY t TO '{root}/own.duckdb.wal'",
+    "copy of a pivot": "COPY (PIVOT t ON n USING count(*)) TO '{root}/own.duckdb.wal'",
+    "copy of a pivot in explain": "EXPLAIN ANALYZE COPY (PIVOT t ON n USING count(*)) TO '{root}/own.duckdb.wal'",
+    "copy the database": "COPY FROM DATABASE own TO memory",
+    "export": "EXPORT DATABASE '{root}/out'",
+    "import": "IMPORT DATABASE '{root}/out'",
+    "attach": "ATTACH '{root}/other.duckdb' AS other",
+    "attach outside": "ATTACH '{outside}/new.duckdb'",
+    "attach memory": "ATTACH ':memory:' AS everybodys",
+    "detach": "DETACH own",
+    "install": "INSTALL httpfs",
+    "load": "LOAD httpfs",
+    "load a file": "LOAD '{outside}/x.duckdb_extension'",
+}
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+@each("statement", REACHING.values())
+async def test_a_statement_that_reaches_out_is_refused(session: EngineSession, root: Path, statement: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
+    error = await failure(session, statement.format(root=root, outside=root.parent))
+    assert isinstance(error, StatementRejected)
+    assert "secret-value" not in error.message
+    assert before == {path: path.stat().st_mtime_ns for path in root.parent.rglob("*")}
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 1
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+@each("statement",
+    "SET enable_external_access = true", "SET lock_configuration = false", "SET allowed_configs = ['threads']",
+    "SET allowed_directories = ['/']", "RESET memory_limit", "SET memory_limit = '100GB'", "PRAGMA threads = 64",
+    "SET SESSION threads = 64", "SET GLOBAL python_enable_replacements = true", "SET temp_directory = '/etc'",
+    "SET enable_progress_bar_print = true", "RESET enable_progress_bar_print", "PRAGMA enable_print_progress_bar",
+    "PRAGMA enable_profiling", "SET profiling_output = '/dev/stderr'", "SET log_query_path = '/dev/stderr'",
+    "CALL enable_logging()")  # fmt: skip
+async def test_a_setting_of_the_server_is_refused(session: EngineSession, statement: str) -> None:
+    assert isinstance(await failure(session, statement), StatementRejected)
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+async def test_a_name_never_finds_a_variable_of_the_program(session: EngineSession) -> None:
+    for name in ("statement", "relation", "self", "duckdb", "text"):
+        assert "does not exist" in (await failure(session, f"SELECT * FROM {name}")).message
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+async def test_a_word_inside_a_text_refuses_nothing(session: EngineSession) -> None:
+    for statement in (
+        "SELECT 'COPY t TO ''x'''",
+        "EXPLAIN SELECT 'copy that' AS load",
+        "PREPARE p AS SELECT 1 AS copy",
+        "CREATE TABLE copy AS SELECT 'progress_bar' AS attach",
+    ):
+        await run(session, statement)
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+async def test_messages_hold_no_path_of_the_server(session: EngineSession, root: Path) -> None:
+    for statement in ("INSTALL httpfs", "SELECT * FROM duckdb_extensions()", "EXPORT DATABASE 'out'"):
+        message = (await failure(session, statement)).message
+        assert str(root) not in message
+        assert str(Path.home()) not in message
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+@pytest.mark.security("T24")
+@each("statement",
+    "INSERT INTO t VALUES (2)", "EXPLAIN ANALYZE INSERT INTO t VALUES (2)", "CREATE TABLE u (n INTEGER)",
+    "DROP TABLE t")  # fmt: skip
+async def test_read_only_is_kept_by_the_engine(root: Path, session: EngineSession, statement: str) -> None:
+    with duckdb.connect(root / "kept.duckdb") as writer:
+        writer.execute("CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
+    engine = DuckdbEngine(path="kept.duckdb", root=root, read_only=True)
+    async with engine.session(USER, NO_OPTIONS) as reader:
+        error = await failure(reader, statement)
+        assert "read-only" in error.message
+        assert (await run(reader, "SELECT count(*) FROM t")).cell == 1
+    await engine.close()
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+@pytest.mark.security("T11")
+async def test_a_session_setting_of_the_server_is_refused(root: Path) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=root)
+    for name, value in {"memory_limit": "9GB", "enable_external_access": "true", "TimeZone": "x' ; DROP"}.items():
+        with pytest.raises(StatementRejected):
+            async with engine.session(USER, SessionOptions(settings={name: value})):
+                pass
+    async with engine.session(USER, SessionOptions(settings={"TimeZone": "Asia/Tokyo"})) as session:
+        assert (await run(session, "SELECT current_setting('TimeZone')")).cell == "Asia/Tokyo"
+    await engine.close()
+
+
+TYPES = (
+    "SELECT 1::VARIANT",
+    'SELECT 1::"variant"',
+    "SELECT CAST('1'::JSON AS Variant)",
+    "SELECT TRY_CAST(1 AS VARIANT)",
+    "SELECT VARIANT '1'",
+    "SELECT 1::system.main.variant",
+    "SELECT CAST(1 AS system.main.variant)",
+    "SELECT [1]::VARIANT[]",
+    "SELECT 1 :: /* a */ VARIANT",
+    "SELECT {'a':1}::STRUCT(a VARIANT)",
+    "SELECT NULL::STRUCT(b INT, a VARIANT)",
+    "SELECT NULL::MAP(VARCHAR, VARIANT)",
+    "SELECT CAST(NULL AS MAP(VARCHAR, VARIANT))",
+    "SELECT NULL::UNION(a VARIANT)",
+    "CREATE TABLE x1 (a VARIANT)",
+    "CREATE OR REPLACE TEMP TABLE x2 (b INT, a VARIANT[])",
+    'CREATE TABLE IF NOT EXISTS main.x3 ("a" VARIANT)',
+    "CREATE TABLE x4 (a MAP(VARCHAR, VARIANT))",
+    "CREATE TABLE x5 (a STRUCT(b VARIANT))",
+    "CREATE TYPE y1 AS VARIANT",
+    "CREATE TYPE y2 AS VARIANT[]",
+    "CREATE TYPE y3 AS STRUCT(a VARIANT)",
+    "CREATE MACRO z1(a VARIANT) AS a",
+    "CREATE MACRO z2(a) AS a, (b VARIANT, c) AS b",
+    "CREATE MACRO z3(a) AS a::VARIANT",
+    "ALTER TABLE v9 ADD COLUMN x VARIANT",
+    "ALTER TABLE v9 ADD x VARIANT",
+    'ALTER TABLE v9 ADD COLUMN "add" VARIANT',
+    "ALTER TABLE v9 ADD COLUMN add VARIANT",
+    "ALTER TABLE v9 ADD add VARIANT",
+    "ALTER TABLE v9 ALTER n TYPE VARIANT",
+    "ALTER TABLE v9 ALTER COLUMN n SET DATA TYPE VARIANT",
+    "EXPLAIN CREATE TABLE x6 (a VARIANT)",
+    "PREPARE p AS SELECT ?::VARIANT",
+    "FROM query('SELECT 1::VARIANT')",
+    "CREATE TABLE x7 AS SELECT 1::VARIANT v",
+    "SELECT x::variant FROM (SELECT 1 x)",
+    "CREATE TABLE x8 (n INTEGER, variant VARIANT)",
+    "CREATE TABLE x9 (variant VARIANT)",
+    "ALTER TABLE v9 ADD COLUMN variant VARIANT",
+    "CREATE TABLE x10 (a variant DEFAULT 1)",
+    "CREATE TABLE x11 (a INTEGER, b system.main.variant)",
+    "SELECT (SELECT 1)::variant",
+    "CREATE TEMP MACRO z4(a VARIANT := 1) AS a",
+    "CREATE FUNCTION z5(b, a VARIANT) AS TABLE SELECT a",
+)
+
+NAMES = (
+    "CREATE TABLE variant (variant INTEGER, name VARCHAR)",
+    "INSERT INTO variant (variant, name) VALUES (1, 'variant')",
+    "SELECT variant FROM variant",
+    "SELECT v.variant, variant.name FROM variant v, variant",
+    "SELECT 1 AS variant",
+    "SELECT 1 variant",
+    "SELECT name variant FROM variant",
+    "SELECT CAST(variant AS VARCHAR) AS variant FROM variant",
+    "SELECT variant::VARCHAR FROM variant",
+    "SELECT (SELECT 1 variant) AS x",
+    "SELECT 1 x UNION (SELECT 2 variant)",
+    "SELECT map([variant], [variant]) FROM variant",
+    "SELECT {'variant': 1}, struct_pack(variant := 2)",
+    "SELECT ({'variant': 1}).variant",
+    "SELECT * FROM (SELECT 1 AS variant) WHERE variant IN (1, 2) ORDER BY variant",
+    "SELECT row(variant, 1) FROM variant",
+    "SELECT NULL::STRUCT(variant INTEGER)",
+    "CREATE TABLE w (id INTEGER, variant VARCHAR DEFAULT 'x', PRIMARY KEY (id, variant))",
+    "CREATE TABLE w2 (id INTEGER PRIMARY KEY, variant INTEGER, CHECK (variant > 0))",
+    "CREATE TABLE w3 AS SELECT id, variant FROM w",
+    "CREATE TABLE w4 AS (SELECT id variant FROM w)",
+    "ALTER TABLE w2 ADD COLUMN b INTEGER",
+    "ALTER TABLE w3 ADD COLUMN IF NOT EXISTS variant INTEGER",
+    "ALTER TABLE w3 DROP COLUMN variant",
+    "ALTER TABLE w3 ADD COLUMN variant INTEGER",
+    "ALTER TABLE w3 ALTER COLUMN variant TYPE BIGINT",
+    "ALTER TABLE w3 ALTER variant SET DEFAULT 1",
+    "ALTER TABLE w3 RENAME COLUMN variant TO x",
+    "ALTER TABLE w3 RENAME x TO variant",
+    "ALTER TABLE w3 DROP variant",
+    "CREATE VIEW vv AS SELECT variant, count(*) variant FROM variant GROUP BY variant",
+    "CREATE MACRO mm(variant) AS variant + 1",
+    "UPDATE variant SET variant = 2 WHERE variant = 1 RETURNING variant",
+    "SELECT 'VARIANT', '::VARIANT'",
+    "WITH variant AS (SELECT 1 a) SELECT * FROM variant",
+    "SELECT CASE WHEN variant = 1 THEN variant ELSE variant END variant FROM variant",
+    "SELECT sum(variant) OVER (PARTITION BY variant ORDER BY variant) FROM variant",
+    "SELECT t.* EXCLUDE (variant) FROM variant t",
+    "CREATE INDEX iv ON variant (variant)",
+    "DESCRIBE variant",
+    "SUMMARIZE variant",
+    "PRAGMA table_info('variant')",
+    "SELECT list_transform([1], lambda variant: variant + 1)",
+    "PIVOT variant ON variant USING count(*)",
+    "CREATE TABLE w6 (variant) AS SELECT 1",
+    "DROP TABLE variant",
+    "CREATE TYPE ty AS ENUM ('variant')",
+    'SELECT from_json(\'{"variant":1}\', \'{"variant":"INTEGER"}\')',
+)
+
+FUNCTIONS = (
+    "SELECT variant_group_array(1)",
+    "SELECT variant_bytes_to_variant('a'::BLOB)",
+    "SELECT json_structure('[[1]]')",
+    "SELECT json_group_structure('1')",
+)
+
+
+@each("statement", TYPES)
+def test_the_type_is_refused(statement: str) -> None:
+    if statement.startswith("FROM query("):
+        statement = statement.removeprefix("FROM query('").removesuffix("')")
+    with pytest.raises(StatementRejected, match="the type VARIANT"):
+        refuse_variants(tokens_of(statement))
+
+
+@each("statement", FUNCTIONS)
+async def test_functions_that_end_the_process_or_the_database_are_refused(tmp_path: Path, statement: str) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
+        assert "switched off" in (await failure(session, statement)).message
+    await engine.close()
+
+
+async def test_a_statement_with_the_type_is_refused_wherever_it_is_run(tmp_path: Path) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    deep = "(repeat('[', 300000) || repeat(']', 300000))::JSON"
+    async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
+        for statement in (
+            f"SELECT {deep}::VARIANT::JSON",
+            "FROM query('SELECT 1::VARIANT')",
+            "EXPLAIN SELECT 1::VARIANT",
+        ):
+            assert "the type VARIANT" in (await failure(session, statement)).message
+        assert (await run(session, "SELECT 1")).cell == 1
+    await engine.close()
+
+
+async def test_a_table_a_column_and_an_alias_may_have_the_name(tmp_path: Path) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
+        for statement in NAMES:
+            await run(session, statement)
+    await engine.close()
+
+
+async def test_a_table_may_be_called_like_a_function_with_rules(tmp_path: Path) -> None:
+    engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
+    async with engine.session(User(1, "ana"), NO_OPTIONS) as session:
+        await run(session, "CREATE TABLE query (id INTEGER)")
+        await run(session, "INSERT INTO query (id) VALUES (7)")
+        assert (await run(session, "SELECT id FROM query")).cell == 7
+    await engine.close()

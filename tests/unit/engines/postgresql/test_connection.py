@@ -1,0 +1,239 @@
+"""Values, text forms of nested values, dates of any year, and errors of PostgreSQL."""
+
+import datetime as dt
+import inspect
+from decimal import Decimal
+
+import asyncpg
+import pyarrow as pa
+import pytest
+from asyncpg import exceptions
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cases import each
+
+from queryserver.engines.postgresql.connection import PostgresqlColumnReader, connect_errors, statement_errors
+from queryserver.engines.postgresql.values import (
+    DATE_INFINITY,
+    TIMESTAMP_INFINITY,
+    DeclaredType,
+    ValueKind,
+    array_literal,
+    composite_attributes,
+    date_text,
+    hstore_pairs,
+    numeric_shape,
+    timestamp_text,
+)
+from queryserver.engines.sessions import record_batch
+from queryserver.errors.statements import (
+    CredentialsRequired,
+    EngineError,
+    EngineTimeout,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementDenied,
+    StatementRejected,
+)
+from queryserver.formats.columns import ResultType
+
+INTEGER = DeclaredType(ValueKind.INT4, ResultType.INT, "integer")
+DATE = DeclaredType(ValueKind.DATE, ResultType.DATE, "date")
+PRICE = DeclaredType(ValueKind.NUMERIC, ResultType.DECIMAL, "numeric(10,2)", precision=10, scale=2)
+NUMBERS = DeclaredType(ValueKind.ARRAY, ResultType.ARRAY, "integer[]", element=INTEGER)
+RECORD = DeclaredType(ValueKind.RECORD, ResultType.STRUCT, "record")
+
+
+def test_a_column_of_nulls_has_its_declared_type() -> None:
+    assert PostgresqlColumnReader("a", PRICE).read((None, None)).type == pa.decimal128(10, 2)
+
+
+def test_a_value_out_of_the_calendar_in_the_first_chunk_makes_the_column_text() -> None:
+    reader = PostgresqlColumnReader("a", DATE)
+    assert reader.read((0, DATE_INFINITY, None)).to_pylist() == ["2000-01-01", "infinity", None]
+    assert reader.read((1,)).to_pylist() == ["2000-01-02"]
+
+
+def test_a_value_out_of_the_calendar_later_names_the_column_and_the_cure() -> None:
+    reader = PostgresqlColumnReader("until", DATE)
+    assert reader.read((0,)).to_pylist() == [dt.date(2000, 1, 1)]
+    with pytest.raises(StatementRejected, match=r'column "until" .* type date .* cast the column to text'):
+        reader.read((DATE_INFINITY,))
+
+
+def test_a_numeric_nan_makes_the_column_text() -> None:
+    assert PostgresqlColumnReader("a", PRICE).read(("1.50", "NaN")).to_pylist() == ["1.50", "NaN"]
+    assert PostgresqlColumnReader("a", PRICE).read(("1.50",)).to_pylist() == [Decimal("1.50")]
+
+
+def test_the_first_chunk_decides_the_dimensions_of_arrays() -> None:
+    reader = PostgresqlColumnReader("a", NUMBERS)
+    assert reader.read(("{{1,2}}", "{}", None)).to_pylist() == [[[1, 2]], [], None]
+    assert reader.read(("{{3}}",)).type == pa.list_(pa.list_(pa.int32()))
+    with pytest.raises(StatementRejected):
+        reader.read(("{3}",))
+
+
+def test_arrays_of_mixed_dimensions_are_text() -> None:
+    assert PostgresqlColumnReader("a", NUMBERS).read(("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
+
+
+def test_fields_of_an_anonymous_record_are_numbered_text_and_without_any_it_is_text() -> None:
+    fields = {"field0": "1", "field1": None, "field2": "x"}
+    assert PostgresqlColumnReader("a", RECORD).read((None, "(1,,x)")).to_pylist() == [None, fields]
+    assert PostgresqlColumnReader("a", RECORD).read((None,)).type == pa.string()
+
+
+def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
+    batch = record_batch([], ["a", "a"], [PostgresqlColumnReader("a", kind).read for kind in (INTEGER, DATE)])
+    assert batch.schema.names == ["a", "a"]
+    assert batch.schema.types == [pa.int32(), pa.date32()]
+
+
+@each(("modifier", "shape"), (655366, (10, 2)), (2490372, (38, 0)), (196612 + 5, (3, 5)), (133118, (2, -6)))
+def test_the_modifier_of_numeric(modifier, shape) -> None:
+    assert numeric_shape(modifier) == shape
+
+
+@each(("text", "expected"),
+    ("{}", []), ("{1,2}", ["1", "2"]), ("{NULL,null,NULLS}", [None, None, "NULLS"]),
+    ('{"NULL","",a}', ["NULL", "", "a"]), (r'{"a\"b","c\\d",e\,f}', ['a"b', "c\\d", "e,f"]),
+    ('{"a,b","{x}"}', ["a,b", "{x}"]), ("{{1,2},{3,4}}", [["1", "2"], ["3", "4"]]), ("[0:1]={5,6}", ["5", "6"]),
+    ("[1:1][0:1]={{5,6}}", [["5", "6"]]), ('{"(1,\\"a b\\")"}', ['(1,"a b")']))  # fmt: skip
+def test_arrays(text, expected) -> None:
+    assert array_literal(text, ",") == expected
+
+
+def test_arrays_of_boxes_and_pairs_of_hstore() -> None:
+    assert array_literal("{(1,1),(0,0);(3,3),(2,2)}", ";") == ["(1,1),(0,0)", "(3,3),(2,2)"]
+    assert hstore_pairs(r'"a"=>"1", "b c"=>NULL, "\"q\""=>"x, y"') == [("a", "1"), ("b c", None), ('"q"', "x, y")]
+
+
+@each(("text", "expected"),
+    ("()", [None]), ("(,)", [None, None]), ("(1,,x)", ["1", None, "x"]), ('("",a)', ["", "a"]),
+    ('("a ""b""","c\\\\d")', ['a "b"', "c\\d"]), ('("{1,""x y""}")', ['{1,"x y"}']),
+    ('("(1,""a"")",2)', ['(1,"a")', "2"]))  # fmt: skip
+def test_composite_values(text, expected) -> None:
+    assert composite_attributes(text) == expected
+
+
+@given(st.lists(st.none() | st.text(st.characters(exclude_characters="\0")), min_size=1))
+def test_what_is_quoted_comes_back(items) -> None:
+    def quoted(null: str, quote: str) -> str:
+        texts = [None if item is None else item.replace("\\", "\\\\").replace('"', quote) for item in items]
+        return ",".join(null if text is None else f'"{text}"' for text in texts)
+
+    assert array_literal("{" + quoted("NULL", '\\"') + "}", ",") == items
+    assert composite_attributes("(" + quoted("", '""') + ")") == items
+
+
+@each(("days", "text"),
+    (0, "2000-01-01"), (-1, "1999-12-31"), (DATE_INFINITY, "infinity"), (-DATE_INFINITY - 1, "-infinity"),
+    (2_921_939, "9999-12-31"), (2_921_940, "10000-01-01"), (-730_119, "0001-01-01"), (-730_120, "0001-12-31 BC"),
+    (-730_485, "0001-01-01 BC"), (-730_486, "0002-12-31 BC"))  # fmt: skip
+def test_dates(days, text) -> None:
+    assert date_text(days) == text
+
+
+@each(("microseconds", "text"),
+    (0, "2000-01-01 00:00:00"), (-1, "1999-12-31 23:59:59.999999"), (TIMESTAMP_INFINITY, "infinity"),
+    (-TIMESTAMP_INFINITY - 1, "-infinity"), (-730_120 * 86_400_000_000, "0001-12-31 00:00:00 BC"))  # fmt: skip
+def test_timestamps(microseconds, text) -> None:
+    assert timestamp_text(microseconds) == text
+
+
+def test_a_zone_stands_between_the_time_and_the_era() -> None:
+    assert timestamp_text(500_000, "+00:00") == "2000-01-01 00:00:00.500000+00:00"
+    assert timestamp_text(-730_120 * 86_400_000_000, "+00:00") == "0001-12-31 00:00:00+00:00 BC"
+
+
+DRIVER_CLASSES = sorted(
+    {
+        member
+        for _, member in inspect.getmembers(exceptions, inspect.isclass)
+        if issubclass(member, Exception) and not issubclass(member, Warning)
+    },
+    key=lambda member: member.__name__,
+)
+
+
+def server_error(sqlstate: str, message: str, **fields: str) -> asyncpg.PostgresError:
+    return asyncpg.PostgresError.new({"C": sqlstate, "M": message, **fields})
+
+
+def told(error: Exception, *, started: bool = True) -> EngineError:
+    with pytest.raises(EngineError) as caught, statement_errors(started=started):
+        raise error
+    assert caught.value.__cause__ is error
+    return caught.value
+
+
+def told_on_connect(error: Exception) -> EngineError:
+    with pytest.raises(EngineError) as caught, connect_errors():
+        raise error
+    return caught.value
+
+
+def test_the_driver_has_the_classes_that_the_walk_expects() -> None:
+    assert len(DRIVER_CLASSES) > 200
+
+
+@each("kind", DRIVER_CLASSES, ids=lambda kind: kind.__name__)
+def test_every_class_of_the_driver_is_a_domain_error(kind: type[Exception]) -> None:
+    for translated in (told(kind("text")), told(kind("text"), started=False), told_on_connect(kind("text"))):
+        assert translated.message.strip()
+
+
+@each("error", ConnectionResetError("reset"), TimeoutError(), OSError("no route"))
+def test_a_broken_network_is_a_domain_error(error: Exception) -> None:
+    assert isinstance(told(error), OutcomeUnknown)
+    assert isinstance(told(error, started=False), SessionLost)
+    assert isinstance(told_on_connect(error), EngineUnavailable)
+
+
+@each(("sqlstate", "expected"),
+    ("57P01", OutcomeUnknown), ("57P02", OutcomeUnknown), ("08006", OutcomeUnknown), ("25P03", EngineTimeout),
+    ("57P05", EngineTimeout), ("42P01", StatementRejected), ("28000", StatementRejected),
+    ("XX999", StatementRejected))  # fmt: skip
+def test_a_state_of_the_server_decides(sqlstate: str, expected: type[EngineError]) -> None:
+    assert type(told(server_error(sqlstate, "text"))) is expected
+
+
+@each(("sqlstate", "expected"),
+    ("28P01", CredentialsRequired), ("28000", CredentialsRequired), ("57P03", EngineUnavailable),
+    ("53300", EngineUnavailable), ("3D000", StatementRejected), ("42501", StatementRejected))  # fmt: skip
+def test_a_state_of_the_server_decides_about_a_login(sqlstate: str, expected: type[EngineError]) -> None:
+    assert type(told_on_connect(server_error(sqlstate, "text"))) is expected
+
+
+@pytest.mark.security("T23")
+def test_the_address_that_the_server_saw_is_not_told() -> None:
+    text = 'no pg_hba.conf entry for host "10.0.0.7", user "ann", database "shop", no encryption'
+    assert told_on_connect(server_error("28000", text)).message == (
+        'no pg_hba.conf entry for user "ann", database "shop", no encryption'
+    )
+
+
+def test_only_the_time_limit_of_the_server_is_a_timeout() -> None:
+    assert type(told(server_error("57014", "canceling statement due to statement timeout"))) is EngineTimeout
+    assert type(told(server_error("57014", "canceling statement due to user request"))) is StatementRejected
+    assert type(told(server_error("55P03", "canceling statement due to lock timeout"))) is EngineTimeout
+    assert type(told(server_error("55P03", "could not obtain lock on row"))) is StatementRejected
+
+
+def test_a_closed_connection_is_known_by_its_text() -> None:
+    closed = asyncpg.InterfaceError("cannot call Connection.fetch(): connection is closed")
+    assert type(told(closed)) is OutcomeUnknown
+    assert type(told(closed, started=False)) is SessionLost
+
+
+def test_the_first_line_is_the_server_s_message_and_no_trace_follows() -> None:
+    error = server_error("42P01", "no such thing", D="more", H="try it", P="8", W="PL/pgSQL function f() line 3")
+    assert told(error).message.splitlines() == ["no such thing", "Detail: more", "Hint: try it", "Position: 8"]
+
+
+def test_a_lack_of_rights_is_a_denial() -> None:
+    denied = told(server_error("42501", "permission denied for table t"))
+    assert isinstance(denied, StatementDenied)
+    assert not isinstance(told(server_error("42P01", 'relation "t" does not exist')), StatementDenied)

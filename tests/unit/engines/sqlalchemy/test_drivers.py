@@ -1,0 +1,119 @@
+"""Packages behind SQLAlchemy's dialects: older than it, broken, or up to something while they are imported."""
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from ipaddress import ip_network
+from types import SimpleNamespace
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import registry
+from sqlalchemy.engine.default import DefaultDialect
+from tests.cases import each
+
+from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine, driver_of
+from queryserver.errors.statements import DriverNotInstalled, EngineUnavailable
+from queryserver.platform.addresses import AddressRules, HostRefused
+
+_BAD = "127.0.0.9"
+_RULES = AddressRules(blocked=(ip_network(f"{_BAD}/32"),))
+
+
+class Older(DefaultDialect):
+    """As packages for SQLAlchemy 1 name the method."""
+
+    name = "qs_older"
+
+    @classmethod
+    def dbapi(cls) -> object:  # type: ignore[override]
+        return "its module"
+
+
+class Broken(DefaultDialect):
+    """Its module cannot be loaded on this machine."""
+
+    name = "qs_broken"
+
+    @classmethod
+    def import_dbapi(cls) -> object:  # type: ignore[override]
+        message = "libodbc.so.2: cannot open shared object file"
+        raise OSError(message)
+
+
+class Connecting(DefaultDialect):
+    """Its module does `at_import` when it is imported."""
+
+    name = "qs_connecting"
+    at_import: Callable[[], object]
+
+    @classmethod
+    def import_dbapi(cls) -> object:  # type: ignore[override]
+        cls.at_import()
+        return "its module"
+
+
+class UsesLibpq(DefaultDialect):
+    """Nothing in its urls says so."""
+
+    name = "qs_uses_libpq"
+    driver = "psycopg2"
+
+    @classmethod
+    def import_dbapi(cls) -> object:  # type: ignore[override]
+        return SimpleNamespace(connect=None, paramstyle="qmark")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered() -> None:
+    for dialect in (Older, Broken, Connecting, UsesLibpq, DefaultDialect):
+        registry.register(getattr(dialect, "name", "") or "qs_without", __name__, dialect.__name__)
+
+
+def test_a_dialect_of_the_older_form_is_installed() -> None:
+    assert driver_of(sa.make_url("qs_older://"), AddressRules()) == (Older, "its module")
+
+
+@each("name", "qs_broken", "default", "qs_unheard_of")
+def test_whatever_cannot_be_imported_is_not_installed(name: str) -> None:
+    with pytest.raises(DriverNotInstalled, match=name):
+        driver_of(sa.make_url(f"{name}://"), AddressRules())
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """Listens where nobody may go."""
+    with socket.create_server((_BAD, 0)) as server:
+        server.setblocking(False)
+        yield server
+
+
+@pytest.mark.security("T8")
+@each("is_vital", True, False)
+def test_a_driver_that_connects_while_it_is_imported_is_held_to_the_rules(
+    server: socket.socket, monkeypatch: pytest.MonkeyPatch, *, is_vital: bool
+) -> None:
+    def at_import() -> None:
+        with suppress(*[] if is_vital else [OSError]):
+            socket.create_connection(server.getsockname(), timeout=30).close()
+
+    monkeypatch.setattr(Connecting, "at_import", at_import, raising=False)
+    address = SqlalchemyAddress(sa.make_url("qs_connecting://h"), rules=_RULES)
+    if is_vital:
+        with pytest.raises(DriverNotInstalled, match="qs_connecting cannot be imported"):
+            address.require_driver()
+        with pytest.raises(EngineUnavailable, match="qs_connecting cannot be imported"):
+            SqlalchemyEngine(address, dialect="sql")._connect(SessionOptions())
+    else:
+        address.require_driver()
+    with pytest.raises(BlockingIOError):
+        server.accept()
+
+
+@pytest.mark.security("T8")
+def test_the_driver_of_a_dialect_tells_the_port_that_its_urls_do_not() -> None:
+    url = sa.make_url("qs_uses_libpq://127.0.0.5/d")
+    with pytest.raises(HostRefused):
+        SqlalchemyAddress(url, rules=AddressRules(own=frozenset({("localhost", 5432)}))).engine(SessionOptions())
+    assert SqlalchemyAddress(url).engine(SessionOptions()).url.port == 5432

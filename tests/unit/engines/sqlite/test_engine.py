@@ -1,0 +1,144 @@
+"""What holds for sqlite beyond the contract of all engines."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from tests.contract.engine_contract import NO_OPTIONS, USER
+from tests.contract.engine_driving import ended, failure, operation, run, started
+
+from queryserver.engines.protocol import EngineSession, OperationState
+from queryserver.engines.sqlite.engine import SqliteEngine
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import ResultType
+
+_LOCKED_S = 1.0
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncGenerator[SqliteEngine]:
+    engine = SqliteEngine(path="own.sqlite", root=tmp_path, busy_timeout_s=_LOCKED_S)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture
+async def session(engine: SqliteEngine) -> AsyncGenerator[EngineSession]:
+    async with engine.session(USER, NO_OPTIONS) as session:
+        yield session
+
+
+def test_explain_means_the_query_plan() -> None:
+    assert SqliteEngine().capabilities.explain_prefix == "EXPLAIN QUERY PLAN "
+
+
+def test_a_file_may_be_used_by_several_processes(tmp_path: Path) -> None:
+    assert not SqliteEngine(path="own.sqlite", root=tmp_path).capabilities.one_process
+
+
+async def test_each_value_keeps_its_own_class(session: EngineSession) -> None:
+    await run(session, "CREATE TABLE t (n NUMERIC, b BOOLEAN)")
+    await run(session, "INSERT INTO t VALUES (1, 1), (2.5, 0), ('x', 2), (x'00', 'x'), (NULL, NULL), (-3, 1.5)")
+    answer = await run(session, "SELECT n, b FROM t ORDER BY rowid")
+    assert [column.type for column in answer.columns] == [ResultType.DOUBLE, ResultType.BOOLEAN]
+    assert answer.rows == [(1, True), (2.5, False), ("x", 2), (b"\x00", "x"), (None, None), (-3, 1.5)]
+    assert [type(row[1]) for row in answer.rows[:3]] == [bool, bool, int]
+
+
+async def test_a_class_may_change_far_behind_the_first_chunk(session: EngineSession) -> None:
+    sql = (
+        "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT 60000) "
+        "SELECT CASE WHEN n < 50000 THEN n ELSE 'text ' || n END AS v FROM c"
+    )
+    async with operation(session, sql) as handle:
+        await ended(session, handle)
+        before = await session.columns(handle)
+        batches = [batch async for batch in session.batches(handle)]
+        assert await session.columns(handle) == before
+    assert before[0].type is ResultType.BIGINT
+    values = [value for batch in batches for value in batch.column(0).to_pylist()]
+    assert values == [*range(50_000), *(f"text {number}" for number in range(50_000, 60_000))]
+
+
+async def test_a_boolean_column_without_values_is_boolean(session: EngineSession) -> None:
+    await run(session, "CREATE TABLE t (b BOOLEAN)")
+    await run(session, "INSERT INTO t VALUES (NULL)")
+    async with operation(session, "SELECT b FROM t") as handle:
+        await ended(session, handle)
+        batches = [batch async for batch in session.batches(handle)]
+    assert [str(batch.schema.field(0).type) for batch in batches] == ["bool"]
+
+
+async def test_an_expression_takes_the_type_of_its_first_value(session: EngineSession) -> None:
+    answer = await run(session, "SELECT column1, column2 FROM (VALUES (NULL, NULL), (1.5, NULL), (7, NULL))")
+    assert [column.type for column in answer.columns] == [ResultType.DOUBLE, ResultType.STRING]
+    assert answer.rows == [(None, None), (1.5, None), (7, None)]
+
+
+async def test_a_trigger_is_one_statement(session: EngineSession) -> None:
+    await run(session, "CREATE TABLE t (n INTEGER)")
+    await run(session, "CREATE TRIGGER g AFTER INSERT ON t BEGIN DELETE FROM t WHERE n < 0; SELECT 1; END;")
+    assert (await run(session, "INSERT INTO t VALUES (-1)")).status.modified_rows == 1
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 0
+
+
+async def test_a_session_left_in_a_transaction_frees_the_database(engine: SqliteEngine, session: EngineSession) -> None:
+    await run(session, "CREATE TABLE t (n INTEGER)")
+    async with engine.session(USER, NO_OPTIONS) as other:
+        await run(other, "BEGIN IMMEDIATE")
+        await run(other, "INSERT INTO t VALUES (1)")
+    assert (await run(session, "INSERT INTO t VALUES (2)")).status.modified_rows == 1
+    assert (await run(session, "SELECT n FROM t")).rows == [(2,)]
+
+
+async def test_a_writer_that_holds_on_fails_others_in_the_engine_s_words(engine, session) -> None:
+    await run(session, "CREATE TABLE t (n INTEGER)")
+    await run(session, "BEGIN IMMEDIATE")
+    async with engine.session(USER, NO_OPTIONS) as other:
+        begun = time.monotonic()
+        error = await failure(other, "INSERT INTO t VALUES (1)")
+        assert error.message == "database is locked"
+        assert _LOCKED_S <= time.monotonic() - begun < _LOCKED_S + 10
+        assert (await run(other, "SELECT count(*) FROM t")).cell == 0
+    await run(session, "COMMIT")
+
+
+async def test_who_waits_for_a_lock_can_be_canceled(tmp_path: Path) -> None:
+    engine = SqliteEngine(path="own.sqlite", root=tmp_path, busy_timeout_s=3600)
+    async with engine.session(USER, NO_OPTIONS) as holder, engine.session(USER, NO_OPTIONS) as waiter:
+        await run(holder, "BEGIN IMMEDIATE")
+        async with operation(waiter, "CREATE TABLE t (n INTEGER)") as handle:
+            await started(waiter, handle)
+            await waiter.cancel(handle)
+            assert (await ended(waiter, handle, within_s=60)).state is OperationState.CANCELED
+    await engine.close()
+
+
+async def test_a_text_that_is_not_utf_8_is_told(session: EngineSession) -> None:
+    assert "not valid UTF-8" in (await failure(session, "SELECT CAST(x'ff' AS TEXT)")).message
+    assert (await run(session, "SELECT CAST(x'ff' AS BLOB)")).cell == b"\xff"
+
+
+async def test_a_nul_in_the_statement_is_refused(session: EngineSession) -> None:
+    assert isinstance(await failure(session, "SELECT 1 \0 AS n"), StatementRejected)
+
+
+async def test_returned_rows_left_unread_are_still_stored(session: EngineSession) -> None:
+    await run(session, "CREATE TABLE t (n INTEGER)")
+    async with operation(session, "INSERT INTO t VALUES (1), (2), (3) RETURNING n") as handle:
+        await ended(session, handle)
+    assert (await run(session, "SELECT count(*) FROM t")).cell == 3
+
+
+async def test_rows_of_a_slow_query_come_in_time(session: EngineSession) -> None:
+    """The first rows are told long before there are enough of them for a batch."""
+    sql = (
+        "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT 200000) "
+        "SELECT n, (SELECT count(*) FROM c AS d WHERE d.n + c.n > 0) FROM c"
+    )
+    async with operation(session, sql) as handle:
+        assert (await ended(session, handle, within_s=30)).state is OperationState.FINISHED
+        async with aclosing(session.batches(handle)) as batches:  # type: ignore[type-var]
+            assert 0 < (await anext(batches)).num_rows < 1000

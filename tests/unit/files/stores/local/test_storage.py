@@ -1,0 +1,105 @@
+"""The local root: settings, and the area of uploads."""
+
+import os
+import stat
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from tests.cases import each
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import StorageUser
+from queryserver.files.stores.local import storage as file
+from queryserver.files.stores.local.storage import LocalUploadArea
+from queryserver.platform.settings.tree import Settings, contradictions
+
+_ANYBODY = 0o777
+
+
+async def content() -> AsyncGenerator[bytes]:
+    yield b"a"
+
+
+async def test_a_directory_that_is_missing_is_made_for_this_service_alone(tmp_path: Path):
+    async with LocalUploadArea(tmp_path / "a" / "b") as area:
+        await area.write("f", content(), overwrite=False)
+        assert area.place("f").read_bytes() == b"a"
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path):
+    tmp_path.chmod(0o750)
+    LocalUploadArea(tmp_path)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
+
+
+def test_a_directory_in_which_everybody_may_delete_is_refused(tmp_path: Path):
+    tmp_path.chmod(_ANYBODY)
+    with pytest.raises(ConfigurationError) as told:
+        LocalUploadArea(tmp_path)
+    assert told.value.problems == [f"importer.upload_dir: {tmp_path}: everybody may rename and delete files there."]
+
+
+def test_a_file_is_no_directory(tmp_path: Path):
+    (tmp_path / "f").touch()
+    for place in (tmp_path / "f", tmp_path / "f" / "g"):
+        with pytest.raises(ConfigurationError) as told:
+            LocalUploadArea(place)
+        assert told.value.problems[0].startswith(f"importer.upload_dir: {place}: ")
+
+
+async def test_touching_makes_young_and_follows_no_link(tmp_path: Path):
+    outside = tmp_path / "outside"
+    outside.touch()
+    os.utime(outside, (1, 1))
+    async with LocalUploadArea(tmp_path / "area") as area:
+        await area.write("f", content(), overwrite=False)
+        os.utime(area.place("f"), (1, 1))
+        area.place("link").symlink_to(outside)
+        assert await area.touch("f")
+        assert await area.touch("link")
+        assert not await area.touch("gone")
+        assert area.place("f").stat().st_mtime > 1
+    assert outside.stat().st_mtime == 1
+
+
+@pytest.mark.security("T3")
+@each(
+    ("uploads", "root", "key"),
+    ("/srv/files/uploads", "/srv/files", "importer.upload_dir"),
+    ("/srv/files", "/srv/files", "importer.upload_dir"),
+    ("/srv/uploads", "/srv/uploads/files", "filebrowser.local_root"),
+    ("/srv/uploads", "/srv/uploads2", None),
+    ("/srv/uploads", None, None),
+)
+def test_uploads_and_files_of_users_lie_apart(uploads: str, root: str | None, key: str | None):
+    settings = Settings.model_validate({"importer": {"upload_dir": uploads}, "filebrowser": {"local_root": root or ""}})
+    found = [complaint[0] for complaint in contradictions(settings, {})]
+    assert [one for one in found if one in {"importer.upload_dir", "filebrowser.local_root"}] == ([key] if key else [])
+
+
+def settings(**filebrowser: str) -> Settings:
+    return Settings.model_validate({"filebrowser": filebrowser})
+
+
+def test_without_a_root_there_is_no_store():
+    assert file.build(settings()) is None
+    assert file.build(settings(local_root="")) is None
+
+
+@each("kind", "missing", "file")
+def test_a_root_that_is_no_directory_is_a_problem(tmp_path: Path, kind: str):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError) as told:
+        file.build(settings(local_root=str(tmp_path / kind)))
+    assert told.value.problems == [f"filebrowser.local_root: {tmp_path / kind} is not a directory."]
+
+
+async def test_the_root_has_the_umask_of_the_settings(tmp_path: Path):
+    file_system = file.build(settings(local_root=str(tmp_path), umask="027"))
+    assert file_system is not None
+    storage = file_system.as_user(StorageUser("alice"))
+    await storage.mkdir("shared/d")
+    assert (await storage.stat("shared/d")).permissions == 0o750
+    await file_system.close()

@@ -1,0 +1,199 @@
+"""Flushing of the local root, and its large directories."""
+
+import asyncio
+import time
+import tracemalloc
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from threading import Event
+
+import pytest
+from tests.contract.storage_basis import names
+from tests.refusals import raises_code
+
+from queryserver.errors.files import StorageUnavailable
+from queryserver.files.stores.local import deleting as summing
+from queryserver.files.stores.local.storage import FileThreads, Flushing
+from queryserver.files.stores.local.transfers import LocalUpload
+from queryserver.files.stores.local.tree import LocalTree
+
+_PATIENCE_S = 10
+
+
+async def _pieces(count: int) -> AsyncGenerator[bytes]:
+    for number in range(count):
+        yield b"%010d" % number
+
+
+async def test_each_share_of_a_body_is_flushed_and_all_bytes_pass() -> None:
+    flushed = list[int]()
+    threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
+    try:
+        flushing = Flushing(threads, lambda: flushed.append(1), size_bytes=30)
+        passed = [piece async for piece in flushing.while_written(_pieces(10))]
+    finally:
+        await threads.close()
+    assert passed == [piece async for piece in _pieces(10)]
+    assert len(flushed) == 3
+
+
+async def test_pieces_go_on_while_a_share_is_flushed_but_not_past_the_next_one() -> None:
+    may_end, begun = Event(), list[int]()
+
+    def flush() -> None:
+        begun.append(len(taken))
+        may_end.wait(_PATIENCE_S)
+
+    taken = list[bytes]()
+    threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
+    try:
+        flushing = Flushing(threads, flush, size_bytes=20)
+        async with aclosing(flushing.while_written(_pieces(100))) as pieces:
+            taken += [await anext(pieces) for _ in range(4)]
+            fifth = asyncio.ensure_future(anext(pieces))
+            done, _ = await asyncio.wait({fifth}, timeout=0.2)
+            assert not done
+            assert len(begun) == 1
+            may_end.set()
+            assert await fifth == b"%010d" % 4
+    finally:
+        may_end.set()
+        await threads.close()
+
+
+async def test_a_disk_that_fails_ends_the_body() -> None:
+    def flush() -> None:
+        raise StorageUnavailable("The device of the store fails.")
+
+    threads = FileThreads(max_threads=1, timeout_s=_PATIENCE_S)
+    try:
+        with pytest.raises(StorageUnavailable):
+            async for _ in Flushing(threads, flush, size_bytes=10).while_written(_pieces(2)):
+                pass
+    finally:
+        await threads.close()
+
+
+async def test_a_disk_that_does_not_answer_ends_the_body() -> None:
+    may_end = Event()
+
+    def flush() -> None:
+        may_end.wait(_PATIENCE_S)
+
+    threads = FileThreads(max_threads=1, timeout_s=0.2)
+    try:
+        with pytest.raises(StorageUnavailable):
+            async for _ in Flushing(threads, flush, size_bytes=10).while_written(_pieces(2)):
+                pass
+    finally:
+        may_end.set()
+        await threads.close()
+
+
+async def test_who_stands_behind_the_flushes_of_others_waits_as_long_as_they_go_on() -> None:
+    flush_s, together = 0.3, 5
+
+    async def drained() -> int:
+        passed = Flushing(threads, lambda: time.sleep(flush_s), size_bytes=10).while_written(_pieces(1))
+        return len([piece async for piece in passed])
+
+    threads = FileThreads(max_threads=1, timeout_s=1)
+    try:
+        assert await asyncio.gather(*[drained() for _ in range(together)]) == [1] * together
+    finally:
+        await threads.close()
+
+
+def test_an_upload_can_be_flushed_before_during_and_after(tmp_path: Path) -> None:
+    upload = LocalUpload(LocalTree(tmp_path), "file", overwrite=False)
+    upload.flush()
+    upload.open()
+    upload.write(b"abc")
+    upload.flush()
+    upload.write(b"def")
+    upload.commit()
+    upload.flush()
+    assert (tmp_path / "file").read_bytes() == b"abcdef"
+
+
+ENTRIES = 10_000
+
+
+@pytest.fixture
+async def large(root: Path) -> Path:
+    def fill() -> None:
+        large = root / "shared"
+        large.mkdir()
+        first = large / "0"
+        first.touch()
+        for number in range(1, ENTRIES):
+            (large / f"{number}").hardlink_to(first)
+
+    await asyncio.to_thread(fill)
+    return root / "shared"
+
+
+@pytest.mark.security("S10")
+async def test_one_batch_at_a_time_is_held(alice, large):
+    seen, largest = 0, 0
+    tracemalloc.start()
+    try:
+        async with aclosing(alice.list_directory("shared", batch_size=250)) as listing:
+            async for batch in listing:
+                largest = max(largest, len(batch.entries))
+                seen += len(batch.entries)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (seen, largest) == (ENTRIES, 250)
+    assert peak < 2_000_000, "all entries at a time are above 5 MB"
+
+
+@pytest.mark.security("S10")
+async def test_the_loop_stays_free_while_a_large_directory_is_listed(alice, large):
+    worst, ended = 0.0, asyncio.Event()
+
+    async def watch() -> None:
+        nonlocal worst
+        while not ended.is_set():
+            begun = time.monotonic()
+            await asyncio.sleep(0.001)
+            worst = max(worst, time.monotonic() - begun)
+
+    watching = asyncio.create_task(watch())
+    assert len(await names(alice, "shared")) == ENTRIES
+    ended.set()
+    await watching
+    assert worst < 1, "a listing in the loop takes longer, and a busy machine is forgiven"
+
+
+async def test_a_listing_goes_on_although_entries_come_and_go(alice, large):
+    """What was there all the time is told once."""
+    seen, cursor = [], None
+    for _ in range(10):
+        async with aclosing(alice.list_directory("shared", cursor=cursor, batch_size=100)) as listing:
+            batch = await anext(listing)
+        seen += [entry.name for entry in batch.entries]
+        cursor = batch.cursor
+        for name in seen[-100:-90]:
+            await alice.delete(f"shared/{name}", recursive=False)
+    assert len(seen) == len(set(seen)) == 1000
+
+
+async def test_a_listing_goes_on_by_number_when_its_last_entry_is_gone(alice, large):
+    async with aclosing(alice.list_directory("shared", batch_size=100)) as listing:
+        first = await anext(listing)
+    await alice.delete(f"shared/{first.entries[-1].name}", recursive=False)
+    rest = [e.name async for b in alice.list_directory("shared", cursor=first.cursor) for e in b.entries]
+    assert len(set(rest)) == len(rest) == ENTRIES - 100
+    assert not {entry.name for entry in first.entries[:-1]} & set(rest)
+
+
+@pytest.mark.storage(80)
+async def test_a_summary_of_too_many_entries_is_refused(alice, large, monkeypatch):
+    monkeypatch.setattr(summing, "_MAX_ENTRIES", ENTRIES)
+    assert (await alice.content_summary("shared")).file_count == ENTRIES
+    (large / "one more").touch()
+    with raises_code("too_many_entries", match=str(ENTRIES)):
+        await alice.content_summary("shared")

@@ -1,0 +1,69 @@
+"""Which S3 account the settings mean."""
+
+import pytest
+from tests.cases import each
+
+from queryserver.errors.base import ConfigurationError
+from queryserver.files.model import Scheme
+from queryserver.files.stores.s3 import storage as s3a
+from queryserver.files.stores.s3.connection import S3Keys
+from queryserver.files.stores.s3.storage import options_of
+from queryserver.platform.settings.tree import Settings
+
+KEYS = {"access_key_id": "AKIA0", "secret_access_key": "very secret"}
+
+
+def settings(account: dict[str, object], **filebrowser: object) -> Settings:
+    return Settings.model_validate({"aws": {"aws_accounts": {"default": account}}, "filebrowser": filebrowser})
+
+
+def test_without_an_account_there_is_no_store():
+    assert s3a.build(Settings()) is None
+
+
+async def test_an_account_makes_a_store_that_connects_to_nothing():
+    file_system = s3a.build(settings(KEYS))
+    assert file_system is not None
+    assert file_system.scheme is Scheme.S3A
+    await file_system.close()
+
+
+def test_keys_and_address_are_those_of_the_account():
+    options = options_of(
+        settings({**KEYS, "security_token": "t", "endpoint": "store:9000", "is_secure": False, "path_style": True})
+    )
+    assert options is not None
+    assert options.keys == S3Keys("AKIA0", "very secret", "t")
+    assert (options.endpoint_url, options.path_style) == ("http://store:9000", True)
+    assert "secret" not in repr(options).replace("is_secure", "")
+
+
+@each(("endpoint", "is_secure", "url"),
+    ("", True, None), ("store", True, "https://store"), ("http://store:9000", True, "http://store:9000"),
+    ("https://store", False, "https://store"))  # fmt: skip
+def test_a_scheme_in_the_address_counts_more_than_is_secure(endpoint, is_secure, url):
+    options = options_of(settings({**KEYS, "endpoint": endpoint, "is_secure": is_secure}))
+    assert options is not None
+    assert options.endpoint_url == url
+
+
+@each("half", {"access_key_id": "AKIA0"}, {"secret_access_key": "very secret"})
+def test_half_a_login_is_a_mistake(half):
+    with pytest.raises(ConfigurationError, match="belong together"):
+        options_of(settings(half))
+
+
+@pytest.mark.security("T8")
+def test_the_environment_is_asked_only_when_allowed():
+    options = options_of(settings({}))
+    assert options is not None
+    assert options.keys is None
+    with pytest.raises(ConfigurationError, match="not allowed"):
+        options_of(settings({"allow_environment_credentials": False}))
+
+
+def test_buckets_of_other_stores_are_not_ours():
+    options = options_of(settings(KEYS, buckets="lake, s3a://raw/, abfs://box, S3://old", allow_bucket_creation=True))
+    assert options is not None
+    assert options.buckets == ("lake", "raw", "old")
+    assert options.allow_bucket_creation

@@ -1,0 +1,150 @@
+"""Answers of WebHDFS: listings and failures."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cases import each
+
+from queryserver.errors.base import NotSupported, PermissionDenied
+from queryserver.errors.files import (
+    DirectoryNotEmpty,
+    InvalidPath,
+    NotADirectory,
+    NotAFile,
+    PathExists,
+    PathNotFound,
+    StorageError,
+    StorageUnavailable,
+    StoreQuotaExceeded,
+)
+from queryserver.files.stores.webhdfs.statuses import RemoteFailure
+from queryserver.files.stores.webhdfs.tree import ListingScanner
+
+
+def scanned(answer: bytes, cut: int) -> tuple[list[dict[str, Any]], int]:
+    scanner, found = ListingScanner(), []
+    for start in range(0, len(answer), cut):
+        found += [dict(entry) for entry in scanner.feed(answer[start : start + cut])]
+    return found, scanner.end()
+
+
+def listing(entries: list[dict[str, Any]], remaining: int, **style: Any) -> bytes:
+    partial = {"FileStatuses": {"FileStatus": entries}}
+    return json.dumps(
+        {"DirectoryListing": {"partialListing": partial, "remainingEntries": remaining}}, **style
+    ).encode()
+
+
+@given(
+    names=st.lists(st.text(min_size=1), max_size=6),
+    cut=st.integers(1, 40) | st.just(10_000),
+    remaining=st.integers(0, 10**12),
+    is_ascii=st.booleans(),
+    comma=st.sampled_from([",", ",\n", ", "]),
+)
+def test_every_entry_is_found_wherever_the_answer_is_cut(names, cut, remaining, is_ascii, comma):
+    entries = [{"pathSuffix": name, "length": 7, "nested": {"FileStatus": [name]}} for name in names]
+    text = listing(entries, remaining, ensure_ascii=is_ascii, separators=(comma, ":")).decode("utf-8", "surrogatepass")
+    assert scanned(text.encode("utf-8", "replace"), cut) == (
+        [json.loads(json.dumps(entry).encode("utf-8", "replace")) for entry in entries],
+        remaining,
+    )
+
+
+def test_a_listing_without_batches_has_nothing_remaining():
+    answer = b'{"FileStatuses":{"FileStatus":[\n{"pathSuffix":"a"},\n{"pathSuffix":"b\\/c"}\n]}}'
+    assert scanned(answer, 5) == ([{"pathSuffix": "a"}, {"pathSuffix": "b/c"}], 0)
+
+
+def test_names_that_look_like_the_answer_are_names():
+    entries = [
+        {"pathSuffix": name} for name in ('"remainingEntries":5', '"FileStatus":[{}]', "},{", 'a"},{"b', "},\n{")
+    ]
+    for cut in (1, 7, 1000):
+        for separators in ((",", ":"), (", ", ": ")):
+            assert scanned(listing(entries, 3, separators=separators), cut) == (entries, 3)
+
+
+@each(
+    "answer",
+    b"",
+    b"<html><body>Login</body></html>",
+    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"}',
+    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"a"},{"pathSu',
+    b'{"FileStatuses":{"FileStatus":[7]}}',
+    b'{"FileStatuses":{"FileStatus":[{},7,{},{}]}}',
+    b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"\xff"}]}}',
+    b'{"RemoteException":{"exception":"X"}}',
+)
+def test_what_is_no_whole_listing_is_a_failure_of_the_store(answer):
+    with pytest.raises(StorageError):
+        scanned(answer, 1000)
+
+
+def test_an_entry_without_end_is_not_kept_in_memory():
+    scanner = ListingScanner()
+    pieces = [b'{"FileStatuses":{"FileStatus":[{"pathSuffix":"', *([b"x" * 65536] * 100)]
+    with pytest.raises(StorageError):
+        all(list(scanner.feed(piece)) == [] for piece in pieces)
+
+
+def told(name: str, message: str | None, status: int = 403) -> bytes:
+    return json.dumps(
+        {"RemoteException": {"exception": name, "javaClassName": f"x.{name}", "message": message}}
+    ).encode()
+
+
+@each("status", 400, 403, 404, 500)
+@each(
+    ("name", "message", "kind"),
+    ("FileNotFoundException", "File does not exist: /a", PathNotFound),
+    ("FileNotFoundException", "Path is not a file: /a\n\tat org.x.Y(Y.java:1)", NotAFile),
+    ("AccessControlException", "Permission denied: user=bob, access=WRITE", PermissionDenied),
+    ("AccessControlException", "/a/file (is not a directory)", NotADirectory),
+    ("ParentNotDirectoryException", "/a/file (is not a directory)", NotADirectory),
+    ("AuthorizationException", "User: a is not allowed to impersonate b", PermissionDenied),
+    ("SecurityException", "Failed to obtain user group information", PermissionDenied),
+    ("FileAlreadyExistsException", "exists", PathExists),
+    ("PathIsNotEmptyDirectoryException", "`/a is non empty'", DirectoryNotEmpty),
+    ("NSQuotaExceededException", "The NameSpace quota is exceeded", StoreQuotaExceeded),
+    ("DSQuotaExceededException", "The DiskSpace quota is exceeded", StoreQuotaExceeded),
+    ("SafeModeException", "Cannot create file. Name node is in safe mode.", StorageUnavailable),
+    ("StandbyException", "Operation category READ is not supported in state standby", StorageUnavailable),
+    ("InvalidPathException", "Invalid path name", InvalidPath),
+    ("IllegalArgumentException", "Pathname /a:b from /a:b is not a valid DFS filename.", InvalidPath),
+    ("UnsupportedOperationException", "not supported", NotSupported),
+    ("OddException", "something", StorageError),
+    ("WebApplicationException", None, StorageError),
+)
+def test_the_exception_decides_and_not_the_status(status, name, message, kind):
+    error = RemoteFailure.of(status, told(name, message)).error("a")
+    assert type(error) is kind
+    assert error.message
+
+
+@pytest.mark.storage(10)
+@each(
+    "message",
+    "org.apache.hadoop.ipc.RemoteException(java.io.IOException): broken\n\tat org.apache.Hadoop.x(X.java:3)",
+    "java.lang.IllegalArgumentException: broken",
+    "Call From node7/10.1.2.3 to nn1.corp.example.com:8020 failed: broken",
+    "namenode:8020 is broken",
+    "see http://wiki.example.com/hadoop for broken",
+)
+def test_messages_hold_no_classes_no_traces_and_no_hosts(message):
+    shown = RemoteFailure.of(500, told("IOException", message)).error("a").message
+    assert "broken" in shown
+    for word in ("Exception", "java", "org.apache", "\n", "10.1.2.3", "8020", "example.com", "node7/"):
+        assert word not in shown
+
+
+@each(("status", "kind"), (500, StorageError), (401, StorageError), (404, StorageError), (503, StorageUnavailable))
+def test_pages_of_html_say_nothing(status, kind):
+    page = b"<html><head><title>Error 500 java.io.EOFException: x</title></head></html>"
+    error = RemoteFailure.of(status, page).error("a")
+    assert type(error) is kind
+    assert "html" not in error.message
+    assert "EOF" not in error.message

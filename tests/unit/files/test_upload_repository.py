@@ -1,0 +1,172 @@
+"""Records of uploads, on a real PostgreSQL."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, StorageUser
+from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.upload_repository import (
+    ArrivedPart,
+    NewUpload,
+    PartUpload,
+    PartUploads,
+    UnfinishedWrite,
+    UnfinishedWrites,
+    UploadTerms,
+)
+from queryserver.platform.database import Database, open_database
+
+ANA = StorageUser("ana", is_admin=True)
+DAY = timedelta(days=1)
+LEASE = timedelta(minutes=1)
+ENDED = timedelta(seconds=-1)
+
+
+@pytest.fixture
+async def database(database_dsn: str) -> AsyncIterator[Database]:
+    async with open_database(database_dsn) as opened:
+        yield opened
+
+
+@pytest.fixture
+def uploads(database: Database) -> PartUploads:
+    return PartUploads(database)
+
+
+async def user(database: Database, name: str = "ana") -> int:
+    return await database.value("insert into users (username, username_key) values ($1, $1) returning id", name)
+
+
+def new(user_id: int, client_uuid: UUID | None = None, *, path: str = "d/a.csv", parts: int = 2) -> NewUpload:
+    terms = UploadTerms(StoragePath(Scheme.HDFS, path), PartPlan(path, 15, 10, parts), overwrite=True)
+    return NewUpload(uuid4(), user_id, client_uuid or uuid4(), ANA, terms)
+
+
+async def opened(uploads: PartUploads, upload: NewUpload, *, keep: timedelta = DAY, max_open: int = 20) -> PartUpload:
+    found = await uploads.open(upload, keep=keep, max_open=max_open)
+    assert found is not None
+    return found
+
+
+def part(index: int = 0) -> ArrivedPart:
+    return ArrivedPart(StoredPart(index, 10, f"receipt {index}"), bytes([index]) * 32)
+
+
+async def test_an_upload_keeps_what_its_first_part_fixed(database: Database, uploads: PartUploads) -> None:
+    first = new(await user(database))
+    found = await opened(uploads, first)
+    assert (found.id, found.user, found.terms, found.staging, found.arrived) == (first.id, ANA, first.terms, None, {})
+    again = await opened(uploads, new(first.user_id, first.client_uuid, path="other"))
+    assert again == found
+    assert await uploads.read(first.user_id, first.client_uuid) == found
+
+
+@pytest.mark.security("T20")
+async def test_the_same_number_of_another_user_is_another_upload(database: Database, uploads: PartUploads) -> None:
+    mine = await opened(uploads, new(await user(database)))
+    bob = await user(database, "bob")
+    assert await uploads.read(bob, mine.client_uuid) is None
+    assert (await opened(uploads, new(bob, mine.client_uuid))).id != mine.id
+
+
+@pytest.mark.security("T30")
+async def test_users_have_so_many_open_uploads_also_when_they_begin_at_once(database, uploads) -> None:
+    ana = await user(database)
+    begun = await asyncio.gather(*(uploads.open(new(ana), keep=DAY, max_open=3) for _ in range(8)))
+    assert sum(upload is not None for upload in begun) == 3
+
+
+async def test_of_many_who_claim_one_gets_it_until_the_claim_ends(database: Database, uploads: PartUploads) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    claimants = [uuid4() for _ in range(6)]
+    won = await asyncio.gather(*(uploads.claim(upload.id, claimant, lease=LEASE) for claimant in claimants))
+    assert sum(won) == 1
+    winner, loser = claimants[won.index(True)], claimants[won.index(False)]
+    assert await uploads.claim(upload.id, winner, lease=ENDED)
+    assert await uploads.claim(upload.id, loser, lease=LEASE)
+    assert not await uploads.prepared(upload.id, winner, "place")
+    assert await uploads.prepared(upload.id, loser, "place")
+    assert await uploads.claim(upload.id, winner, lease=LEASE)
+    await uploads.release(upload.id, winner)
+    assert await uploads.claim(upload.id, loser, lease=LEASE)
+
+
+async def test_a_part_arrives_once(database: Database, uploads: PartUploads) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    first, second = uuid4(), uuid4()
+    assert await uploads.claim_part(upload.id, 0, first, lease=LEASE)
+    assert await uploads.claim_part(upload.id, 0, first, lease=LEASE)
+    assert not await uploads.claim_part(upload.id, 0, second, lease=LEASE)
+    await uploads.release_part(upload.id, 0, first)
+    assert await uploads.claim_part(upload.id, 0, second, lease=LEASE)
+    assert not await uploads.arrived(upload.id, first, part(), keep=DAY)
+    assert await uploads.arrived(upload.id, second, part(), keep=2 * DAY)
+    assert not await uploads.claim_part(upload.id, 0, first, lease=LEASE)
+    found = await opened(uploads, new(await _owner(database), upload.client_uuid))
+    assert found.arrived == {0: part()}
+    assert found.expires_at > datetime.now(UTC) + 1.9 * DAY
+
+
+async def _owner(database: Database) -> int:
+    return await database.value("select max(user_id) from part_uploads")
+
+
+async def test_a_claim_on_a_part_passes_on_when_it_ends(database: Database, uploads: PartUploads) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    assert await uploads.claim_part(upload.id, 1, uuid4(), lease=ENDED)
+    assert await uploads.claim_part(upload.id, 1, uuid4(), lease=LEASE)
+
+
+async def test_what_the_parts_became_is_kept_to_the_last_field(database: Database, uploads: PartUploads) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    claimant = uuid4()
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+    entry = FileStatus(
+        "d/é.csv", EntryKind.FILE, 15, moment, 0o640, moment, "ana", "staff", True, 128, 3, "tag", "file id"
+    )  # fmt: skip
+    assert not await uploads.finished(upload.id, claimant, entry)
+    assert await uploads.claim(upload.id, claimant, lease=LEASE)
+    assert await uploads.finished(upload.id, claimant, entry)
+    read = await uploads.read(await _owner(database), upload.client_uuid)
+    assert read is not None
+    assert read.result == entry
+    assert not await uploads.claim_part(upload.id, 0, claimant, lease=LEASE)
+
+
+async def test_an_expired_upload_is_unknown_and_waits_for_the_clean_up(database, uploads) -> None:
+    ana = await user(database)
+    old = await opened(uploads, new(ana))
+    await database.execute("update part_uploads set expires_at = now() - interval '1 second'")
+    assert await uploads.read(ana, old.client_uuid) is None
+    assert [upload.id for upload in await uploads.expired(limit=10)] == [old.id]
+    fresh = await opened(uploads, new(ana, old.client_uuid), max_open=1)
+    assert fresh.id != old.id
+    assert [upload.id for upload in await uploads.expired(limit=10)] == [old.id]
+    await uploads.forget(old.id)
+    assert await uploads.expired(limit=10) == []
+
+
+async def test_uploads_of_a_deleted_user_expire_at_once(database: Database, uploads: PartUploads) -> None:
+    ana = await user(database)
+    upload = await opened(uploads, new(ana))
+    await database.execute("delete from users where id = $1", ana)
+    assert [found.id for found in await uploads.expired(limit=10)] == [upload.id]
+
+
+async def test_writes_are_abandoned_by_age_but_not_beside_an_open_upload(database, uploads) -> None:
+    writes = UnfinishedWrites(database)
+    root = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, ""), "", ANA)
+    beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "x", ANA)
+    elsewhere = UnfinishedWrite(uuid4(), StoragePath(Scheme.S3A, "d"), "é", StorageUser("bob"))
+    for write in (root, beside, elsewhere):
+        await writes.begin(write)
+    upload = await opened(uploads, new(await user(database)))
+    assert await writes.abandoned(older_than=timedelta(minutes=1)) == []
+    assert set(await writes.abandoned(older_than=timedelta(0))) == {root, elsewhere}
+    await uploads.forget(upload.id)
+    await writes.end(root.id)
+    assert set(await writes.abandoned(older_than=timedelta(0))) == {beside, elsewhere}
