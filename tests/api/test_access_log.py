@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.api.conftest import ApiOpener
+from tests.cases import each
 
 from queryserver.platform.logs import ACCESS_LOGGER, FIELDS
 
@@ -24,7 +25,7 @@ def lines() -> Iterator[list[dict[str, object]]]:
     logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("is_on", [True, False], ids=["on", "off"])
+@each("is_on", [True, False])
 async def test_each_call_is_one_line_with_its_caller_and_never_its_query(
     small_api: ApiOpener, lines: list[dict[str, object]], is_on: bool
 ):

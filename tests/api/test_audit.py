@@ -9,6 +9,7 @@ import pytest
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, accounts
+from tests.cases import each
 from tests.fixtures.logs import told_of_audit_events
 
 from queryserver.platform.logs import FIELDS, LineFormatter, Redactor
@@ -59,7 +60,7 @@ async def test_an_accepted_login_is_written_down_under_the_name_of_the_account(a
 
 
 @pytest.mark.security("T29")
-@pytest.mark.parametrize("name", ["eve\r\nforged line", "eve\x1b[2J", "e" * 150])
+@each("name", ["eve\r\nforged line", "eve\x1b[2J", "e" * 150])
 async def test_no_name_makes_a_line_of_its_own(api: Api, audited: list[Event], name: str):
     await api.stranger.post("token/auth", username=name, password="x")
     [event] = about(audited, "login")

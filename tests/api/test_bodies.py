@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
+from tests.cases import each
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -35,11 +36,10 @@ class Pieces:
             yield self.piece
 
 
-@pytest.mark.parametrize("path", PATHS)
 class TestJson:
     @pytest.mark.platform(8)
     @pytest.mark.platform(10)
-    @pytest.mark.parametrize(
+    @each(
         "body",
         [
             b"{",
@@ -67,16 +67,19 @@ class TestJson:
         ],
         ids=lambda body: repr(body[:24]),
     )
+    @each("path", PATHS)
     async def test_what_is_no_strict_json_is_refused(self, ana: Caller, path: str, body: bytes):
         answer = await ana.send("POST", path, content=body, headers=JSON)
         assert verdict(answer) == (400, -1, "invalid_json")
 
     @pytest.mark.platform(8)
-    @pytest.mark.parametrize("body", [b"[]", b"null", b"1", b'"a"', b"true", b'["statement", "rows 1"]'])
+    @each("body", [b"[]", b"null", b"1", b'"a"', b"true", b'["statement", "rows 1"]'])
+    @each("path", PATHS)
     async def test_what_is_no_object_is_refused(self, ana: Caller, path: str, body: bytes):
         assert verdict(await ana.send("POST", path, content=body, headers=JSON)) == (400, -1, "invalid_body")
 
     @pytest.mark.platform(10)
+    @each("path", PATHS)
     async def test_nesting_of_64_is_read(self, ana: Caller, path: str):
         body = (
             b'{"statement": "rows 1", "operationId": "x", "session": {"type": "nope"}, "a": '
@@ -90,8 +93,8 @@ class TestJson:
 
 class TestForms:
     @pytest.mark.platform(10)
-    @pytest.mark.parametrize("path", PATHS)
-    @pytest.mark.parametrize("body", [b"a=%00", b"a%00=1", b"a=%FF", b"%FF=1", b"a=\xff", b"a=%ED%A0%80", b"a=\x00"])
+    @each("path", PATHS)
+    @each("body", [b"a=%00", b"a%00=1", b"a=%FF", b"%FF=1", b"a=\xff", b"a=%ED%A0%80", b"a=\x00"])
     async def test_text_that_is_none_is_refused(self, ana: Caller, path: str, body: bytes):
         assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
 
@@ -102,12 +105,12 @@ class TestForms:
         answer = await ana.send("POST", "editor/execute/mysql", content=parts, headers=MULTIPART)
         assert answer.json()["query_status"]["rows"] == 3
 
-    @pytest.mark.parametrize("path", PATHS)
+    @each("path", PATHS)
     async def test_a_thousand_fields_are_enough(self, ana: Caller, path: str):
         body = b"&".join(b"a%d=1" % number for number in range(1001))
         assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
 
-    @pytest.mark.parametrize(
+    @each(
         ("content_type", "body"),
         [
             ("multipart/form-data", part("a", b"1") + b"--b--\r\n"),
@@ -136,7 +139,7 @@ class TestForms:
 
 class TestEmpty:
     @pytest.mark.platform(3)
-    @pytest.mark.parametrize("kind", ["application/json", "text/plain", "multipart/form-data", "x", ""])
+    @each("kind", ["application/json", "text/plain", "multipart/form-data", "x", ""])
     async def test_an_empty_body_has_no_fields_whatever_its_type(self, ana: Caller, kind: str):
         answer = await ana.send("POST", "editor/create_notebook", content=b"", headers={"Content-Type": kind})
         assert answer.status_code == 200
@@ -146,9 +149,7 @@ class TestEmpty:
 
 class TestQueryStrings:
     @pytest.mark.platform(10)
-    @pytest.mark.parametrize(
-        "query", ["doc_text=%00", "doc_type=a%00b", "doc_text=%FF", "page=%FF", "doc_connector=%ED%A0%80"]
-    )
+    @each("query", ["doc_text=%00", "doc_type=a%00b", "doc_text=%FF", "page=%FF", "doc_connector=%ED%A0%80"])
     async def test_text_that_is_none_is_refused(self, ana: Caller, query: str):
         assert verdict(await ana.send("GET", f"editor/get_history?{query}")) == (400, -1, "invalid_parameter")
 
@@ -166,7 +167,7 @@ class TestQueryStrings:
 class TestSize:
     @pytest.mark.item(69)
     @pytest.mark.platform(9)
-    @pytest.mark.parametrize("kind", [JSON, FORM, MULTIPART])
+    @each("kind", [JSON, FORM, MULTIPART])
     async def test_a_large_body_is_refused_before_it_is_read_to_its_end(self, ana: Caller, kind: dict[str, str]):
         for path in PATHS:
             told = Pieces(1000)

@@ -57,7 +57,7 @@ class TestPaths:
 
     @pytest.mark.item(71)
     @pytest.mark.platform(2)
-    @pytest.mark.parametrize("as_json", [False, True])
+    @each("as_json", [False, True])
     async def test_unknown_fields_change_nothing(self, api: Api, as_json: bool):
         plain = await Walk(api, await api.user()).whole()
         more = await Walk(api, await api.user(), as_json=as_json, unknown="1", csrfmiddlewaretoken=7).whole_of(plain)
@@ -110,7 +110,7 @@ class TestPaths:
             assert verdict(answer) == (404, -1, "dialect_not_found")
             assert answer.json()["message"].startswith(f"Snippet type {name} is not configured. Configured: duckdb,")
 
-    @pytest.mark.parametrize("path", ["editor/execute/%20", "query/%20%09"])
+    @each("path", ["editor/execute/%20", "query/%20%09"])
     async def test_a_blank_segment_is_no_dialect(self, ana: Caller, path: str):
         answer = await self._raw(ana, "POST", f"/api/v1/{path}", data={"statement": "SELECT 1"})
         assert verdict(answer) == (404, -1, "dialect_not_found")
@@ -124,7 +124,7 @@ class TestPaths:
     async def test_an_unknown_asset_of_the_page_has_the_body_of_all_unknown_paths(self, api: Api):
         assert verdict(await self._raw(api.stranger, "GET", "/api/docs/zzz")) == (404, -1, "not_found")
 
-    @pytest.mark.parametrize("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
+    @each("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
     async def test_an_operation_has_one_form_of_id(self, ana: Caller, form: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         assert (await ana.on(operation.upper(), "check_status"))["status"] == 0
@@ -175,7 +175,7 @@ class TestMethods:
         answer = await api.stranger.send("HEAD", f"editor/events/{uuid4()}")
         assert answer.status_code == 401
 
-    @pytest.mark.parametrize("operation", CALLS, ids=name_of)
+    @each("operation", CALLS, ids=name_of)
     async def test_options_tells_the_methods_to_anybody(self, api: Api, operation: Operation):
         answer = await api.stranger.send("OPTIONS", concrete(operation))
         assert answer.status_code == 204
@@ -185,7 +185,7 @@ class TestMethods:
 class TestCredentials:
     @pytest.mark.item(7)
     @pytest.mark.platform(6)
-    @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
+    @each("operation", OF_USERS, ids=name_of)
     async def test_without_credentials_it_is_401_whatever_the_method(self, api: Api, operation: Operation):
         for method in (operation.method, "GET", "POST", "DELETE"):
             answer = await api.stranger.send(method, concrete(operation))
@@ -193,7 +193,7 @@ class TestCredentials:
             assert answer.json() == {"detail": "Authentication credentials were not provided."}
 
     @pytest.mark.item(7)
-    @pytest.mark.parametrize("token", ["x", "a.b.c", "é", "x" * 10_000])
+    @each("token", ["x", "a.b.c", "é", "x" * 10_000])
     async def test_a_bad_token_is_told_word_for_word(self, api: Api, token: str):
         caller = Caller(api, "", {})
         answer = await caller.send(
@@ -256,7 +256,7 @@ class TestOrderOfChecks:
     """Contract editor 1.5: path, authentication, method, content type, size, parse, parameters, dialect, limits."""
 
     @pytest.mark.platform(12)
-    @pytest.mark.parametrize(
+    @each(
         ("kind", "body", "expected"),
         [
             ("text/plain", b"x" * 3000, (415, "unsupported_media_type")),
@@ -284,14 +284,14 @@ class TestOrderOfChecks:
 
 class TestHeaders:
     @pytest.mark.platform(13)
-    @pytest.mark.parametrize("legal", ["a", "A.b_c-1", "x" * 64])
+    @each("legal", ["a", "A.b_c-1", "x" * 64])
     async def test_a_legal_request_id_is_echoed(self, ana: Caller, legal: str):
         for path in ("editor/get_history", "nope", "/desktop/debug/is_alive"):
             answer = await ana.send("GET", path, headers={"X-Request-Id": legal})
             assert answer.headers["x-request-id"] == legal
 
     @pytest.mark.platform(13)
-    @pytest.mark.parametrize("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
+    @each("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
     async def test_an_illegal_request_id_is_replaced(self, ana: Caller, illegal: bytes):
         answer = await ana.send("GET", "editor/get_history", headers={b"X-Request-Id": illegal})
         assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])

@@ -8,6 +8,7 @@ import asyncpg
 import pytest
 from tests.api.dialects import POSTGRESQL, Dialect
 from tests.api.driving import Api, Caller
+from tests.cases import each
 
 CALLS = ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size")
 
@@ -127,7 +128,7 @@ class TestClose:
         assert (body["status"], body["result"], body["message"]) == (0, {"status": 0}, "Query closed.")
         assert (await ana.ended(operation))["query_status"]["state"] == "canceled"
 
-    @pytest.mark.parametrize("statement", ["ddl", "fail nicely"])
+    @each("statement", ["ddl", "fail nicely"])
     async def test_what_has_no_result_cannot_be_closed(self, ana: Caller, statement: str):
         operation = (await ana.run("mysql", statement))["history_uuid"]
         before = await ana.ended(operation)
@@ -159,7 +160,7 @@ class TestExpiry:
 
 class TestTerminalStates:
     @pytest.mark.item(41)
-    @pytest.mark.parametrize("state", ["failed", "canceled", "timed_out", "closed", "expired", "success"])
+    @each("state", ["failed", "canceled", "timed_out", "closed", "expired", "success"])
     async def test_they_never_change_again(self, ana: Caller, state: str):
         operation = await self._in_state(ana, state)
         before: dict[str, Any] = await ana.ended(operation)
@@ -195,7 +196,7 @@ class TestTerminalStates:
 class TestNames:
     """What every call on an operation says when none is named."""
 
-    @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
+    @each("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
     async def test_no_name_is_a_missing_parameter(self, api: Api, call: str):
         ana = await api.user()
         for fields in ({}, {"operationId": ""}, {"snippet": "{}"}, {"notebook": "{}"}):
@@ -203,7 +204,7 @@ class TestNames:
             assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
             assert "operationId" in answer.json()["message"]
 
-    @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
+    @each("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
     async def test_the_handle_of_the_full_form_names_it(self, ana: Caller, call: str):
         body = await ana.run("mysql", "rows 1")
         snippet = {"result": {"handle": {"guid": body["handle"]["guid"], "secret": "ignored"}}}

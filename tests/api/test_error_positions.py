@@ -2,8 +2,8 @@
 
 import json
 
-import pytest
 from tests.api.driving import Caller
+from tests.cases import each
 
 REAL = ("duckdb", "sqlite", "postgresql")
 SCRIPT = "SELECT 1; -- 😀\n SELECT 'é' AS a,\n  2 AS b )"
@@ -40,7 +40,7 @@ async def test_a_plan_that_is_refused_has_its_place_in_the_script_s_statement(an
         assert place(body) == (2, 9)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dialect", "statement", "found"),
     [
         # Not parsed but bound: DuckDB's relations say no place, and its texts count columns of a screen.

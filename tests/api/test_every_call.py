@@ -74,7 +74,7 @@ class TestRights:
     @pytest.mark.platform(67)
     @pytest.mark.platform(89)
     @pytest.mark.security("T10")
-    @pytest.mark.parametrize("one", ADMIN, ids=name_of)
+    @each("one", ADMIN, ids=name_of)
     async def test_a_call_of_administrators_is_403_for_others_before_its_body_is_looked_at(
         self, user: Caller, one: Operation
     ):
@@ -86,7 +86,7 @@ class TestRights:
             assert answer.json()["message"] == "You must be an administrator."
 
     @pytest.mark.platform(7)
-    @pytest.mark.parametrize("one", ADMIN, ids=name_of)
+    @each("one", ADMIN, ids=name_of)
     async def test_a_wrong_method_is_told_before_a_missing_right(self, user: Caller, one: Operation):
         assert (await user.send("PUT", concrete(one))).status_code == 405
 

@@ -10,6 +10,7 @@ from tests.api.answers import TIMES
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import ALL, DUCKDB, POSTGRESQL, Dialect, literal
 from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
 from tests.timing import soon
 
 UNLIKE = {"guid", "secret", "session_id", "session_guid"}
@@ -87,7 +88,7 @@ class TestEncodings:
 
     @pytest.mark.item(3)
     @pytest.mark.platform(8)
-    @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "application/jsonx", "*/*", "x"])
+    @each("kind", ["text/plain", "application/xml", "application/jsonx", "*/*", "x"])
     async def test_another_content_type_is_refused(self, ana: Caller, kind: str):
         answer = await ana.send(
             "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
@@ -95,7 +96,7 @@ class TestEncodings:
         assert verdict(answer) == (415, -1, "unsupported_media_type")
 
     @pytest.mark.item(3)
-    @pytest.mark.parametrize("kind", ["Application/JSON", "application/json; charset=utf-8", "application/json;x"])
+    @each("kind", ["Application/JSON", "application/json; charset=utf-8", "application/json;x"])
     async def test_the_content_type_is_read_without_case_and_parameters(self, ana: Caller, kind: str):
         answer = await ana.send(
             "POST", "editor/execute/mysql", content=b'{"statement": "rows 1"}', headers={"Content-Type": kind}
@@ -116,7 +117,7 @@ class TestEncodings:
         assert bodies[0]["handle"]["session_type"] == dialect.name
 
     @pytest.mark.item(4)
-    @pytest.mark.parametrize("snippet", ["{", "nope", '{"a": 1, "a": 2}', "[" * 65 + "]" * 65, '{"a": NaN}'])
+    @each("snippet", ["{", "nope", '{"a": 1, "a": 2}', "[" * 65 + "]" * 65, '{"a": NaN}'])
     async def test_a_snippet_that_does_not_parse_is_refused(self, ana: Caller, snippet: str):
         assert await ana.refused("editor/execute/mysql", statement="rows 1", snippet=snippet) == (
             400,
@@ -127,7 +128,7 @@ class TestEncodings:
         assert verdict(answer) == (400, -1, "invalid_json")
 
     @pytest.mark.item(5)
-    @pytest.mark.parametrize("text", ODD_TEXTS)
+    @each("text", ODD_TEXTS)
     async def test_a_statement_reaches_the_engine_as_it_was_sent(self, ana: Caller, dialect: Dialect, text: str):
         statement = f"SELECT {literal(text)} AS t"
         for encoding in ("data", "json", "files"):
@@ -141,7 +142,7 @@ class TestEncodings:
 
 class TestStatement:
     @pytest.mark.item(6)
-    @pytest.mark.parametrize(
+    @each(
         ("fields", "code"),
         [
             ({}, "missing_parameter"),
@@ -173,7 +174,7 @@ class TestStatement:
         body = await ana.told("editor/execute/sqlite", snippet=snippet)
         assert (body["handle"]["statement"], body["handle"]["session_type"]) == ("rows 2", "mysql")
 
-    @pytest.mark.parametrize(
+    @each(
         ("field", "value"),
         [
             ("wait", "61"),
@@ -223,7 +224,7 @@ class TestStatement:
 
 class TestConnectors:
     @pytest.mark.item(8)
-    @pytest.mark.parametrize(
+    @each(
         ("name", "key"),
         [
             ("hive", "hive2"),
@@ -330,7 +331,7 @@ class TestTime:
         assert await soon(wait, within_s=1.5) == "available"
 
     @pytest.mark.item(13)
-    @pytest.mark.parametrize("wait", ["61", "x", "-0.1", "inf"])
+    @each("wait", ["61", "x", "-0.1", "inf"])
     async def test_a_wait_out_of_range_is_refused(self, ana: Caller, wait: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         assert await ana.refused("editor/check_status", operationId=operation, wait=wait) == (
@@ -340,7 +341,7 @@ class TestTime:
         )
 
     @pytest.mark.item(35)
-    @pytest.mark.parametrize("dialect", ALL, ids=str)
+    @each("dialect", ALL, ids=str)
     async def test_a_time_limit_ends_the_statement(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, dialect.slow, timeout=1)
         assert (body["status"], body["code"], body["query_status"]["state"]) == (-4, "statement_timeout", "timed_out")

@@ -10,6 +10,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
 from tests.fixtures.database import execute
 from tests.timing import at_best
 
@@ -45,7 +46,7 @@ BAD_STATEMENTS = [
 
 class TestEngines:
     @pytest.mark.item(16)
-    @pytest.mark.parametrize(("dialect", "statement"), BAD_STATEMENTS)
+    @each(("dialect", "statement"), BAD_STATEMENTS)
     async def test_no_failure_tells_of_the_inside(self, ana: Caller, dialect: Dialect, statement: str):
         body = await ana.run(dialect, statement)
         while body["handle"]["has_more_statements"]:
@@ -116,7 +117,7 @@ class TestEngines:
 class TestReadOnly:
     """A connector with `read_only`: the service refuses what looks like a change, the engine whatever is one."""
 
-    @pytest.mark.parametrize(
+    @each(
         "statement",
         [
             "CREATE TABLE sneaky (a int)",

@@ -13,6 +13,7 @@ from tests.api.answers import TIMES, require_shape
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import Dialect
 from tests.api.driving import Caller, verdict
+from tests.cases import each
 
 from queryserver.api.schemas import generated as wire
 
@@ -139,14 +140,14 @@ class TestLogs:
         await ana.on(body["history_uuid"], "cancel_statement")
         assert (await ana.on(body["history_uuid"], "get_logs"))["logs"].startswith(f"{line}\n")
 
-    @pytest.mark.parametrize(("field", "value"), [("from", "-1"), ("from", "x"), ("size", "0"), ("size", "x")])
+    @each(("field", "value"), [("from", "-1"), ("from", "x"), ("size", "0"), ("size", "x")])
     async def test_fields_out_of_range_are_refused_by_name(self, ana: Caller, field: str, value: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         answer = await ana.post("editor/get_logs", operationId=operation, **{field: value})
         assert verdict(answer) == (400, -1, "invalid_parameter")
         assert field in answer.json()["message"]
 
-    @pytest.mark.parametrize("start", [2**31 - 1, 2**31, 2**63 - 1])
+    @each("start", [2**31 - 1, 2**31, 2**63 - 1])
     async def test_far_beyond_the_end_there_are_no_lines(self, ana: Caller, start: int):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         body = await ana.on(operation, "get_logs", **{"from": start, "size": 2**63 - 1})
@@ -214,12 +215,12 @@ class TestEvents:
             async with asyncio.timeout(4):
                 assert "end" not in [event.name for event in await all_events(ana, operation)]
 
-    @pytest.mark.parametrize("value", ["-1", "x"])
+    @each("value", ["-1", "x"])
     async def test_errors_before_the_stream_are_json(self, ana: Caller, value: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         assert verdict(await ana.get(f"editor/events/{operation}", log_from=value)) == (400, -1, "invalid_parameter")
 
-    @pytest.mark.parametrize("last", ["x", "-1", "9" * 30, "9" * 5000, "9" * 18, "1.5", ""])
+    @each("last", ["x", "-1", "9" * 30, "9" * 5000, "9" * 18, "1.5", ""])
     async def test_an_odd_last_event_id_is_no_fault(self, ana: Caller, last: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         seen = await all_events(ana, operation, headers={"Last-Event-ID": last})
@@ -291,7 +292,7 @@ class TestWatch:
         assert (watched["statement"], watched["isSuccess"], watched["isFailure"]) == ("SELECT 1 AS a", True, False)
         assert (await ana.told(watched["watch_url"]))["operationId"] == operation
 
-    @pytest.mark.parametrize(
+    @each(
         ("statement", "success", "failure"), [("ddl", True, False), ("fail x", False, True), ("sleep 30", False, False)]
     )
     async def test_it_tells_success_from_failure(self, ana: Caller, statement: str, success: bool, failure: bool):

@@ -14,6 +14,7 @@ import pytest
 from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller
 from tests.api.test_conventions import name_of
+from tests.cases import each
 
 from queryserver.api.schemas import requests
 
@@ -58,7 +59,7 @@ def test_the_calls_are_found():
     assert len(BY_CONNECTOR) >= 20
 
 
-@pytest.mark.parametrize("one", ON_OPERATIONS, ids=name_of)
+@each("one", ON_OPERATIONS, ids=name_of)
 async def test_an_operation_of_another_is_unknown(ana: Caller, bob: Caller, one: Operation):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
     answers = []
@@ -79,7 +80,7 @@ async def test_calls_of_administrators_tell_others_nothing_about_operations(ana:
     assert len(OF_ADMINISTRATORS) == 2
 
 
-@pytest.mark.parametrize("one", BY_CONNECTOR, ids=name_of)
+@each("one", BY_CONNECTOR, ids=name_of)
 async def test_a_connector_that_is_not_granted_is_unknown(ana: Caller, one: Operation):
     answers = []
     for connector in ("vault", "nowhere"):

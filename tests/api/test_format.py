@@ -2,6 +2,7 @@
 
 import pytest
 from tests.api.driving import Caller
+from tests.cases import each
 
 
 @pytest.mark.item(56)
@@ -32,12 +33,12 @@ class TestFormat:
         body = await ana.told("editor/format", statements=script, dialect="hive")
         assert body["formatted_statements"] == "SELECT 'it\\'s ;  from',\n       `order  by`\nFROM t"
 
-    @pytest.mark.parametrize("script", ["select " + "(" * 200 + "1" + ")" * 200, "select '  from", "select 1, " * 3000])
+    @each("script", ["select " + "(" * 200 + "1" + ")" * 200, "select '  from", "select 1, " * 3000])
     async def test_what_cannot_be_formatted_comes_back_unchanged(self, ana: Caller, script: str):
         body = await ana.told("editor/format", statements=script)
         assert body["formatted_statements"] == script
 
-    @pytest.mark.parametrize("fields", [{}, {"statements": ""}, {"statements": "  \n"}, {"dialect": "hive"}])
+    @each("fields", [{}, {"statements": ""}, {"statements": "  \n"}, {"dialect": "hive"}])
     async def test_statements_are_required(self, ana: Caller, fields: dict[str, str]):
         answer = await ana.post("editor/format", **fields)
         assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")

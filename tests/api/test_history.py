@@ -8,6 +8,7 @@ import pytest
 from tests.api.answers import TIMES
 from tests.api.dialects import Dialect
 from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
 
 
 class TestHistory:
@@ -93,7 +94,7 @@ class TestHistory:
             assert len((await ana.history(limit=limit))["history"]) == 100
 
     @pytest.mark.item(67)
-    @pytest.mark.parametrize(
+    @each(
         "query",
         [{"page": "0"}, {"page": "-1"}, {"page": str(-(10**20))}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"}],
     )
@@ -174,7 +175,7 @@ class TestHistory:
 
 class TestNotebook:
     @pytest.mark.item(68)
-    @pytest.mark.parametrize("path", ["query/create_notebook", "editor/create_notebook"])
+    @each("path", ["query/create_notebook", "editor/create_notebook"])
     async def test_each_call_gives_a_new_empty_notebook(self, ana: Caller, path: str):
         notebooks = [(await ana.told(path))["notebook"] for _ in range(2)]
         assert (

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from tests.api.driving import Api, Caller
+from tests.cases import each
 
 pytestmark = pytest.mark.security("T31")
 
@@ -33,7 +34,7 @@ async def test_json_says_whether_cells_are_escaped(ana: Caller):
             assert cell == MARKUP
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@each("kind", TYPES)
 async def test_files_have_the_exact_type_and_are_attachments(ana: Caller, kind: str):
     operation = (await ana.run("duckdb", STATEMENT))["history_uuid"]
     answer = await ana.get(f"editor/download/{operation}", format=kind)
@@ -54,7 +55,7 @@ async def test_names_and_messages_with_markup_are_json(ana: Caller):
 
 
 @pytest.mark.platform(101)
-@pytest.mark.parametrize("path", ["/api/docs", "/api/swagger/"])
+@each("path", ["/api/docs", "/api/swagger/"])
 async def test_the_page_of_the_description_loads_nothing_from_elsewhere(api: Api, path: str):
     page = await api.stranger.get(path)
     assert page.headers["content-type"].startswith("text/html")

@@ -4,6 +4,7 @@ import pytest
 from tests.api.dialects import Dialect
 from tests.api.driving import Caller
 from tests.api.metadata_objects import SCHEMAS, Shop, make_shop
+from tests.cases import each
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ class TestAutocomplete:
         assert "item" not in body
 
     @pytest.mark.item(61)
-    @pytest.mark.parametrize(
+    @each(
         ("path", "code"),
         [
             ("nope", "database_not_found"),

@@ -6,6 +6,7 @@ import pytest
 from tests.api.dialects import POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.metadata_objects import Shop, make_shop
+from tests.cases import each
 
 SHELF = {"snippet": '{"type": "shelf"}'}
 
@@ -25,7 +26,7 @@ class TestSample:
         assert (body["headers"], body["message"], body["isEscaped"]) == (["id", "name", "owner_id"], "", False)
 
     @pytest.mark.item(64)
-    @pytest.mark.parametrize(
+    @each(
         ("operation", "rows"),
         [
             ("default", [["ink"], ["pen"], [None]]),
@@ -70,7 +71,7 @@ class TestSample:
             refused = await bob.refused(f"editor/{call}", operationId=body["operationId"])
             assert refused == (404, 2, "operation_not_found")
 
-    @pytest.mark.parametrize("operation", ["distinct", "max", "min", "mean"])
+    @each("operation", ["distinct", "max", "min", "mean"])
     async def test_operations_on_values_need_a_column(self, ana: Caller, operation: str):
         assert (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2] == (
             400,
@@ -172,7 +173,7 @@ class TestExplain:
         assert unknown["code"] == "engine_error"
 
     @pytest.mark.item(56)
-    @pytest.mark.parametrize(
+    @each(
         "smuggled",
         [
             "EXPLAIN SELECT 1",

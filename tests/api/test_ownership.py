@@ -6,6 +6,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
 
 POSTS = (
     "check_status",
@@ -28,7 +29,7 @@ def without(answer: httpx.Response, *ids: str) -> str:
 
 class TestStrangers:
     @pytest.mark.item(42)
-    @pytest.mark.parametrize("call", POSTS)
+    @each("call", POSTS)
     async def test_an_id_of_somebody_else_looks_like_an_unknown_one(self, ana: Caller, bob: Caller, call: str):
         theirs, unknown = (await ana.run("mysql", "rows 1"))["history_uuid"], str(uuid4())
         answers = {one: await bob.post(f"editor/{call}", operationId=one) for one in (theirs, unknown, "malformed")}
@@ -37,7 +38,7 @@ class TestStrangers:
         assert await ana.state(theirs) == "available"
 
     @pytest.mark.item(42)
-    @pytest.mark.parametrize("call", POSTS)
+    @each("call", POSTS)
     async def test_guid_and_secret_open_nothing(self, ana: Caller, bob: Caller, call: str):
         body = await ana.run("mysql", "rows 1")
         guid = body["handle"]["guid"]
@@ -51,7 +52,7 @@ class TestStrangers:
         assert await ana.state(body["history_uuid"]) == "available"
 
     @pytest.mark.item(42)
-    @pytest.mark.parametrize("path", ["GET editor/download/", "GET editor/events/", "POST editor/watch/"])
+    @each("path", ["GET editor/download/", "GET editor/events/", "POST editor/watch/"])
     async def test_paths_with_an_id_are_closed_too(self, ana: Caller, bob: Caller, path: str):
         method, _, start = path.partition(" ")
         theirs, unknown = (await ana.run("mysql", "rows 1"))["history_uuid"], str(uuid4())

@@ -7,6 +7,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, literal
 from tests.api.driving import Caller
+from tests.cases import each
 
 META = {"comment": ""}
 
@@ -60,7 +61,7 @@ class TestPaging:
         assert (await ana.page(operation, rows=5))["start_row"] == 5
 
     @pytest.mark.item(20)
-    @pytest.mark.parametrize("start_row", [100, 101, 10**12, 2**63 - 1])
+    @each("start_row", [100, 101, 10**12, 2**63 - 1])
     async def test_past_the_end_there_is_an_empty_batch(self, ana: Caller, start_row: int):
         operation = await finished(ana, "mysql", "rows 100")
         page = await ana.page(operation, start_row=start_row)
@@ -74,7 +75,7 @@ class TestPaging:
         assert all(page["data"] == [[page["start_row"] + n] for n in range(len(page["data"]))] for page in pages)
 
     @pytest.mark.item(22)
-    @pytest.mark.parametrize(
+    @each(
         ("field", "value"),
         [
             ("rows", "0"),
@@ -147,7 +148,7 @@ class TestPaging:
 
 class TestMeta:
     @pytest.mark.item(30)
-    @pytest.mark.parametrize("escape", ["true", "false"])
+    @each("escape", ["true", "false"])
     async def test_no_rows_still_have_columns(self, ana: Caller, dialect: Dialect, escape: str):
         page = await ana.result(dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0", escape=escape)
         assert [column["name"] for column in page["meta"]] == ["a", "b"]
@@ -164,7 +165,7 @@ class TestMeta:
         assert [row[0] for page in pages for row in page["data"]] == [None] * 150 + list(range(150, 200))
 
     @pytest.mark.item(31)
-    @pytest.mark.parametrize(
+    @each(
         ("dialect", "expression", "kind", "native"),
         [
             (DUCKDB, "1::INTEGER", "INT_TYPE", "INTEGER"),
@@ -251,7 +252,7 @@ class TestCells:
 
     @pytest.mark.item(27)
     @pytest.mark.item(28)
-    @pytest.mark.parametrize(
+    @each(
         ("dialect", "expression", "value"),
         [
             *((DUCKDB, *cell) for cell in DUCKDB_CELLS),
@@ -290,7 +291,7 @@ class TestCells:
         assert hue["meta"][0]["name"] == "<a>"
 
     @pytest.mark.item(29)
-    @pytest.mark.parametrize(
+    @each(
         ("dialect", "expression", "value"),
         [
             (DUCKDB, "29.0::DOUBLE", "29.0"),

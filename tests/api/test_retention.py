@@ -3,6 +3,7 @@
 import pytest
 import structlog.testing
 from tests.api.driving import Caller
+from tests.cases import each
 
 from queryserver.statements import retention
 from queryserver.statements.retention import alone_in_cleaning
@@ -61,7 +62,7 @@ async def test_an_idempotency_key_is_forgotten_after_a_day(ana: Caller):
     assert again.headers["idempotency-replayed"] == "true"
 
 
-@pytest.mark.parametrize(("most", "advised"), [(1, 1), (100_000, 0)])
+@each(("most", "advised"), [(1, 1), (100_000, 0)])
 async def test_the_log_advises_a_clean_up_above_so_many_documents(
     ana: Caller, monkeypatch: pytest.MonkeyPatch, most: int, advised: int
 ):

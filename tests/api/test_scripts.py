@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
 from tests.api.driving import Caller, verdict
+from tests.cases import each
 from tests.timing import at_best, soon
 
 from queryserver.sql.splitter import statement_hash
@@ -67,7 +68,7 @@ def position(point: dict[str, int]) -> tuple[int, int]:
 
 class TestSplitting:
     @pytest.mark.item(46)
-    @pytest.mark.parametrize(("dialect", "script", "expected"), POSITIONS)
+    @each(("dialect", "script", "expected"), POSITIONS)
     async def test_positions_and_texts(self, ana: Caller, dialect: str, script: str, expected: list[Any]):
         handles = await all_handles(ana, dialect, script)
         assert [(one["statement"], position(one["start"]), position(one["end"])) for one in handles] == expected
@@ -79,7 +80,7 @@ class TestSplitting:
         ]
 
     @pytest.mark.item(46)
-    @pytest.mark.parametrize("text", HASHES)
+    @each("text", HASHES)
     async def test_the_hash_is_sha224_of_the_statement(self, ana: Caller, text: str):
         handle = (await ana.execute("mysql", f" {text} ; "))["handle"]
         assert (handle["statement"], handle["previous_statement_hash"]) == (text, HASHES[text])
@@ -94,7 +95,7 @@ class TestSplitting:
         ]
 
     @pytest.mark.item(47)
-    @pytest.mark.parametrize(
+    @each(
         ("dialect", "statement", "cells"),
         [
             (DUCKDB, 'SELECT \';\' AS a, "b;" FROM (SELECT 1 AS "b;") /* ; /* ; */ */ -- ;\n', [";", 1]),
@@ -111,7 +112,7 @@ class TestSplitting:
         assert (await ana.page(body["history_uuid"]))["data"] == [cells]
 
     @pytest.mark.item(47)
-    @pytest.mark.parametrize("dialect", ["duckdb", "sqlite", "postgresql", "mysql", "hive"])
+    @each("dialect", ["duckdb", "sqlite", "postgresql", "mysql", "hive"])
     async def test_splitting_time_is_linear(self, ana: Caller, dialect: str):
         chosen = random.Random(5)
         pieces = ["'", '"', "`", "$$", "$a$", "--", "\n", "/*", "*/", ";", "\\", "x", " ", "[", "]", "#"]
@@ -185,7 +186,7 @@ class TestContinuing:
         assert third["query_status"]["rows"] == 9
 
     @pytest.mark.item(49)
-    @pytest.mark.parametrize(
+    @each(
         ("script", "handle", "expected"),
         [
             ("SELECT 1;\nSELECT 2", {}, 0),
@@ -221,7 +222,7 @@ class TestContinuing:
         assert body["handle"]["session_id"] == first["handle"]["session_id"]
 
     @pytest.mark.item(50)
-    @pytest.mark.parametrize("form", ["short", "full"])
+    @each("form", ["short", "full"])
     async def test_statements_of_a_script_share_their_session(self, ana: Caller, dialect: Dialect, form: str):
         table = f"temporary_{ana.username}"
         script = f"CREATE TEMPORARY TABLE {table} (a INTEGER); INSERT INTO {table} VALUES (5); SELECT a FROM {table}"

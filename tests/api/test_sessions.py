@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.dialects import POSTGRESQL, Dialect
 from tests.api.driving import Api, Caller, open_api, verdict
+from tests.cases import each
 
 from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings, InterpreterSettings
 
@@ -81,7 +82,7 @@ class TestCreate:
         assert ends == ["success"] * 6 + ["available"]
         assert (await ana.page(operations[-1]))["data"] == [["4"]]
 
-    @pytest.mark.parametrize(
+    @each(
         ("session", "code"),
         [
             (None, "missing_parameter"),
@@ -198,7 +199,7 @@ class TestClose:
             "closed", "available", "available", "available",
         ]  # fmt: skip
 
-    @pytest.mark.parametrize("names_it", [True, False])
+    @each("names_it", [True, False])
     async def test_results_of_a_session_that_was_closed_for_idleness_are_closed_too(
         self, closing: Api, *, names_it: bool
     ):
@@ -256,7 +257,7 @@ class TestClose:
         assert (await ana.run("mysql", "rows 1", session_id=session))["status"] == 0
         assert (await bob.history())["count"] == 0
 
-    @pytest.mark.parametrize("session_id", [0, -1, 2**40, 2**63 - 1])
+    @each("session_id", [0, -1, 2**40, 2**63 - 1])
     async def test_an_unknown_session_is_not_found(self, ana: Caller, session_id: int):
         missing = (404, -1, "session_not_found")
         assert await ana.refused("editor/execute/mysql", statement="rows 1", session_id=session_id) == missing

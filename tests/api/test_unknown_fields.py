@@ -2,10 +2,10 @@
 
 import json
 
-import pytest
 from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
 from tests.api.walk import Walk
+from tests.cases import each
 
 from queryserver.api.bodies import SENT_BY_HUE, SeenFields, UnknownFieldsLog, header_value
 
@@ -112,7 +112,7 @@ async def test_the_log_has_the_names_and_no_values(ana: Caller):
     assert "hunter2" not in json.dumps(lines)
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "value"),
     [
         ((), ""),

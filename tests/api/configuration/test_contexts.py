@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Api, Caller
+from tests.cases import each
 
 CLUSTER = {"id": "default", "name": "default", "type": "direct", "credentials": {}}
 NAMESPACE = {"id": "default", "name": "default", "status": "CREATED", "computes": [CLUSTER]}
@@ -17,8 +18,8 @@ def compute(interface: str) -> dict[str, Any]:
 
 
 @pytest.mark.platform(86)
-@pytest.mark.parametrize("interface", ["hive", "7070", "never_heard-of", "Status", "statusx"])
-@pytest.mark.parametrize("prefix", ["context", "/desktop/api2/context"])
+@each("interface", ["hive", "7070", "never_heard-of", "Status", "statusx"])
+@each("prefix", ["context", "/desktop/api2/context"])
 async def test_contexts_answer_under_the_key_that_was_asked_for(ana: Caller, prefix: str, interface: str) -> None:
     for kind, expected in (("namespaces", NAMESPACE), ("computes", compute(interface)), ("clusters", CLUSTER)):
         found = (await ana.get(f"{prefix}/{kind}/{interface}")).json()
@@ -27,7 +28,7 @@ async def test_contexts_answer_under_the_key_that_was_asked_for(ana: Caller, pre
 
 
 @pytest.mark.platform(86)
-@pytest.mark.parametrize("path", ["context/namespaces", "/desktop/api2/context/namespaces", "get_namespaces"])
+@each("path", ["context/namespaces", "/desktop/api2/context/namespaces", "get_namespaces"])
 async def test_status_and_other_words_are_no_interface(ana: Caller, path: str) -> None:
     for word in ("status", "status/", "a.b", "a%20b", "%C3%A4", ""):
         assert (await ana.get(f"{path}/{word}")).status_code == 404, word
@@ -40,7 +41,7 @@ async def test_the_alias_of_hue_clients_needs_the_token(api: Api) -> None:
         assert (await api.stranger.get(f"context/{kind}/hive")).status_code == 401
 
 
-@pytest.mark.parametrize("name", ["top_databases", "query_risk", "similar_queries", "predict"])
+@each("name", ["top_databases", "query_risk", "similar_queries", "predict"])
 async def test_the_optimizer_is_not_served(ana: Caller, name: str) -> None:
     assert await ana.refused(f"optimizer/{name}") == (501, -1, "not_supported")
     assert (await ana.post("optimizer/unknown")).status_code == 404

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 from tests.api.configuration.conftest import Opener
 from tests.api.driving import Caller
+from tests.cases import each
 
 from queryserver import __version__
 
@@ -102,7 +103,7 @@ async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with:
 
 
 @pytest.mark.platform(82)
-@pytest.mark.parametrize("named", ["lite", "Light", "LITE"])
+@each("named", ["lite", "Light", "LITE"])
 async def test_the_default_interpreter_is_the_main_action(open_with: Opener, named: str) -> None:
     toml = f'[notebook]\ndefault_interpreter = "{named}"\n' + THREE.replace("sqlite", 'sqlite"\nname = "Light', 1)
     async with open_with(toml) as api:
@@ -120,7 +121,7 @@ async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
 
 
 @pytest.mark.platform(82)
-@pytest.mark.parametrize(
+@each(
     ("notebook", "main", "first"),
     [
         ('default_interpreter = "LIGHT"', "lite", "duck"),

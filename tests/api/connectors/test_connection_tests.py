@@ -12,6 +12,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, Caller
+from tests.cases import each
 from tests.fakes import http_driver
 
 from queryserver.connectors.connection_tests import ConnectionTests
@@ -99,7 +100,7 @@ async def test_a_live_engine_passes_all_steps_and_tells_its_version(keeper: Keep
 
 
 @pytest.mark.platform(73)
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@each("dialect", ["duckdb", "sqlite"])
 async def test_engines_of_this_process_are_tested_as_well(keeper: Keeper, dialect: str) -> None:
     body = await outcome_of(keeper.caller, dialect, dialect, path=":memory:")
     assert last(body) == ("statement", True, "")
@@ -149,7 +150,7 @@ async def test_a_server_without_certificate_for_tls_is_tls(keeper: Keeper) -> No
 
 
 @pytest.mark.platform(73)
-@pytest.mark.parametrize(
+@each(
     ("dialect", "interface", "settings"),
     [
         ("postgresql", "sqlalchemy", {"url": "postgresql://u:p@127.0.0.1:{port}/x"}),
@@ -227,7 +228,7 @@ async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a
 
 
 @pytest.mark.platform(74)
-@pytest.mark.parametrize(
+@each(
     ("dialect", "interface", "settings"),
     [
         ("ksql", "ksql", {}),
@@ -280,9 +281,7 @@ async def test_only_administrators_test(ana: Caller) -> None:
 
 @pytest.mark.platform(72)
 @pytest.mark.security("T8")
-@pytest.mark.parametrize(
-    "host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"]
-)
+@each("host", ["169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"])
 async def test_metadata_services_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
     given = {"dialect": "trino", "interface": "trino", "settings": listed({"url": f"http://{host}:80"})}
     assert await keeper.caller.refused("connector/instance/test", connector=json.dumps(given)) == (

@@ -13,6 +13,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Caller
+from tests.cases import each
 
 _numbers = count(1)
 _PLANTED = "planted-outside"
@@ -69,8 +70,8 @@ async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-@pytest.mark.parametrize(
+@each("dialect", ["duckdb", "sqlite"])
+@each(
     "path",
     [
         "/etc/passwd",
@@ -100,7 +101,7 @@ async def test_paths_that_lead_elsewhere_are_not_stored(keeper: Keeper, dialect:
 
 
 @pytest.mark.platform(77)
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@each("dialect", ["duckdb", "sqlite"])
 async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: str) -> None:
     (place.databases / f"{dialect}.linked").symlink_to(directory / "secret.csv")
     (place.databases / f"{dialect}-dir").symlink_to(directory)
@@ -112,7 +113,7 @@ async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: st
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T24")
-@pytest.mark.parametrize(
+@each(
     ("dialect", "statements"),
     [
         (
@@ -168,7 +169,7 @@ async def test_no_statement_reaches_another_file(
 
 
 @pytest.mark.platform(73)
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@each("dialect", ["duckdb", "sqlite"])
 async def test_a_test_makes_no_file(place: Place, dialect: str) -> None:
     given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": "unborn.db"})}
     body = await place.caller.told("connector/instance/test", connector=json.dumps(given))

@@ -12,6 +12,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Api
+from tests.cases import each
 
 from queryserver.platform.logs import AUDIT_LOGGER
 
@@ -136,7 +137,7 @@ async def test_a_masked_connector_sent_back_keeps_its_secret_working(api: Api, k
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-@pytest.mark.parametrize(
+@each(
     ("before", "after"),
     [
         ("mysql://svc:x@one:3306/d", f"mysql://svc:{_MASK}@two:3306/d"),

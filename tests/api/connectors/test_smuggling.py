@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
+from tests.cases import each
 
 _REFUSED = (
     "host",
@@ -68,7 +69,7 @@ def spelled(name: str) -> set[str]:
 
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize("option", _REFUSED)
+@each("option", _REFUSED)
 async def test_refused_options_are_refused_in_every_spelling(keeper: Keeper, option: str) -> None:
     spellings = {*spelled(option), encoded(option), encoded(mixed(option))}
     for scheme in _SCHEMES:
@@ -98,7 +99,7 @@ async def test_an_administrator_who_lists_them_allows_none_of_them(small_api: Ap
 
 @pytest.mark.platform(71)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "exotic://h/d",
@@ -128,9 +129,7 @@ async def test_drivers_outside_the_list_are_refused(keeper: Keeper, url: str) ->
 
 
 @pytest.mark.security("T7")
-@pytest.mark.parametrize(
-    "url", ["sq\tlite:///x", "mysql://h/d\r\n", "mysql://h:port/d", "mysql://h:99999/d", "://h", "mysql"]
-)
+@each("url", ["sq\tlite:///x", "mysql://h/d\r\n", "mysql://h:port/d", "mysql://h:99999/d", "://h", "mysql"])
 async def test_what_is_no_url_is_refused(keeper: Keeper, url: str) -> None:
     status, _, errors = await keeper.refused(connector(url))
     assert (status, list(errors)) == (400, ["url"])
@@ -179,7 +178,7 @@ _BLOCKED = (
 
 @pytest.mark.platform(72)
 @pytest.mark.security("T8")
-@pytest.mark.parametrize("host", _BLOCKED)
+@each("host", _BLOCKED)
 async def test_blocked_addresses_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
     calls: list[tuple[str, str, str, str]] = [
         ("mysql", "sqlalchemy", "url", f"mysql://u:p@{host}:3306/d"),
@@ -210,8 +209,8 @@ async def test_the_first_kind_of_problem_decides_the_code_and_all_are_told(keepe
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "file:x", "", "a\\..\\b"])
+@each("dialect", ["duckdb", "sqlite"])
+@each("path", ["/etc/passwd", "../x", "a/../../x", "file:x", "", "a\\..\\b"])
 async def test_embedded_databases_stay_below_their_directory(keeper: Keeper, dialect: str, path: str) -> None:
     sent = {"nice_name": "Out", "dialect": dialect, "interface": dialect, "settings": listed({"path": path})}
     status, code, errors = await keeper.refused(sent)
@@ -219,7 +218,7 @@ async def test_embedded_databases_stay_below_their_directory(keeper: Keeper, dia
 
 
 @pytest.mark.security("T9")
-@pytest.mark.parametrize("reserved", ["/", "?", "#"])
+@each("reserved", ["/", "?", "#"])
 async def test_a_password_that_was_not_percent_encoded_is_refused_and_not_told(keeper: Keeper, reserved: str) -> None:
     response = await keeper.update(connector(f"mysql://svc:pla@in{reserved}planted@db:3306/shop"))
     assert response.status_code == 400

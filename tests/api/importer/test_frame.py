@@ -9,6 +9,7 @@ import pytest
 from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller, open_api
 from tests.api.importer.conftest import CONTENT, ImporterOpener, importer_settings, refusal, upload
+from tests.cases import each
 
 from queryserver.imports.model import PREVIEW_DIALECTS
 
@@ -20,12 +21,7 @@ def name_of(operation: Operation) -> str:
     return f"{operation.method} {operation.path}"
 
 
-@pytest.fixture
-def every(request: pytest.FixtureRequest) -> Operation:
-    return request.param
-
-
-every_call = pytest.mark.parametrize("every", CALLS, ids=name_of, indirect=True)
+every_call = each("every", CALLS, ids=name_of)
 
 
 class TestCaller:
@@ -106,7 +102,7 @@ class TestFields:
         assert refusal(other) == (400, "invalid_dialect")
 
     @pytest.mark.importer(2)
-    @pytest.mark.parametrize(
+    @each(
         ("query", "code", "text"),
         [
             ("", "missing_parameter", "sql_dialect is required."),

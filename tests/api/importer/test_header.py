@@ -6,15 +6,14 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.importer.asking import guess, header, preview
 from tests.api.importer.conftest import refusal, uploaded
+from tests.cases import each
 from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
 from tests.unit.formats.cell_types.test_header import CASES
 from tests.unit.formats.test_detection import CASES as DETECTION_CASES
 
-TEXTS = [pytest.param(case[1], case[3], id=f"{case[0]}-{case[1]!r}") for case in CASES]
-
 
 @pytest.mark.importer(20)
-@pytest.mark.parametrize(("text", "answer"), TEXTS)
+@each(("text", "answer"), [(case[1], case[3]) for case in CASES])
 async def test_the_case_of_the_table_comes_out(ana: Caller, text: str, answer: bool):
     reference = await uploaded(ana, text.encode())
     guessed = (await guess(ana, reference)).json()
@@ -25,7 +24,7 @@ async def test_the_case_of_the_table_comes_out(ana: Caller, text: str, answer: b
 
 
 @pytest.mark.importer(23)
-@pytest.mark.parametrize("text", [pytest.param(case[1], id=case[0]) for case in DETECTION_CASES])
+@each("text", [case[1] for case in DETECTION_CASES])
 async def test_a_file_that_can_be_previewed_has_a_header_or_none(ana: Caller, text: str):
     reference = await uploaded(ana, text.encode())
     for file_type in ("csv", "tsv", "delimiter_format"):
@@ -67,7 +66,7 @@ async def test_text_is_no_workbook(ana: Caller):
 
 
 @pytest.mark.importer(16)
-@pytest.mark.parametrize(
+@each(
     ("query", "text", "code"),
     [
         ({}, "file_path is required.", "missing_parameter"),

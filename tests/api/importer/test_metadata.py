@@ -6,10 +6,9 @@ import pytest
 from tests.api.driving import Caller
 from tests.api.importer.asking import guess
 from tests.api.importer.conftest import refusal, uploaded
+from tests.cases import each
 from tests.fakes.workbook_files import column_xml, compound_file, workbook_parts, write_package
 from tests.unit.formats.test_detection import CASES, D1, PNG
-
-TEXTS = [pytest.param(*case[1:], id=case[0]) for case in CASES]
 
 
 def workbook(directory: Path, *sheets: str) -> bytes:
@@ -20,7 +19,7 @@ def workbook(directory: Path, *sheets: str) -> bytes:
 
 class TestText:
     @pytest.mark.importer(12)
-    @pytest.mark.parametrize(("text", "kind", "field", "quote", "record", "confidence"), TEXTS)
+    @each(("text", "kind", "field", "quote", "record", "confidence"), [case[1:] for case in CASES])
     async def test_the_case_of_the_table_comes_out(self, ana: Caller, text, kind, field, quote, record, confidence):
         answer = await guess(ana, await uploaded(ana, text.encode()))
         assert answer.status_code == 200, answer.text
@@ -34,7 +33,7 @@ class TestText:
         }
 
     @pytest.mark.importer(12, 38)
-    @pytest.mark.parametrize(
+    @each(
         ("content", "encoding"),
         [
             (b"\xef\xbb\xbf" + D1.encode(), "utf-8-sig"),
@@ -51,7 +50,7 @@ class TestText:
         assert (body["type"], body["field_separator"], body["encoding"]) == ("csv", ",", encoding)
 
     @pytest.mark.importer(12)
-    @pytest.mark.parametrize(
+    @each(
         ("content", "code"),
         [
             (b'[{"a":1,"b":2},\n{"a":3,"b":4}]\n', "unsupported_format"),
@@ -102,7 +101,7 @@ class TestWorkbooks:
 
 class TestParameters:
     @pytest.mark.importer(16)
-    @pytest.mark.parametrize(
+    @each(
         ("query", "text", "code"),
         [
             ({"file_path": "", "import_type": "local"}, "file_path is required.", "missing_parameter"),

@@ -12,6 +12,7 @@ from openpyxl.utils.datetime import CALENDAR_MAC_1904
 from tests.api.driving import Caller
 from tests.api.importer.asking import guess, header, names, preview, types
 from tests.api.importer.conftest import refusal, uploaded
+from tests.cases import each
 
 from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES
 
@@ -106,7 +107,7 @@ class TestSheets:
 
 class TestCells:
     @pytest.mark.importer(14, 27, 42, 44)
-    @pytest.mark.parametrize("write", [xlsx, xls])
+    @each("write", [xlsx, xls])
     async def test_cells_have_the_type_that_the_workbook_gives_them(self, ana: Caller, write: Callable[[Rows], bytes]):
         reference = await uploaded(ana, write(ROWS))
         assert (await guess(ana, reference)).json() == {"type": "excel", "sheet_names": ["one"]}

@@ -17,6 +17,7 @@ from tests.api.driving import Caller
 from tests.api.importer.asking import guess, header, names, preview, types
 from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import Tables, ask, failed, imported, open_tables, rows
+from tests.cases import each
 from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -91,7 +92,7 @@ async def table_of(ana: Caller, connector: str, table: str, path: str, kind: str
     return await imported(ana, connector, table, file_path=path, file_type=kind, has_header="", **fields)
 
 
-@pytest.mark.parametrize("form", COLUMNAR)
+@each("form", COLUMNAR)
 async def test_files_of_typed_columns_keep_their_types_and_values(ana: Caller, form: str):
     kind, content = COLUMNAR[form]
     path = await uploaded(ana, content())

@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 from tests.api.driving import Caller
+from tests.cases import each
 
 from queryserver.api.schemas.requests.importer import PreviewDialect
 from queryserver.imports.model import PREVIEW_DIALECTS
@@ -29,7 +30,7 @@ _PHOENIX = [
 
 
 @pytest.mark.importer(48)
-@pytest.mark.parametrize(
+@each(
     ("dialect", "names"),
     [("hive", _HIVE), ("sparksql", _HIVE), ("impala", _IMPALA), ("trino", _TRINO), ("phoenix", _PHOENIX)],
 )
@@ -41,7 +42,7 @@ async def test_each_dialect_has_its_list(ana: Caller, dialect: str, names: list[
 
 
 @pytest.mark.importer(26, 48)
-@pytest.mark.parametrize("dialect", ["Hive", "oracle", " hive", "hive "])
+@each("dialect", ["Hive", "oracle", " hive", "hive "])
 async def test_other_dialects_are_refused(ana: Caller, dialect: str):
     refused = await ana.get("importer/sql_type_mapping/", sql_dialect=dialect)
     assert refused.status_code == 400
@@ -52,7 +53,7 @@ async def test_other_dialects_are_refused(ana: Caller, dialect: str):
 
 
 @pytest.mark.importer(48)
-@pytest.mark.parametrize("query", [{}, {"sql_dialect": ""}])
+@each("query", [{}, {"sql_dialect": ""}])
 async def test_a_dialect_is_required(ana: Caller, query: dict[str, str]):
     refused = await ana.get("importer/sql_type_mapping/", **query)
     assert (refused.status_code, refused.json()) == (

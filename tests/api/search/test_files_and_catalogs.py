@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.api.driving import Api, open_api
 from tests.api.storage.conftest import storage_settings
+from tests.cases import each
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, entity, scripted_atlas
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
@@ -122,8 +123,8 @@ class TestFiles:
             assert "/data" in report["message"]
 
     @pytest.mark.platform(96)
-    @pytest.mark.parametrize(("make", "source", "path"), [(hdfs, "hdfs", "/lake/"), (s3, "s3", "s3a://lake/")])
-    @pytest.mark.parametrize(("max_seconds", "matched"), [(1, 0), (60, 1)])
+    @each(("make", "source", "path"), [(hdfs, "hdfs", "/lake/"), (s3, "s3", "s3a://lake/")])
+    @each(("max_seconds", "matched"), [(1, 0), (60, 1)])
     async def test_a_search_ends_within_the_seconds_of_the_settings(
         self, tmp_path: Path, database_dsn: str, make: Make, source: str, path: str, max_seconds: int, matched: int
     ):
@@ -276,7 +277,7 @@ class TestCatalogs:
             alone = await ana.post(CALL, query_s="sample", sources='["sql"]')
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
 
-    @pytest.mark.parametrize("interface", ["", "local"])
+    @each("interface", ["", "local"])
     async def test_local_is_what_is_searched_without_a_catalogue(
         self, tmp_path: Path, database_dsn: str, interface: str
     ):

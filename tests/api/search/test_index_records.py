@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
+from tests.cases import each
 
 from queryserver.search.model import DATABASE, TABLE, IndexedColumn, IndexedObject, Scope, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
@@ -118,7 +119,7 @@ async def test_databases_are_bounded_too(records: MetadataIndexRecords) -> None:
     assert (await now_of(records)).truncated
 
 
-@pytest.mark.parametrize(("seen", "is_due"), [(["t"], False), ([], True)])
+@each(("seen", "is_due"), [(["t"], False), ([], True)])
 async def test_it_is_read_again_at_once_when_that_can_help(
     records: MetadataIndexRecords, seen: Sequence[str], *, is_due: bool
 ) -> None:

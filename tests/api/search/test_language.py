@@ -3,6 +3,7 @@
 import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
+from tests.cases import each
 
 SQL = '["sql"]'
 
@@ -15,7 +16,7 @@ async def stocked(api: Api, ana: Caller) -> Caller:
 
 
 @pytest.mark.platform(91)
-@pytest.mark.parametrize(
+@each(
     ("text", "names"),
     [
         ("sample type:table", ["web.sample_07", "web.sample_08"]),
@@ -58,7 +59,7 @@ async def test_better_names_come_first(stocked: Caller) -> None:
 
 
 @pytest.mark.platform(91)
-@pytest.mark.parametrize("text", ["x" * 1001, " ".join("abcdefghijklmnopqrstu")])
+@each("text", ["x" * 1001, " ".join("abcdefghijklmnopqrstu")])
 async def test_long_queries_are_refused(stocked: Caller, text: str) -> None:
     assert await stocked.refused(CALL, query_s=text) == (400, -1, "invalid_parameter")
 
@@ -95,7 +96,7 @@ async def test_pages_give_each_match_once(api: Api, ana: Caller) -> None:
 
 
 @pytest.mark.platform(93)
-@pytest.mark.parametrize("fields", [{"limit": 1001}, {"limit": 0}, {"offset": 9999, "limit": 10}, {"offset": -1}])
+@each("fields", [{"limit": 1001}, {"limit": 0}, {"offset": 9999, "limit": 10}, {"offset": -1}])
 async def test_reach_is_bounded(ana: Caller, fields: dict[str, int]) -> None:
     assert await ana.refused(CALL, **fields) == (400, -1, "invalid_parameter")
 

@@ -3,11 +3,11 @@
 import asyncio
 from datetime import timedelta
 
-import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import found, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
+from tests.cases import each
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database
@@ -114,7 +114,7 @@ async def test_one_look_may_take_longer_than_a_lease(api: Api, ana: Caller) -> N
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-@pytest.mark.parametrize("ending", ["lost", "cancelled"])
+@each("ending", ["lost", "cancelled"])
 async def test_a_look_ends_with_the_lease_or_the_server(api: Api, ana: Caller, ending: str) -> None:
     stock(api.shelf)
     api.shelf.looks.clear()

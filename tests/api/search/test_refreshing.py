@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, refreshed, shelf_key, shelf_of
+from tests.cases import each
 
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import (
@@ -56,7 +56,7 @@ async def test_a_failed_refresh_leaves_the_rows(api: Api, ana: Caller) -> None:
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-@pytest.mark.parametrize(("limits", "count"), [({"max_tables": 2}, 2), ({"max_columns": 1}, 4)])
+@each(("limits", "count"), [({"max_tables": 2}, 2), ({"max_columns": 1}, 4)])
 async def test_bounds_are_told(api: Api, ana: Caller, limits: dict[str, int], count: int) -> None:
     stock(api.shelf)
     await refreshed(api, another(api, **limits))
@@ -101,7 +101,7 @@ async def test_a_table_that_cannot_be_read_keeps_no_other_out(api: Api, ana: Cal
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [StatementRejected("Disk full."), EngineForbidden("No."), StatementDenied("No."), database_not_found("web")],
 )
@@ -127,7 +127,7 @@ async def test_a_database_whose_tables_cannot_be_told_keeps_them(api: Api, ana: 
     assert await found(ana, "type:table type:view", sources=SQL) == []
 
 
-@pytest.mark.parametrize("error", [EngineForbidden("No."), StatementDenied("No."), database_not_found("web")])
+@each("error", [EngineForbidden("No."), StatementDenied("No."), database_not_found("web")])
 async def test_tables_of_a_database_that_is_gone_or_denied_are_removed(
     api: Api, ana: Caller, error: QueryServerError
 ) -> None:

@@ -5,6 +5,7 @@ import random
 import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
+from tests.cases import each
 
 from queryserver.search.query_language import folded, parse_query
 
@@ -12,7 +13,7 @@ SQL = '["sql"]'
 
 
 @pytest.mark.platform(90)
-@pytest.mark.parametrize("sources", [None, "[]", '["documents", "sql", "hdfs", "s3"]'])
+@each("sources", [None, "[]", '["documents", "sql", "hdfs", "s3"]'])
 async def test_documents_and_objects_come_in_one_list(api: Api, ana: Caller, sources: str | None) -> None:
     stock(api.shelf)
     await look(ana, web=["sample_07"])

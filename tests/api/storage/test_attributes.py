@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.api.driving import open_api
 from tests.api.storage.conftest import Files, storage_settings
+from tests.cases import each
 from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
 
@@ -26,7 +27,7 @@ def place(files: Files) -> str:
 
 
 @pytest.mark.storage(81)
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"mode": "1640"},
@@ -55,7 +56,7 @@ async def test_a_chmod_without_permissions_is_refused(ana, place):
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
 
 
-@pytest.mark.parametrize("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
+@each("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
 async def test_modes_that_cannot_be_set_are_refused(ana, place, mode):
     refused = await ana.post("storage/chmod", path=f"file:///{place}", mode=mode)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
@@ -109,7 +110,7 @@ async def test_the_local_root_has_no_owners_and_no_replication(ana, place):
 
 
 @pytest.mark.storage(79)
-@pytest.mark.parametrize("factor", ["0", "513", "x", "1.5", ""])
+@each("factor", ["0", "513", "x", "1.5", ""])
 async def test_a_replication_factor_is_a_number_in_its_bounds(ana, place, factor):
     refused = await ana.post("storage/set_replication", path=f"file:///{place}", replication_factor=factor)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")

@@ -4,17 +4,13 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Caller
-from tests.api.storage.worlds import CHUNK_BYTES, Place, World
+from tests.api.storage.worlds import CHUNK_BYTES, Place, World, each_store
+from tests.cases import each
 
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import Scheme
 
-STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS)
-
-
-@pytest.fixture(params=STORES, ids=str)
-def place(request: pytest.FixtureRequest, world: World) -> Place:
-    return world.place(request.param)
+every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS)
 
 
 @pytest.fixture
@@ -27,6 +23,7 @@ async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
+@every_store
 async def test_a_copy_holds_everything_and_the_source_stays(ana: Caller, place: Place) -> None:
     place.put(d__empty=None, d__sub__x=b"x", d__y=b"", into=None)
     copied = await ana.post("storage/copy", src_path=place.at("d"), dest_path=place.at("into"))
@@ -44,6 +41,7 @@ async def test_a_copy_holds_everything_and_the_source_stays(ana: Caller, place: 
     }
 
 
+@every_store
 async def test_a_file_is_copied_to_a_new_path(ana: Caller, place: Place) -> None:
     place.put(x=b"content")
     copied = await ana.post("storage/copy", src_path=place.at("x"), dest_path=place.at("y"))
@@ -146,7 +144,7 @@ async def test_a_tree_of_many_windows_is_copied_whole(ana: Caller, world: World)
     assert all(everything[f"e{path[1:]}"] == content for path, content in everything.items() if path[0] == "d")
 
 
-@pytest.mark.parametrize("call", ["move", "copy", "rename"])
+@each("call", ["move", "copy", "rename"])
 async def test_a_store_without_the_right_is_refused_at_both_ends(world: World, call: str) -> None:
     ana = await world.api.user("ana")
     await world.api.database.execute(

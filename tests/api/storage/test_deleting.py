@@ -2,6 +2,7 @@
 
 import pytest
 from tests.api.storage.conftest import Files
+from tests.cases import each
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ async def test_what_is_deleted_lies_in_the_trash_under_its_full_path(ana, files,
     assert (files.root / "user" / ana.username / ".Trash").stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("form", [{"skip_trash": "true"}, {"skip_trash": "Yes"}])
+@each("form", [{"skip_trash": "true"}, {"skip_trash": "Yes"}])
 async def test_skip_trash_deletes_for_good(ana, files, place, form):
     (files.root / place / "x").write_bytes(b"x")
     deleted = await ana.post("storage/delete", path=f"file:///{place}/x", **form)
@@ -100,7 +101,7 @@ async def test_restore_replaces_nothing(ana, files, place):
 
 
 @pytest.mark.storage(75)
-@pytest.mark.parametrize("path", [".Trash", ".Trash/Current", ".TrashX/Current/a", ".Trash/other/a", "a", ""])
+@each("path", [".Trash", ".Trash/Current", ".TrashX/Current/a", ".Trash/other/a", "a", ""])
 async def test_only_entries_of_the_trash_are_restored(ana, path):
     refused = await ana.post("storage/trash/restore", path=f"file:///user/{ana.username}/{path}")
     assert (refused.status_code, refused.json()["code"]) == (400, "not_in_trash")
@@ -125,7 +126,7 @@ async def test_purge_without_a_trash_has_nothing_to_do(ana):
 
 
 @pytest.mark.storage(77)
-@pytest.mark.parametrize("path", ["file:///", "file:///user", "file:///user/"])
+@each("path", ["file:///", "file:///user", "file:///user/"])
 async def test_roots_stay(files, path):
     admin = await files.api.user("admin", admin=True)
     for skip in ("true", "false"):
@@ -218,7 +219,7 @@ async def test_archives_are_not_served(ana):
         assert (refused.status_code, refused.json()["code"], refused.json()["status"]) == (501, "not_supported", -1)
 
 
-@pytest.mark.parametrize("call", ["rmtree", "delete/bulk", "chmod/bulk", "trash/restore/bulk"])
+@each("call", ["rmtree", "delete/bulk", "chmod/bulk", "trash/restore/bulk"])
 async def test_a_bulk_call_has_a_thousand_items_at_most(ana, place, call):
     paths = [f"file:///{place}/{number}" for number in range(1001)]
     for send in (ana.post, ana.post_json):

@@ -9,6 +9,7 @@ import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, builders, memory_stores, with_ozone
+from tests.cases import each
 from tests.fakes.storage import MemoryCluster
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
@@ -121,7 +122,7 @@ async def test_all_names_are_for_superusers_of_hdfs_only(api: Api, cluster: Scri
 
 
 @pytest.mark.storage(20)
-@pytest.mark.parametrize("scheme", RIGHTS)
+@each("scheme", RIGHTS)
 async def test_without_its_right_a_store_is_neither_told_nor_opened(api: Api, scheme: str) -> None:
     others = [right for name, right in RIGHTS.items() if name != scheme]
     caller = await alone(api, *others, "download")
@@ -142,10 +143,9 @@ async def test_hdfs_decides_itself_and_administrators_have_all(api: Api) -> None
 
 
 @pytest.mark.storage(21)
-@pytest.mark.parametrize(
+@each(
     ("late_s", "failure"),
     [(60, None), (0, StorageUnavailable("No answer.")), (0, StorageError("Odd.")), (0, PermissionDenied("Not you."))],
-    ids=["silent", "down", "odd", "denied"],
 )
 async def test_a_cluster_that_does_not_answer_fails_nothing(
     api: Api, cluster: ScriptedCluster, late_s: float, failure: QueryServerError | None

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import storage_settings
+from tests.cases import each
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
@@ -155,9 +156,7 @@ class TestSweeping:
             assert (await ana.post("storage/upload/complete", qquuid=uuid)).status_code == 201
             assert (await api.services.retention.clean_up())["interrupted uploads"] == 1
 
-    @pytest.mark.parametrize(
-        ("error", "left"), [(StorageUnavailable("It is away."), 1), (PermissionDenied("Not any more."), 0)]
-    )
+    @each(("error", "left"), [(StorageUnavailable("It is away."), 1), (PermissionDenied("Not any more."), 0)])
     async def test_a_store_that_is_away_is_asked_again(
         self, tmp_path: Path, database_dsn: str, error: Exception, left: int
     ):
@@ -228,7 +227,7 @@ class TestNotes:
             assert {row["path"] for row in noted} == {"lake/e", "lake/e/broken"}
 
     @pytest.mark.storage(59)
-    @pytest.mark.parametrize(("call", "fields", "step", "name"), NOTED, ids=[row[0] for row in NOTED])
+    @each(("call", "fields", "step", "name"), NOTED)
     async def test_what_is_written_is_noted_until_it_is_there(
         self, tmp_path: Path, database_dsn: str, call: str, fields: dict[str, str], step: str, name: str
     ):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.api.driving import Caller
 from tests.api.storage.conftest import Files
+from tests.cases import each
 
 SORTABLE = ("type", "name", "atime", "mtime", "user", "group", "size")
 WRONG = [("pagesize", "0"), ("pagesize", "10001"), ("pagesize", "x"), ("pagenum", "0"), ("pagenum", ""),
@@ -88,7 +89,7 @@ async def test_a_root_has_no_directory_above(ana: Caller, files: Files) -> None:
 
 
 @pytest.mark.storage(26)
-@pytest.mark.parametrize("call", [view, listed])
+@each("call", [view, listed])
 async def test_the_page_speaks_both_vocabularies(ana: Caller, eleven: str, call: Any) -> None:
     page = (await call(ana, eleven, pagesize=4, pagenum=2))["page"]
     assert page == {
@@ -99,7 +100,7 @@ async def test_the_page_speaks_both_vocabularies(ana: Caller, eleven: str, call:
 
 
 @pytest.mark.storage(27)
-@pytest.mark.parametrize(("name", "value"), WRONG)
+@each(("name", "value"), WRONG)
 async def test_wrong_parameters_are_400(ana: Caller, eleven: str, name: str, value: str) -> None:
     for answer in (
         await ana.get(f"storage/view=file:///{eleven}", **{name: value}),
@@ -110,12 +111,12 @@ async def test_wrong_parameters_are_400(ana: Caller, eleven: str, name: str, val
 
 
 @pytest.mark.storage(28)
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("key", SORTABLE)
+@each("descending", [False, True])
+@each("key", SORTABLE)
 async def test_each_order_works_in_both_directions(
     ana: Caller, eleven: str, files: Files, key: str, descending: bool
 ) -> None:
-    (files.root / eleven / "d").mkdir()
+    (files.root / eleven / "d").mkdir(exist_ok=True)
     for number in range(1, 12):
         os.utime(files.root / eleven / str(number), (number // 3 * 100, number // 2 * 100))
     entries = (await listed(ana, eleven, sortby=key, descending=str(descending).lower()))["files"]

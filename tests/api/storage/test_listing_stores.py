@@ -10,6 +10,7 @@ import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, builders
+from tests.cases import each
 from tests.fakes.long_directory import LongDirectory
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
@@ -35,7 +36,7 @@ async def test_a_refused_list_of_buckets_is_told_as_such(world: World, ana: Call
 
 
 @pytest.mark.storage(9)
-@pytest.mark.parametrize(
+@each(
     ("failure", "status", "code"),
     [
         (StorageUnavailable("The store does not answer."), 503, "storage_unavailable"),

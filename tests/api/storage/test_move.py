@@ -7,19 +7,15 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Caller
-from tests.api.storage.worlds import Place, World
+from tests.api.storage.worlds import Place, World, each_store
+from tests.cases import each
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import StorageError, StorageUnavailable
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 
-STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
-
-
-@pytest.fixture(params=STORES, ids=str)
-def place(request: pytest.FixtureRequest, world: World) -> Place:
-    return world.place(request.param)
+every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
 
 
 @pytest.fixture
@@ -38,6 +34,7 @@ def nth(number: int, error: QueryServerError) -> Callable[[int, str], QueryServe
 
 
 @pytest.mark.storage(63)
+@every_store
 async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(ana: Caller, place: Place) -> None:
     place.put(x=b"x", tree__y=b"y", d=None)
     into = await ana.post("storage/move", src_path=place.at("x"), dest_path=place.at("d/"))
@@ -53,7 +50,8 @@ async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(ana: Cal
 
 
 @pytest.mark.storage(63)
-@pytest.mark.parametrize("call", ["move", "copy"])
+@each("call", ["move", "copy"])
+@every_store
 async def test_onto_itself_or_into_its_own_parent_is_the_same_path(ana: Caller, place: Place, call: str) -> None:
     place.put(d__x=b"x")
     for target in (place.at("d/x"), place.at("d//x"), place.at("d"), place.at("d/"), place.at("d/x ")):
@@ -63,7 +61,8 @@ async def test_onto_itself_or_into_its_own_parent_is_the_same_path(ana: Caller, 
     assert place.all() == {"d": None, "d/x": b"x"}
 
 
-@pytest.mark.parametrize("call", ["move", "copy"])
+@each("call", ["move", "copy"])
+@every_store
 async def test_a_trailing_slash_demands_a_directory(ana: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
     answer = await ana.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/"))
@@ -73,6 +72,7 @@ async def test_a_trailing_slash_demands_a_directory(ana: Caller, place: Place, c
     assert await refused(ana, call, src_path=place.at("x"), dest_path=place.at("f")) == (409, "already_exists")
 
 
+@every_store
 async def test_directories_are_never_merged(ana: Caller, place: Place) -> None:
     place.put(a__d__x=b"new", b__d__y=b"old")
     moved = await refused(ana, "move", src_path=place.at("a/d"), dest_path=place.at("b"), overwrite="true")
@@ -90,7 +90,7 @@ def tree(place: Place) -> None:
         place.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
 
 
-@pytest.mark.parametrize("call", ["rename", "move"])
+@each("call", ["rename", "move"])
 async def test_a_tree_moves_as_a_whole_with_its_empty_directories(ana: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.S3A)
     tree(place)
@@ -101,7 +101,7 @@ async def test_a_tree_moves_as_a_whole_with_its_empty_directories(ana: Caller, w
 
 
 @pytest.mark.storage(65)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
 async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(
     ana: Caller, world: World, call: str
 ) -> None:
@@ -120,7 +120,7 @@ async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_targe
 
 
 @pytest.mark.storage(66)
-@pytest.mark.parametrize("call", ["rename", "move"])
+@each("call", ["rename", "move"])
 async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(
     ana: Caller, world: World, call: str
 ) -> None:
@@ -201,7 +201,7 @@ async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(ana: 
 
 
 @pytest.mark.storage(69)
-@pytest.mark.parametrize(
+@each(
     ("here", "there"),
     [
         (Scheme.HDFS, Scheme.S3A),
@@ -286,8 +286,9 @@ async def test_links_are_left_out_and_left_where_they_are(ana: Caller, world: Wo
 
 
 @pytest.mark.storage(71)
-@pytest.mark.parametrize("call", ["move", "copy"])
-@pytest.mark.parametrize("route", ["", "/bulk"])
+@each("call", ["move", "copy"])
+@each("route", ["", "/bulk"])
+@every_store
 async def test_one_of_three_that_fails_does_not_stop_the_others(
     ana: Caller, place: Place, call: str, route: str
 ) -> None:
@@ -306,6 +307,7 @@ async def test_one_of_three_that_fails_does_not_stop_the_others(
 
 
 @pytest.mark.storage(71)
+@every_store
 async def test_the_highest_status_counts_and_without_failure_it_is_200(ana: Caller, place: Place) -> None:
     place.put(a=b"a", b=b"b", c=b"c", into__c=b"there")
     sources = [place.at(name) for name in ("a", "none", "c")]
@@ -316,7 +318,8 @@ async def test_the_highest_status_counts_and_without_failure_it_is_200(ana: Call
     assert fine.json()["results"][place.at("b")]["path"] == place.at("into/b")
 
 
-@pytest.mark.parametrize("call", ["move", "copy"])
+@each("call", ["move", "copy"])
+@every_store
 async def test_several_sources_need_a_directory(ana: Caller, place: Place, call: str) -> None:
     place.put(a=b"a", b=b"b", f=b"f")
     for target in ("none", "f"):
@@ -325,7 +328,7 @@ async def test_several_sources_need_a_directory(ana: Caller, place: Place, call:
     assert place.all() == {"a": b"a", "b": b"b", "f": b"f"}
 
 
-@pytest.mark.parametrize("call", ["move/bulk", "copy/bulk"])
+@each("call", ["move/bulk", "copy/bulk"])
 async def test_a_bulk_call_has_one_to_a_thousand_items(ana: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     assert await refused(ana, call, destination_path=place.path) == (400, "missing_parameter")
@@ -333,7 +336,7 @@ async def test_a_bulk_call_has_one_to_a_thousand_items(ana: Caller, world: World
     assert await refused(ana, call, source_path=many, destination_path=place.path) == (413, "too_many_entries")
 
 
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
 async def test_nothing_goes_through_a_link(ana: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.FILE)
     place.put(a=b"a", b=b"b")

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tests.api.driving import Caller
 from tests.api.storage.worlds import World
+from tests.cases import each
 
 from queryserver.files.model import Scheme
 
@@ -65,7 +66,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
 @pytest.mark.storage(12)
 @pytest.mark.storage(13)
 @pytest.mark.storage(14)
-@pytest.mark.parametrize("normal", SAME)
+@each("normal", SAME)
 async def test_spellings_of_a_path_name_one_place(world: World, ana: Caller, normal: str) -> None:
     for scheme, path in ((Scheme.S3A, "lake/k"), (Scheme.ABFS, "box/x"), (Scheme.HDFS, "user/x"),
                          (Scheme.OFS, "service/volume")):  # fmt: skip
@@ -84,7 +85,7 @@ async def test_spellings_of_a_path_name_one_place(world: World, ana: Caller, nor
 @pytest.mark.security("S2")
 @pytest.mark.security("S4")
 @pytest.mark.security("T1")
-@pytest.mark.parametrize("path", BAD)
+@each("path", BAD)
 async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World, ana: Caller, path: str) -> None:
     world.heal()
     answers = [await raw(ana, f"{call}={path}") for call in PATH_FORMS]
@@ -95,7 +96,7 @@ async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World
 
 @pytest.mark.storage(16)
 @pytest.mark.security("S1")
-@pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252e%252e/b", "s3a://lake/../x", "/a\0b"])
+@each("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252e%252e/b", "s3a://lake/../x", "/a\0b"])
 async def test_what_is_no_path_reaches_no_store_by_any_changing_call(world: World, ana: Caller, path: str) -> None:
     world.heal()
     calls = {
@@ -143,7 +144,7 @@ async def test_a_path_given_twice_counts_the_last_time(world: World, ana: Caller
 
 
 @pytest.mark.storage(1)
-@pytest.mark.parametrize("call", ["filesystems", "list", "stat", "content_summary"])
+@each("call", ["filesystems", "list", "stat", "content_summary"])
 async def test_a_last_slash_is_optional(world: World, ana: Caller, call: str) -> None:
     world.memory[Scheme.HDFS].tree.make_container("slash")
     plain, slashed = [await ana.send("GET", f"storage/{call}{end}?path=/slash") for end in ("", "/")]
@@ -152,7 +153,7 @@ async def test_a_last_slash_is_optional(world: World, ana: Caller, call: str) ->
 
 
 @pytest.mark.storage(5)
-@pytest.mark.parametrize("path", ["filesystems", "list?path=/", "view=/", "stat=/", "content_summary=/"])
+@each("path", ["filesystems", "list?path=/", "view=/", "stat=/", "content_summary=/"])
 async def test_head_equals_get_without_a_body(ana: Caller, path: str) -> None:
     got, head = await ana.send("GET", f"storage/{path}"), await ana.send("HEAD", f"storage/{path}")
     assert (head.status_code, head.content) == (200, b"")
@@ -161,7 +162,7 @@ async def test_head_equals_get_without_a_body(ana: Caller, path: str) -> None:
 
 
 @pytest.mark.storage(2)
-@pytest.mark.parametrize("path", ["filesystems", "list", "view=/", "stat=/", "stat", "content_summary=/"])
+@each("path", ["filesystems", "list", "view=/", "stat=/", "stat", "content_summary=/"])
 async def test_a_wrong_method_is_told_which_are_right(ana: Caller, path: str) -> None:
     for method in ("POST", "DELETE", "PUT"):
         answer = await ana.send(method, f"storage/{path}")
@@ -171,7 +172,7 @@ async def test_a_wrong_method_is_told_which_are_right(ana: Caller, path: str) ->
 
 
 @pytest.mark.storage(3)
-@pytest.mark.parametrize("path", ["filesystems", "list", "view=/a/../b", "stat=/", "content_summary=/"])
+@each("path", ["filesystems", "list", "view=/a/../b", "stat=/", "content_summary=/"])
 async def test_without_a_token_nothing_is_read(world: World, ana: Caller, path: str) -> None:
     none = await world.api.stranger.get(f"storage/{path}")
     assert (none.status_code, list(none.json())) == (401, ["detail"])

@@ -6,16 +6,12 @@ from typing import Any
 import pytest
 from tests.api.driving import Caller
 from tests.api.storage.conftest import storage_settings
-from tests.api.storage.worlds import Place, World, open_world
+from tests.api.storage.worlds import Place, World, each_store, open_world
+from tests.cases import each
 
 from queryserver.files.model import Scheme
 
-STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
-
-
-@pytest.fixture(params=STORES, ids=str)
-def place(request: pytest.FixtureRequest, world: World) -> Place:
-    return world.place(request.param)
+every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
 
 
 @pytest.fixture
@@ -29,6 +25,7 @@ async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
 
 
 @pytest.mark.storage(60)
+@every_store
 async def test_a_name_without_slash_stays_in_the_directory(ana: Caller, place: Place) -> None:
     place.put(x=b"content")
     renamed = await ana.post("storage/rename", src_path=place.at("x"), dest_path=" y z ")
@@ -42,6 +39,7 @@ async def test_a_name_without_slash_stays_in_the_directory(ana: Caller, place: P
 
 
 @pytest.mark.storage(60)
+@every_store
 async def test_an_existing_target_and_a_missing_source_are_told(ana: Caller, place: Place) -> None:
     place.put(x=b"x", y=b"y", d=None)
     assert await refused(ana, "rename", src_path=place.at("x"), dest_path="y") == (409, "already_exists")
@@ -51,6 +49,7 @@ async def test_an_existing_target_and_a_missing_source_are_told(ana: Caller, pla
 
 
 @pytest.mark.storage(61)
+@every_store
 async def test_a_trailing_slash_of_a_directory_does_not_count(ana: Caller, place: Place) -> None:
     place.put(d__x=b"x", d__empty=None)
     renamed = await ana.post("storage/rename", src_path=place.at("d/"), dest_path="new")
@@ -59,7 +58,8 @@ async def test_a_trailing_slash_of_a_directory_does_not_count(ana: Caller, place
 
 
 @pytest.mark.storage(62)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
+@every_store
 async def test_nothing_goes_into_itself_and_names_count_as_a_whole(ana: Caller, place: Place, call: str) -> None:
     place.put(a__x=b"x")
     for target in ("a/b", "a/b/c", "a/x/c"):
@@ -71,7 +71,8 @@ async def test_nothing_goes_into_itself_and_names_count_as_a_whole(ana: Caller, 
 
 
 @pytest.mark.storage(64)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
+@every_store
 async def test_overwrite_replaces_a_file_by_a_file_only(ana: Caller, place: Place, call: str) -> None:
     place.put(x=b"new", y=b"old", d=None, e=None)
     onto_directory = {"src_path": place.at("d"), "dest_path": place.at("y"), "overwrite": "true"}
@@ -102,7 +103,7 @@ async def test_a_changed_extension_follows_the_rules(tmp_path: Path, database_ds
                 assert (await ana.post(f"storage/{call}", **asked)).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
+@each("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
 @pytest.mark.storage(56)
 async def test_new_names_are_checked(ana: Caller, world: World, name: str) -> None:
     place = world.place(Scheme.HDFS)
@@ -113,7 +114,8 @@ async def test_new_names_are_checked(ana: Caller, world: World, name: str) -> No
     assert (await ana.post("storage/rename", src_path=place.at("x"), dest_path="a#b")).status_code == 200
 
 
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
+@every_store
 async def test_a_missing_parent_is_named_and_a_file_is_no_parent(ana: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
     answer = await ana.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/y"))
@@ -124,7 +126,7 @@ async def test_a_missing_parent_is_named_and_a_file_is_no_parent(ana: Caller, pl
     assert place.all() == {"x": b"x", "f": b"f"}
 
 
-@pytest.mark.parametrize("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
+@each("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
 async def test_roots_and_buckets_stay(ana: Caller, root: str) -> None:
     elsewhere = "/elsewhere" if root == "/" else f"{root.rstrip('/')}/elsewhere"
     for call in ("rename", "move"):
@@ -142,7 +144,7 @@ async def test_a_rename_stays_in_its_store(ana: Caller, world: World) -> None:
 
 @pytest.mark.storage(6)
 @pytest.mark.storage(7)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
 async def test_both_encodings_and_both_vocabularies_do_the_same(ana: Caller, world: World, call: str) -> None:
     bodies = []
     for send in (ana.post, ana.post_json):
@@ -156,7 +158,7 @@ async def test_both_encodings_and_both_vocabularies_do_the_same(ana: Caller, wor
 
 
 @pytest.mark.storage(7)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
 async def test_two_different_values_are_refused(ana: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x", y=b"y")
@@ -166,7 +168,7 @@ async def test_two_different_values_are_refused(ana: Caller, world: World, call:
     assert await refused(ana, call, **both) == (400, "conflicting_parameters")
 
 
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
+@each("call", ["rename", "move", "copy"])
 async def test_what_is_missing_or_wrong_is_told(ana: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x")

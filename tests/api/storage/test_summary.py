@@ -6,6 +6,7 @@ import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import World, builders
+from tests.cases import each
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
 from queryserver.files.model import ContentSummary, Scheme, StorageUser
@@ -61,7 +62,7 @@ async def test_what_the_store_tells_besides_is_passed_on(tmp_path: Path, shared_
 
 
 @pytest.mark.storage(80)
-@pytest.mark.parametrize("path", ["s3a://lake", "abfs://box", "s3a://lake/none"])
+@each("path", ["s3a://lake", "abfs://box", "s3a://lake/none"])
 async def test_stores_that_sum_up_nothing_are_not_asked(world: World, ana: Caller, path: str) -> None:
     world.heal()
     for answer in (

@@ -16,6 +16,7 @@ import pytest
 from starlette.types import Message
 from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
+from tests.cases import each
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem, MemoryStorage
 
 from queryserver.errors.files import StorageUnavailable
@@ -93,7 +94,7 @@ async def unfinished(api: Api, caller: Caller) -> int:
 
 class TestLeaving:
     @pytest.mark.storage(86)
-    @pytest.mark.parametrize("old", [None, b"old"])
+    @each("old", [None, b"old"])
     async def test_a_client_that_leaves_leaves_nothing(self, ana: Caller, files: Files, place: str, old: bytes | None):
         target = files.root / place / "a.bin"
         if old is not None:

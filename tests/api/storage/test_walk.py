@@ -11,6 +11,7 @@ from scripts.check_operations import SERVED, read_operations
 from tests.api.answers import operation_of
 from tests.api.driving import Caller
 from tests.api.storage.worlds import Place, World
+from tests.cases import each
 
 from queryserver.files.model import Scheme
 
@@ -120,7 +121,7 @@ class StorageWalk:
 
 
 @pytest.mark.storage(1, 4, 5, 6)
-@pytest.mark.parametrize(("slash", "as_json"), [("", False), ("/", True)])
+@each(("slash", "as_json"), [("", False), ("/", True)])
 async def test_every_call_of_the_table_is_served(world: World, slash: str, as_json: bool) -> None:
     walk = StorageWalk(await world.api.user("ana", admin=True), world.place(Scheme.HDFS), slash, as_json)
     found = await walk.whole()

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, log_in, not_valid, tampered
+from tests.cases import each
 
 OURS, SYNC = 'Bearer realm="api"', 'Sync realm="GET"'
 SYNC_CLASS = "tests.fakes.plug_ins.Sync"
@@ -90,7 +91,7 @@ async def refused(api: Api, token: str, **headers: str) -> list[str]:
 
 @pytest.mark.platform(21)
 @pytest.mark.platform(47)
-@pytest.mark.parametrize("word", RAISED)
+@each("word", RAISED)
 async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener, word: str) -> None:
     async with opener(api_auth=("jwt", *named(Broken, BrokenAsync), SYNC_CLASS)) as api:
         await accounts(api).create("ana", PASSWORD)

@@ -8,6 +8,7 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, link, log_in, tampered
+from tests.cases import each
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, raw, rsa_key
 from tests.fakes.webhdfs import Answer
 from tests.unit.cli.test_commands import Command, Ended, command_in
@@ -83,7 +84,7 @@ async def test_the_command_explains_own_tokens_as_json_too(external: Api, explai
     assert holds_no_part_of(pair["refresh"], refused)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "two words", "Bearer two words", "x y z"])
+@each("text", ["", " \n", "two words", "Bearer two words", "x y z"])
 def test_what_is_not_one_token_is_wrong_usage(text: str) -> None:
     assert CliRunner().invoke(app, ["auth", "explain"], input=text).exit_code == 2
 

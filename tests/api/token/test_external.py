@@ -20,6 +20,7 @@ from tests.api.token.logins import (
     not_valid,
     refusals,
 )
+from tests.cases import each
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
 from tests.fakes.webhdfs import Answer
 
@@ -277,7 +278,7 @@ async def test_calls_within_the_hour_do_not_write(external: Api, issuer: Issuer)
 
 
 @pytest.mark.platform(31)
-@pytest.mark.parametrize("jti", ["a-jti", None])
+@each("jti", ["a-jti", None])
 async def test_a_revoked_external_token_is_refused_on_every_server(
     jwt_opener: JwtOpener, issuer: Issuer, jti: str | None
 ) -> None:

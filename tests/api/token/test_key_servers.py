@@ -13,6 +13,7 @@ import pytest
 import structlog.testing
 from tests.api.driving import Api
 from tests.api.token.logins import Opener, bearer
+from tests.cases import each
 from tests.engines.certificates import Authority
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 from tests.fakes.webhdfs import Answer, Asked
@@ -88,7 +89,7 @@ SLOW = ("hanging", "dripping")
 
 @pytest.mark.platform(42)
 @pytest.mark.security("T12")
-@pytest.mark.parametrize("reason", BAD_ANSWERS)
+@each("reason", BAD_ANSWERS)
 async def test_a_bad_answer_leads_to_the_next_of_the_list(reason: str) -> None:
     bad, good = Issuer(script=BAD_ANSWERS[reason]), Issuer()
     async with bad.serving() as bad_url, good.serving() as good_url:
@@ -143,7 +144,7 @@ async def test_key_servers_obey_the_rules_for_addresses() -> None:
 
 
 @pytest.mark.security("T8")
-@pytest.mark.parametrize("allowed", ["", "0.0.0.0/0", "192.0.2.0/24"])
+@each("allowed", ["", "0.0.0.0/0", "192.0.2.0/24"])
 async def test_http_stays_on_this_machine_whatever_a_name_means(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
     def elsewhere(*_: Any, **__: Any) -> list[Any]:
         return [(None, None, None, "", ("192.0.2.1", 80))]

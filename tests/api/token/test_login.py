@@ -10,14 +10,15 @@ import pytest
 from argon2 import Parameters, PasswordHasher, extract_parameters
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
+from tests.cases import each
 from tests.timing import TRIES
 
 from queryserver.errors.base import ConfigurationError
 
 
 @pytest.mark.platform(17)
-@pytest.mark.parametrize("path", ["token/auth", "token/auth/"])
-@pytest.mark.parametrize("encoding", ["data", "json"])
+@each("path", ["token/auth", "token/auth/"])
+@each("encoding", ["data", "json"])
 async def test_a_login_answers_refresh_and_access_in_this_order(tokens: Api, path: str, encoding: str) -> None:
     response = await tokens.stranger.send("POST", path, **{encoding: {"username": "ana", "password": PASSWORD}})
     assert list(response.json()) == ["refresh", "access"]
@@ -28,7 +29,7 @@ NO_STRING = "Not a valid string."
 
 
 @pytest.mark.platform(18)
-@pytest.mark.parametrize(
+@each(
     ("fields", "problems"),
     [
         ({}, {"username": [REQUIRED], "password": [REQUIRED]}),
@@ -52,9 +53,7 @@ async def test_only_wrong_fields_are_in_the_field_map(tokens: Api, fields: Any, 
 
 
 @pytest.mark.platform(18)
-@pytest.mark.parametrize(
-    ("path", "name"), [("token/verify", "token"), ("token/refresh", "refresh"), ("token/revoke", "token")]
-)
+@each(("path", "name"), [("token/verify", "token"), ("token/refresh", "refresh"), ("token/revoke", "token")])
 async def test_a_missing_token_is_named(tokens: Api, path: str, name: str) -> None:
     response = await tokens.stranger.post(path)
     assert (response.status_code, response.json()) == (400, {name: [REQUIRED]})
@@ -142,7 +141,7 @@ async def test_every_reason_of_a_refused_login_costs_one_and_the_same_hash(
 
 
 @pytest.mark.platform(36)
-@pytest.mark.parametrize("name", ["ANA", "ana", " ana "])
+@each("name", ["ANA", "ana", " ana "])
 async def test_names_have_no_case(tokens: Api, name: str) -> None:
     assert await log_in(tokens, name)
 
@@ -181,7 +180,7 @@ async def test_without_local_logins_the_first_call_proves_nothing(opener: Opener
         assert await accounts(api).all() == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "key"),
     [({"backend": ("local", "radius")}, "backend"), ({"backend": ()}, "backend"), ({"api_auth": ("x.Y",)}, "api_auth")],
 )

@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, not_valid, tampered
+from tests.cases import each
 from tests.fakes.plug_ins import Journal
 
 from queryserver.errors.base import ConfigurationError
@@ -81,7 +82,7 @@ async def test_a_request_tells_all_but_the_body(chain: Api, journal: type[Journa
     assert not {"body", "stream", "json", "form", "receive"} & {name.strip("_") for name in dir(request)}
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "path"),
     [
         ("HEAD", "/sql/api/v1/editor/get_history"),
@@ -207,7 +208,7 @@ UNLOADABLE = {
 
 
 @pytest.mark.platform(47)
-@pytest.mark.parametrize("key", ["api_auth", "backend"])
+@each("key", ["api_auth", "backend"])
 async def test_names_that_cannot_be_loaded_stop_the_start_and_are_all_told(opener: Opener, key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         await opener(**{key: tuple(UNLOADABLE)}).__aenter__()
@@ -255,7 +256,7 @@ async def test_a_back_end_that_stops_the_list_says_no_more_than_others(opener: O
         assert await log_in(api, "ana", "stop" * 3)
 
 
-@pytest.mark.parametrize("password", ["fail", "text", "number", "half a character"])
+@each("password", ["fail", "text", "number", "half a character"])
 async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener, password: str) -> None:
     async with opener(backend=(f"{HERE}.Door", "local")) as api:
         with capture_logs() as lines:
