@@ -22,6 +22,32 @@ def each(
     return lambda test: _looped(test, cases, described)
 
 
+def each_made(
+    name: str,
+    fixture: str,
+    make: Callable[[Any, Any], Any],
+    values: Iterable[Any],
+    *,
+    ids: Callable[[Any], object] = repr,
+) -> Callable[[Any], Any]:
+    """Like `each`, for an argument that is made of a fixture when its case begins: `make(fixture, value)`."""
+
+    def looped(test: Any) -> Any:
+        wanted = inspect.signature(test).parameters
+
+        @wraps(test)
+        async def run(*args: Any, _value: Any, **given: Any) -> None:
+            source = given[fixture] if fixture in wanted else given.pop(fixture)
+            await test(*args, **given, **{name: make(source, _value)})
+
+        kept = [one for key, one in wanted.items() if key not in {name, fixture}]
+        added = [inspect.Parameter(key, inspect.Parameter.POSITIONAL_OR_KEYWORD) for key in (fixture, "_value")]
+        run.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]
+        return each("_value", values, ids=ids)(run)
+
+    return looped
+
+
 def _looped(test: Any, cases: list[dict[str, Any]], described: Callable[[dict[str, Any]], str]) -> Any:
     signature = inspect.signature(test)
     fixtures = [parameter for name, parameter in signature.parameters.items() if name not in cases[0]]

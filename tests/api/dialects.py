@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.cases import each
+
 _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n < {last}) "
 
 
@@ -51,6 +53,7 @@ POSTGRESQL = Dialect(
     integer_type="INT_TYPE",
 )
 ALL = (DUCKDB, SQLITE, POSTGRESQL)
+every_dialect = each("dialect", ALL, ids=str)
 
 
 def literal(text: str) -> str:

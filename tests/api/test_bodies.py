@@ -37,8 +37,7 @@ class Pieces:
 
 
 class TestJson:
-    @pytest.mark.platform(8)
-    @pytest.mark.platform(10)
+    @pytest.mark.platform(8, 10)
     @each(
         "body",
         [

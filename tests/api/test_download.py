@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
 from tests.cases import each
@@ -68,6 +68,7 @@ def rows_of(kind: str, content: bytes) -> list[list[Any]]:
 class TestContent:
     @pytest.mark.item(54)
     @each("kind", FORMATS)
+    @every_dialect
     async def test_each_format_holds_exactly_the_stored_rows(self, ana: Caller, dialect: Dialect, kind: str):
         statement = f"SELECT n, CASE WHEN n % 2 = 0 THEN NULL ELSE 'é;,' || n END AS t FROM ({dialect.rows(823)}) AS r"
         operation = await finished(ana, dialect, statement)
@@ -127,6 +128,7 @@ class TestContent:
         assert json.loads(await file_of(ana, operation, "ndjson")) == {"a": 1, "a_2": 2, "a_3": 3}
 
     @each("kind", FORMATS)
+    @every_dialect
     async def test_no_rows_are_a_file_too(self, ana: Caller, dialect: Dialect, kind: str):
         operation = await finished(ana, dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0")
         assert rows_of(kind, await file_of(ana, operation, kind)) == []
@@ -267,6 +269,7 @@ class TestRefusals:
             ("SELECT * FROM no_such_table", (409, 1, "engine_error")),
         ],
     )
+    @every_dialect
     async def test_what_never_had_one(self, ana: Caller, dialect: Dialect, statement: str, expected: Any):
         operation = (await ana.run(dialect, statement))["history_uuid"]
         assert await self._refused(ana, operation) == expected

@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from tests.api.dialects import POSTGRESQL, Dialect
+from tests.api.dialects import POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller
 from tests.cases import each
 
@@ -37,6 +37,7 @@ async def reports(ana: Caller, operation: str) -> set[tuple[int, str, str]]:
 
 class TestCancel:
     @pytest.mark.item(36)
+    @every_dialect
     async def test_a_running_statement_stops(self, ana: Caller, dialect: Dialect):
         operation = (await ana.execute(dialect, dialect.slow))["history_uuid"]
         await ana.running(operation)
@@ -77,6 +78,7 @@ class TestCancel:
         assert marked not in ana.api.fakes["mysql"].executions
 
     @pytest.mark.item(37)
+    @every_dialect
     async def test_cancel_of_a_finished_statement_has_no_effect(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, "SELECT 1")
         for _ in range(2):
@@ -99,6 +101,7 @@ class TestCancel:
 
 class TestClose:
     @pytest.mark.item(38)
+    @every_dialect
     async def test_an_available_result_is_gone_at_once(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(10))
         assert await ana.on(operation, "close_statement") == {
@@ -121,6 +124,7 @@ class TestClose:
         assert not [path for path in results.rglob("*") if operation in str(path) and path.is_file()]
 
     @pytest.mark.item(39)
+    @every_dialect
     async def test_a_running_statement_is_stopped(self, ana: Caller, dialect: Dialect):
         operation = (await ana.execute(dialect, dialect.slow))["history_uuid"]
         await ana.running(operation)

@@ -71,8 +71,7 @@ async def admin(api: Api) -> Caller:
 
 
 class TestRights:
-    @pytest.mark.platform(67)
-    @pytest.mark.platform(89)
+    @pytest.mark.platform(67, 89)
     @pytest.mark.security("T10")
     @each("one", ADMIN, ids=name_of)
     async def test_a_call_of_administrators_is_403_for_others_before_its_body_is_looked_at(
@@ -150,11 +149,8 @@ class TestBodies:
             assert answer.status_code == 400
             assert code_of(answer) in {"unsupported_media_type", "not_multipart"}
 
-    @pytest.mark.platform(8)
-    @pytest.mark.platform(10)
-    @pytest.mark.platform(12)
-    @pytest.mark.security("T28")
-    @pytest.mark.security("T31")
+    @pytest.mark.platform(8, 10, 12)
+    @pytest.mark.security("T28", "T31")
     @each("one", READS_A_BODY, ids=name_of)
     async def test_a_body_that_is_no_object_of_json_is_told_so(self, admin: Caller, one: Operation):
         found: dict[str, tuple[int, str]] = {}
@@ -190,8 +186,7 @@ class TestBodies:
         assert (answer.status_code, code_of(answer)) == (expected, "payload_too_large")
         assert body.pieces <= 2
 
-    @pytest.mark.platform(3)
-    @pytest.mark.platform(12)
+    @pytest.mark.platform(3, 12)
     @each("one", [one for one in READS_A_BODY if one.group != "token"], ids=name_of)
     async def test_an_empty_body_counts_as_no_parameters_under_every_content_type(self, user: Caller, one: Operation):
         kinds = (JSON, "application/x-www-form-urlencoded", "text/plain", "application/x-unknown")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.api.answers import TIMES
 from tests.api.conftest import ApiOpener
-from tests.api.dialects import ALL, DUCKDB, POSTGRESQL, Dialect, literal
+from tests.api.dialects import DUCKDB, POSTGRESQL, Dialect, every_dialect, literal
 from tests.api.driving import Api, Caller, verdict
 from tests.cases import each
 from tests.timing import soon
@@ -38,6 +38,7 @@ def timeless(status: dict[str, Any]) -> dict[str, Any]:
 
 class TestHandle:
     @pytest.mark.item(9)
+    @every_dialect
     async def test_it_has_every_key_with_its_type(self, ana: Caller, dialect: Dialect):
         handle = (await ana.execute(dialect, "SELECT 1 AS a"))["handle"]
         assert handle["statement"] == "SELECT 1 AS a"
@@ -63,6 +64,7 @@ class TestHandle:
 class TestEncodings:
     @pytest.mark.item(3)
     @pytest.mark.platform(2)
+    @every_dialect
     async def test_form_multipart_and_json_give_equal_results(self, ana: Caller, dialect: Dialect):
         fields = {"statement": "SELECT 1 AS a, 'x' AS b", "wait": 30, "limit": 10}
         path = f"editor/execute/{dialect}"
@@ -105,6 +107,7 @@ class TestEncodings:
 
     @pytest.mark.item(4)
     @pytest.mark.platform(2)
+    @every_dialect
     async def test_snippet_is_taken_as_text_and_as_an_object(self, ana: Caller, dialect: Dialect):
         snippet = {"type": dialect.name, "statement": "SELECT 1 AS a"}
         bodies = [
@@ -129,6 +132,7 @@ class TestEncodings:
 
     @pytest.mark.item(5)
     @each("text", ODD_TEXTS)
+    @every_dialect
     async def test_a_statement_reaches_the_engine_as_it_was_sent(self, ana: Caller, dialect: Dialect, text: str):
         statement = f"SELECT {literal(text)} AS t"
         for encoding in ("data", "json", "files"):
@@ -159,6 +163,7 @@ class TestStatement:
             ({"statement": True}, "invalid_parameter"),
         ],
     )
+    @every_dialect
     async def test_a_call_without_a_statement_is_refused_and_not_recorded(
         self, ana: Caller, dialect: Dialect, fields: dict[str, Any], code: str
     ):
@@ -216,6 +221,7 @@ class TestStatement:
         )
         assert (await ana.page(answer.json()["history_uuid"]))["data"] == [["1234kB"]]
 
+    @every_dialect
     async def test_an_unknown_database_fails_the_statement_with_the_engines_words(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, "SELECT 1", database="no_such_db")
         assert (body["status"], body["code"]) == (1, "engine_error")
@@ -297,6 +303,7 @@ class TestConnectors:
 
 class TestTime:
     @pytest.mark.item(10)
+    @every_dialect
     async def test_execute_answers_before_the_statement_ends(self, ana: Caller, dialect: Dialect):
         body = await soon(lambda: ana.execute(dialect, dialect.brief), within_s=1)
         assert body["query_status"]["state"] == "waiting"
@@ -304,6 +311,7 @@ class TestTime:
         assert (await ana.ended(body["history_uuid"]))["query_status"]["state"] == "available"
 
     @pytest.mark.item(12)
+    @every_dialect
     async def test_wait_answers_with_the_end(self, ana: Caller, dialect: Dialect):
         body = await ana.execute(dialect, "SELECT 1 AS a", wait=10)
         assert (body["status"], body["query_status"]["state"], body["query_status"]["rows"]) == (0, "available", 1)
@@ -341,7 +349,7 @@ class TestTime:
         )
 
     @pytest.mark.item(35)
-    @each("dialect", ALL, ids=str)
+    @every_dialect
     async def test_a_time_limit_ends_the_statement(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, dialect.slow, timeout=1)
         assert (body["status"], body["code"], body["query_status"]["state"]) == (-4, "statement_timeout", "timed_out")
@@ -353,6 +361,7 @@ class TestTime:
 
 class TestOutcome:
     @pytest.mark.item(14)
+    @every_dialect
     async def test_a_statement_without_a_result_set_shows_as_available(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, "CREATE TEMPORARY TABLE t (a INTEGER)")
         operation = body["history_uuid"]
@@ -371,8 +380,8 @@ class TestOutcome:
         body = await ana.run("mysql", "change 3")
         assert body["handle"]["modified_row_count"] == body["query_status"]["modified_row_count"] == 3
 
-    @pytest.mark.item(15)
-    @pytest.mark.item(16)
+    @pytest.mark.item(15, 16)
+    @every_dialect
     async def test_a_misspelt_table_fails_with_the_engines_words(self, ana: Caller, dialect: Dialect):
         body = await ana.execute(dialect, "SELECT * FROM no_such_table")
         assert body["status"] == 0
@@ -398,12 +407,14 @@ class TestOutcome:
             assert await ana.on(operation, call) == failed
 
     @pytest.mark.item(15)
+    @every_dialect
     async def test_with_wait_execute_reports_the_failure_itself(self, ana: Caller, dialect: Dialect):
         body = await ana.execute(dialect, "SELECT * FROM no_such_table", wait=30)
         assert body == await ana.ended(body["history_uuid"])
 
 
 class TestFirstRows:
+    @every_dialect
     async def test_they_are_what_a_fetch_gives_and_later_fetches_go_on_after_them(self, ana: Caller, dialect: Dialect):
         calls = [
             (f"editor/execute/{dialect}", {}),

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 from tests.api.answers import TIMES, require_shape
 from tests.api.conftest import ApiOpener
-from tests.api.dialects import Dialect
+from tests.api.dialects import Dialect, every_dialect
 from tests.api.driving import Caller, verdict
 from tests.cases import each
 
@@ -69,6 +69,7 @@ def logs_of(seen: list[Event]) -> str:
 
 class TestLogs:
     @pytest.mark.item(51)
+    @every_dialect
     async def test_the_whole_log_comes_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
         operation = (await ana.run(dialect, "SELECT 1"))["history_uuid"]
         body = await ana.on(operation, "get_logs")
@@ -106,6 +107,7 @@ class TestLogs:
         assert lines == whole
 
     @pytest.mark.item(51)
+    @every_dialect
     async def test_a_failed_operation_has_a_log(self, ana: Caller, dialect: Dialect):
         operation = (await ana.run(dialect, "SELECT * FROM no_such_table"))["history_uuid"]
         body = await ana.on(operation, "get_logs")
@@ -170,6 +172,7 @@ class TestEvents:
         assert logs_of(seen) == (await ana.on(operation, "get_logs"))["logs"]
 
     @pytest.mark.item(53)
+    @every_dialect
     async def test_a_terminal_operation_gives_status_log_and_end_at_once(self, ana: Caller, dialect: Dialect):
         for statement in ("SELECT 1", "SELECT * FROM no_such_table"):
             operation = (await ana.run(dialect, statement))["history_uuid"]
@@ -282,6 +285,7 @@ class TestTimes:
 
 
 class TestWatch:
+    @every_dialect
     async def test_it_is_check_status_with_the_log(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, "SELECT 1 AS a")
         operation = body["history_uuid"]

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from tests.api.answers import TIMES
-from tests.api.dialects import Dialect
+from tests.api.dialects import Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.cases import each
 
@@ -28,6 +28,7 @@ class TestHistory:
         assert (await admin.history())["count"] == 0
 
     @pytest.mark.item(67)
+    @every_dialect
     async def test_an_entry_tells_all_about_its_operation(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, dialect.rows(3))
         (entry,) = (await ana.history())["history"]

@@ -177,8 +177,7 @@ async def test_an_allowed_address_needs_no_token(api: Api):
     assert (await api.http.get("/metrics")).status_code == 200
 
 
-@pytest.mark.platform(35)
-@pytest.mark.platform(100)
+@pytest.mark.platform(35, 100)
 async def test_a_stranger_behind_a_proxy_that_may_read_them_may_not(small_api: ApiOpener):
     """The proxy writes `X-Forwarded-For` and passes on whatever `Forwarded` it was sent."""
     here = ip_network("127.0.0.0/8")

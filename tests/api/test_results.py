@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, literal
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect, literal
 from tests.api.driving import Caller
 from tests.cases import each
 
@@ -21,6 +21,7 @@ async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) 
 
 class TestPaging:
     @pytest.mark.item(17)
+    @every_dialect
     async def test_823_rows_come_in_nine_batches(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(823))
         pages = [await ana.page(operation, rows=100) for _ in range(9)]
@@ -36,12 +37,14 @@ class TestPaging:
         assert len((await ana.page(operation))["data"]) == 100
 
     @pytest.mark.item(18)
+    @every_dialect
     async def test_exact_multiples_end_with_a_full_batch(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(200))
         pages = [await ana.page(operation, rows=100) for _ in range(3)]
         assert [(len(page["data"]), page["has_more"]) for page in pages] == [(100, True), (100, False), (0, False)]
 
     @pytest.mark.item(19)
+    @every_dialect
     async def test_start_over_gives_row_0_again(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(30))
         await ana.page(operation, rows=10)
@@ -50,6 +53,7 @@ class TestPaging:
         assert (await ana.page(operation, rows=10))["start_row"] == 10
 
     @pytest.mark.item(20)
+    @every_dialect
     async def test_a_start_row_is_repeatable_and_leaves_the_cursor(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(100))
         await ana.page(operation, rows=5)
@@ -68,6 +72,7 @@ class TestPaging:
         assert (page["data"], page["has_more"], page["start_row"]) == ([], False, start_row)
 
     @pytest.mark.item(21)
+    @every_dialect
     async def test_concurrent_fetches_share_the_rows(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(500))
         pages = await asyncio.gather(*(ana.page(operation, rows=50) for _ in range(12)))
@@ -136,6 +141,7 @@ class TestPaging:
         await ana.on(operation, "cancel_statement")
 
     @pytest.mark.item(52)
+    @every_dialect
     async def test_size_and_metadata_agree_with_the_rows(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(823))
         size = (await ana.on(operation, "fetch_result_size"))["result"]
@@ -149,6 +155,7 @@ class TestPaging:
 class TestMeta:
     @pytest.mark.item(30)
     @each("escape", ["true", "false"])
+    @every_dialect
     async def test_no_rows_still_have_columns(self, ana: Caller, dialect: Dialect, escape: str):
         page = await ana.result(dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0", escape=escape)
         assert [column["name"] for column in page["meta"]] == ["a", "b"]
@@ -156,6 +163,7 @@ class TestMeta:
         assert page["isEscaped"] is (escape == "true")
 
     @pytest.mark.item(31)
+    @every_dialect
     async def test_meta_is_the_same_in_all_batches_also_after_nulls(self, ana: Caller, dialect: Dialect):
         statement = f"SELECT CASE WHEN n < 150 THEN NULL ELSE n END AS n FROM ({dialect.rows(200)}) AS t"
         operation = await finished(ana, dialect, statement)
@@ -183,6 +191,7 @@ class TestMeta:
             (SQLITE, "x'00'", "BINARY_TYPE", ""),
         ],
     )
+    @every_dialect
     async def test_types_have_one_list_of_names_and_the_engines_text(
         self, ana: Caller, dialect: Dialect, expression: str, kind: str, native: str
     ):
@@ -246,12 +255,12 @@ SQLITE_CELLS = [
 
 class TestCells:
     @pytest.mark.item(26)
+    @every_dialect
     async def test_null_is_told_from_the_text_null(self, ana: Caller, dialect: Dialect):
         page = await ana.result(dialect, "SELECT NULL AS a, 'NULL' AS b")
         assert page["data"] == [[None, "NULL"]]
 
-    @pytest.mark.item(27)
-    @pytest.mark.item(28)
+    @pytest.mark.item(27, 28)
     @each(
         ("dialect", "expression", "value"),
         [
@@ -267,6 +276,7 @@ class TestCells:
         assert page["isEscaped"] is False
 
     @pytest.mark.item(27)
+    @every_dialect
     async def test_all_digits_are_on_the_wire(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, "SELECT 9223372036854775807 AS v")
         answer = await ana.post("editor/fetch_result_data", operationId=operation)
@@ -280,6 +290,7 @@ class TestCells:
         assert (await ana.result(SQLITE, f"SELECT f FROM {table}"))["data"] == [[True], [False], [2], [None]]
 
     @pytest.mark.item(29)
+    @every_dialect
     async def test_text_is_escaped_on_request_only(self, ana: Caller, dialect: Dialect):
         text = "<b>&\"' x"
         statement = f'SELECT {literal(text)} AS "<a>", NULL AS n'
@@ -309,6 +320,7 @@ class TestCells:
             (SQLITE, "29.0", "29.0"),
         ],
     )
+    @every_dialect
     async def test_hue_cells(self, ana: Caller, dialect: Dialect, expression: str, value: Any):
         page = await ana.result(dialect, f"SELECT {expression} AS v", escape="true")
         assert page["data"] == [[value]]
@@ -316,6 +328,7 @@ class TestCells:
 
 class TestCaps:
     @pytest.mark.item(32)
+    @every_dialect
     async def test_a_limit_cuts_only_what_is_above_it(self, ana: Caller, dialect: Dialect):
         cut = await finished(ana, dialect, dialect.rows(11), limit=10)
         page = await ana.page(cut)
@@ -327,6 +340,7 @@ class TestCaps:
         assert (len(whole["data"]), whole["truncated"], whole["truncated_reason"]) == (10, False, None)
 
     @pytest.mark.item(33)
+    @every_dialect
     async def test_5000_rows_are_kept_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(6000))
         size = (await ana.on(operation, "fetch_result_size"))["result"]

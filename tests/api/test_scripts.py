@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Caller, verdict
 from tests.cases import each
 from tests.timing import at_best, soon
@@ -133,6 +133,7 @@ class TestSplitting:
 
 class TestContinuing:
     @pytest.mark.item(48)
+    @every_dialect
     async def test_the_short_form_runs_one_after_the_other(self, ana: Caller, dialect: Dialect):
         handles = await all_handles(ana, dialect.name, "SELECT 1;\nSELECT 2;\nSELECT 20")
         assert [one["statement"] for one in handles] == ["SELECT 1", "SELECT 2", "SELECT 20"]
@@ -162,6 +163,7 @@ class TestContinuing:
         assert (second["status"], second["handle"]["statement"]) == (0, "rows 1")
 
     @pytest.mark.item(48)
+    @every_dialect
     async def test_going_on_after_a_failure_is_the_clients_decision(self, ana: Caller, dialect: Dialect):
         first = await ana.run(dialect, "SELECT * FROM no_such_table; SELECT 2")
         assert first["status"] == 1
@@ -200,6 +202,7 @@ class TestContinuing:
             ("SELECT 1;\nSELECT 2", {"statement_id": 7, "has_more_statements": True, "hash": "SELECT 2"}, 1),
         ],
     )
+    @every_dialect
     async def test_the_full_form_steers_by_the_previous_handle(
         self, ana: Caller, dialect: Dialect, script: str, handle: dict[str, Any], expected: int
     ):
@@ -223,6 +226,7 @@ class TestContinuing:
 
     @pytest.mark.item(50)
     @each("form", ["short", "full"])
+    @every_dialect
     async def test_statements_of_a_script_share_their_session(self, ana: Caller, dialect: Dialect, form: str):
         table = f"temporary_{ana.username}"
         script = f"CREATE TEMPORARY TABLE {table} (a INTEGER); INSERT INTO {table} VALUES (5); SELECT a FROM {table}"
@@ -244,6 +248,7 @@ class TestContinuing:
         assert (await ana.page(body["history_uuid"]))["data"] == [["1234kB"]]
         assert (await ana.result(POSTGRESQL, "SHOW work_mem"))["data"] != [["1234kB"]]
 
+    @every_dialect
     async def test_ten_thousand_statements_are_counted_and_the_first_runs(self, ana: Caller, dialect: Dialect):
         body = await soon(lambda: ana.run(dialect, "SELECT 1;\n" * 10_000), within_s=2)
         assert (body["status"], body["handle"]["statements_count"]) == (0, 10_000)

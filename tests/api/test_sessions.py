@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from tests.api.conftest import ApiOpener, make_settings
-from tests.api.dialects import POSTGRESQL, Dialect
+from tests.api.dialects import POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.cases import each
 
@@ -35,6 +35,7 @@ def settings(**values: str) -> list[dict[str, Any]]:
 
 class TestCreate:
     @pytest.mark.item(57)
+    @every_dialect
     async def test_every_dialect_gives_all_keys(self, ana: Caller, dialect: Dialect):
         session = await opened(ana, dialect)
         assert (session["type"], session["properties"], session["configuration"]) == (dialect.name, [], {})
@@ -54,6 +55,7 @@ class TestCreate:
         assert (await ana.result(POSTGRESQL, "SHOW work_mem"))["data"] != [["1234kB"]]
 
     @pytest.mark.item(57)
+    @every_dialect
     async def test_temporary_objects_live_as_long_as_the_session(self, ana: Caller, dialect: Dialect):
         session = (await opened(ana, dialect))["id"]
         table = f"kept_{ana.username}"
@@ -136,6 +138,7 @@ class TestCreate:
 
 
 class TestClose:
+    @every_dialect
     async def test_it_says_what_was_closed(self, ana: Caller, dialect: Dialect):
         session = await opened(ana, dialect)
         assert await closed(ana, type=dialect.name, id=session["id"]) == {
@@ -304,8 +307,7 @@ class TestCredentials:
             assert (body["status"], body["code"]) == (401, "credentials_required")
         await closed(ana, type="login", id=session["id"])
 
-    @pytest.mark.item(58)
-    @pytest.mark.item(59)
+    @pytest.mark.item(58, 59)
     async def test_a_password_appears_nowhere(self, api: Api, ana: Caller):
         with capture_logs() as logs:
             for password in ("wrong-planted-secret", "planted-secret"):

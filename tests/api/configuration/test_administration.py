@@ -59,8 +59,7 @@ async def test_only_administrators_look_inside(api: Api, ana: Caller, path: str)
     assert (await api.stranger.get(path)).status_code == 401
 
 
-@pytest.mark.platform(85)
-@pytest.mark.platform(89)
+@pytest.mark.platform(85, 89)
 async def test_check_config_tells_warnings_with_their_values_and_no_secret(open_with: Opener, tmp_path: Path) -> None:
     toml = """
 [notebook]

@@ -93,8 +93,7 @@ async def test_a_caller_sees_only_what_their_groups_may_use(open_with: Opener) -
         assert "vault" in (await told(admin))["app_config"]["editor"]["interpreter_names"]
 
 
-@pytest.mark.platform(82)
-@pytest.mark.platform(85)
+@pytest.mark.platform(82, 85)
 async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with: Opener) -> None:
     wheel = '[notebook]\ninterpreters_shown_on_wheel = "nope, LITE, 77"\n'
     async with open_with(wheel + THREE) as api:

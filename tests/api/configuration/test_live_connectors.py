@@ -21,8 +21,7 @@ async def shown(caller: Caller) -> list[str]:
     return (await caller.told("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 
-@pytest.mark.platform(82)
-@pytest.mark.platform(84)
+@pytest.mark.platform(82, 84)
 async def test_a_new_connector_shows_at_once_and_a_revoked_one_is_gone(open_with: Opener) -> None:
     async with open_with('[notebook.interpreters.lite]\ninterface = "sqlite"\ndialect = "sqlite"\n') as api:
         ana, admin = await api.user("ana"), await api.user("admin", admin=True)

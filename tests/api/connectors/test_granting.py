@@ -18,8 +18,7 @@ def command(tmp_path: Path, folder_database_dsn: str) -> Command:
     return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=folder_database_dsn)
 
 
-@pytest.mark.platform(54)
-@pytest.mark.platform(63)
+@pytest.mark.platform(54, 63)
 @pytest.mark.security("T22")
 async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, keeper: Keeper, command: Command) -> None:
     ana = await api.user("ana", groups=("watchers",))

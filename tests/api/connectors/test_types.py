@@ -167,8 +167,7 @@ async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana:
     assert await keeper.instances() == before
 
 
-@pytest.mark.platform(69)
-@pytest.mark.platform(70)
+@pytest.mark.platform(69, 70)
 @pytest.mark.security("T9")
 @each(
     ("row", "given", "secret"),

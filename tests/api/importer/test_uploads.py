@@ -160,8 +160,7 @@ class TestArrival:
 
 
 class TestName:
-    @pytest.mark.importer(4)
-    @pytest.mark.importer(61)
+    @pytest.mark.importer(4, 61)
     async def test_the_name_is_only_a_reminder(self, small_importer: ImporterOpener):
         async with small_importer() as api:
             ana = await api.user("ana")
@@ -181,8 +180,7 @@ class TestName:
 
 
 class TestRefusal:
-    @pytest.mark.importer(5)
-    @pytest.mark.importer(2)
+    @pytest.mark.importer(5, 2)
     async def test_what_is_no_upload_is_refused(self, ana: Caller):
         missing = await ana.send("POST", "importer/upload/file", files={"other": ("a.csv", CONTENT)})
         assert refusal(missing) == (400, "missing_parameter")
@@ -418,10 +416,8 @@ class TestQuota:
 
 
 class TestReference:
-    @pytest.mark.importer(10)
-    @pytest.mark.importer(61)
-    @pytest.mark.security("T3")
-    @pytest.mark.security("T20")
+    @pytest.mark.importer(10, 61)
+    @pytest.mark.security("T3", "T20")
     async def test_only_the_owner_has_the_file_and_only_by_the_whole_reference(
         self, api: Api, ana: Caller, bob: Caller
     ):
@@ -449,8 +445,7 @@ class TestReference:
             assert not await is_found(api, ana, changed), changed
         assert await read_back(api, ana, file_path) == CONTENT
 
-    @pytest.mark.importer(10)
-    @pytest.mark.importer(61)
+    @pytest.mark.importer(10, 61)
     @pytest.mark.security("T3")
     @each("path", ["/etc/passwd", "../x", "upload/../../x", "file:///etc/passwd", "upload/\0/x", "%2e%2e/x", "é" * 43])
     async def test_a_path_is_no_reference(self, api: Api, ana: Caller, path: str):

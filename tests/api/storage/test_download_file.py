@@ -107,8 +107,7 @@ class TestHeaders:
         assert "set-cookie" not in answer.headers
 
     @pytest.mark.storage(53)
-    @pytest.mark.security("S8")
-    @pytest.mark.security("T5")
+    @pytest.mark.security("S8", "T5")
     @each(
         ("name", "kind", "disposition"),
         [

@@ -88,9 +88,7 @@ async def test_object_stores_show_no_reserved_names_and_cannot_be_asked_for_them
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_path")
 
 
-@pytest.mark.storage(30)
-@pytest.mark.storage(31)
-@pytest.mark.storage(32)
+@pytest.mark.storage(30, 31, 32)
 @pytest.mark.slow
 async def test_long_directories_have_all_their_pages(tmp_path: Path, shared_database_dsn: str) -> None:
     stores = {

@@ -54,8 +54,7 @@ async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
     return found
 
 
-@pytest.mark.storage(69)
-@pytest.mark.storage(65)
+@pytest.mark.storage(69, 65)
 async def test_a_tree_goes_to_the_store_moves_there_and_comes_back(ana: Caller, tmp_path: Path) -> None:
     root = tmp_path / "files"
     local_tree(root)

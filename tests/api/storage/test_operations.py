@@ -179,8 +179,7 @@ async def test_a_bulk_call_may_go_on_alone(ana: Caller, world: World, gate: Gate
     assert [end["result"]["results"][source]["status"] for source in sources] == [0, -1]
 
 
-@pytest.mark.security("S9")
-@pytest.mark.security("T20")
+@pytest.mark.security("S9", "T20")
 async def test_other_users_and_other_ids_are_not_found(ana: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
@@ -268,8 +267,7 @@ async def forget_leases(world: World) -> None:
     await world.api.database.execute("update storage_operations set lease_until = now() - interval '1 second'")
 
 
-@pytest.mark.storage(65)
-@pytest.mark.storage(66)
+@pytest.mark.storage(65, 66)
 @each("stage", ["copy", "delete"])
 async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, database_dsn: str, stage: str) -> None:
     """Two applications on one database and the same stores; the first is held at its second copy or deletion."""

@@ -188,8 +188,7 @@ class TestRules:
         assert everything(files.root / place) == []
 
     @pytest.mark.storage(91)
-    @pytest.mark.security("S9")
-    @pytest.mark.security("T20")
+    @pytest.mark.security("S9", "T20")
     async def test_an_upload_of_another_user_is_unknown(self, sender: Sender, files: Files, place: str):
         await sender.send(0)
         bob = await files.api.user("bob")

@@ -62,10 +62,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-@pytest.mark.storage(11)
-@pytest.mark.storage(12)
-@pytest.mark.storage(13)
-@pytest.mark.storage(14)
+@pytest.mark.storage(11, 12, 13, 14)
 @each("normal", SAME)
 async def test_spellings_of_a_path_name_one_place(world: World, ana: Caller, normal: str) -> None:
     for scheme, path in ((Scheme.S3A, "lake/k"), (Scheme.ABFS, "box/x"), (Scheme.HDFS, "user/x"),
@@ -78,13 +75,8 @@ async def test_spellings_of_a_path_name_one_place(world: World, ana: Caller, nor
         assert listed.json()["path"] == normal, spelling
 
 
-@pytest.mark.storage(15)
-@pytest.mark.storage(16)
-@pytest.mark.storage(18)
-@pytest.mark.security("S1")
-@pytest.mark.security("S2")
-@pytest.mark.security("S4")
-@pytest.mark.security("T1")
+@pytest.mark.storage(15, 16, 18)
+@pytest.mark.security("S1", "S2", "S4", "T1")
 @each("path", BAD)
 async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World, ana: Caller, path: str) -> None:
     world.heal()

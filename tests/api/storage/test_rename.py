@@ -142,8 +142,7 @@ async def test_a_rename_stays_in_its_store(ana: Caller, world: World) -> None:
     assert here.all() == {"x": b"x"}
 
 
-@pytest.mark.storage(6)
-@pytest.mark.storage(7)
+@pytest.mark.storage(6, 7)
 @each("call", ["rename", "move", "copy"])
 async def test_both_encodings_and_both_vocabularies_do_the_same(ana: Caller, world: World, call: str) -> None:
     bodies = []

@@ -59,8 +59,7 @@ class TestFile:
         assert answer.status_code == 201, answer.text
         assert answer.headers["x-unknown-fields"] == "before,behind,destt"
 
-    @pytest.mark.storage(83)
-    @pytest.mark.storage(4)
+    @pytest.mark.storage(83, 4)
     @each("part", ["local_file", "hdfs_file", "file"])
     async def test_a_file_arrives_under_each_name_of_its_part(self, ana: Caller, files: Files, part: str):
         place = files.place()
@@ -127,8 +126,7 @@ class TestFile:
 
 
 class TestDestination:
-    @pytest.mark.storage(84)
-    @pytest.mark.storage(7)
+    @pytest.mark.storage(84, 7)
     @each("name", ["dest", "destination_path", "dest_path"])
     async def test_the_destination_stands_in_the_query_or_before_the_file(self, ana: Caller, files: Files, name: str):
         place = files.place()
@@ -185,8 +183,7 @@ class TestDestination:
         assert answer.status_code == 403
         assert names(files.root / "user" / bob.username) == []
 
-    @pytest.mark.security("S1")
-    @pytest.mark.security("T1")
+    @pytest.mark.security("S1", "T1")
     @each("dest", ["file:///a/../b", "file:///a/%2e%2e/b", "file:///a/%252E%252e/b", "file:///a\0"])
     async def test_a_destination_that_leaves_the_root_is_refused(self, ana: Caller, dest: str):
         answer = await ana.send("POST", f"storage/upload/file?dest={quote(dest)}", files={"file": ("a", b"")})
@@ -203,8 +200,7 @@ class TestName:
         assert answer.json()["result"]["name"] == name
         assert (files.root / place / name).read_bytes() == CONTENT
 
-    @pytest.mark.security("S6")
-    @pytest.mark.security("T2")
+    @pytest.mark.security("S6", "T2")
     @pytest.mark.storage(56)
     @each(
         "parameter",

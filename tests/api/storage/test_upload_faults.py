@@ -270,8 +270,7 @@ class TestLimits:
                 client.sent.put_nowait(END)
             assert {status for status, _ in await asyncio.gather(*serving)} == {201}
 
-    @pytest.mark.security("S11")
-    @pytest.mark.security("T6")
+    @pytest.mark.security("S11", "T6")
     async def test_ten_thousand_parts_are_refused_early(self, ana: Caller, files: Files, place: str):
         read = 0
 

@@ -1,17 +1,15 @@
 """One application with five stores, four of them in memory, for tests of what goes from one place to another."""
 
-import inspect
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import wraps
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tests.api.driving import Api, open_api
-from tests.cases import each
+from tests.cases import each_made
 from tests.fakes.storage import LIKE_ABFS, LIKE_HDFS, LIKE_OZONE, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import Failure, FaultyFileSystem
 from tests.fakes.storage_tree import MemoryTree
@@ -140,25 +138,14 @@ class World:
         return self.faulty[scheme].calls
 
 
-def each_store(*schemes: Scheme) -> Callable[[Callable[..., Awaitable[None]]], Any]:
-    """Runs a test that takes a `place` on each of these stores, in a new place, and heals the stores after it."""
+def each_store(*schemes: Scheme) -> Callable[[Any], Any]:
+    """Runs a test that takes a `place` on each of these stores, in a new place and with stores that do not fail."""
 
-    def located(test: Callable[..., Awaitable[None]]) -> Any:
-        signature = inspect.signature(test)
+    def new_place(world: World, scheme: Scheme) -> Place:
+        world.heal()
+        return world.place(scheme)
 
-        async def run(world: World, scheme: Scheme, **given: Any) -> None:
-            given |= {"world": world} if "world" in signature.parameters else {}
-            try:
-                await test(place=world.place(scheme), **given)
-            finally:
-                world.heal()
-
-        own = list(inspect.signature(run).parameters.values())[:2]
-        kept = [one for one in signature.parameters.values() if one.name not in {"place", "world"}]
-        wraps(test)(run).__signature__ = signature.replace(parameters=[*kept, *own])
-        return each("scheme", schemes, ids=str)(run)
-
-    return located
+    return each_made("place", "world", new_place, schemes, ids=str)
 
 
 def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:

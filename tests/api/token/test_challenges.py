@@ -89,8 +89,7 @@ async def refused(api: Api, token: str, **headers: str) -> list[str]:
     return response.headers.get_list("www-authenticate")
 
 
-@pytest.mark.platform(21)
-@pytest.mark.platform(47)
+@pytest.mark.platform(21, 47)
 @each("word", RAISED)
 async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener, word: str) -> None:
     async with opener(api_auth=("jwt", *named(Broken, BrokenAsync), SYNC_CLASS)) as api:
@@ -107,8 +106,7 @@ async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener, wor
 
 
 @pytest.mark.usefixtures("closed_gate")
-@pytest.mark.platform(21)
-@pytest.mark.platform(47)
+@pytest.mark.platform(21, 47)
 async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_nor_calls(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,8 +126,7 @@ def hmac_signed(algorithm: str, secret: str, kid: str) -> str:
     return f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
-@pytest.mark.platform(28)
-@pytest.mark.platform(39)
+@pytest.mark.platform(28, 39)
 @pytest.mark.security("T12")
 async def test_forged_tokens_are_refused_alike(external: Api, issuer: Issuer) -> None:
     for reason, token in forged(issuer).items():

@@ -45,9 +45,7 @@ async def test_bad_bearers_have_their_bodies(tokens: Api) -> None:
     assert (await bearer(tokens, pair["refresh"])).json() == not_valid("Token has wrong type")
 
 
-@pytest.mark.platform(21)
-@pytest.mark.platform(22)
-@pytest.mark.platform(24)
+@pytest.mark.platform(21, 22, 24)
 async def test_an_expired_token_is_refused(opener: Opener) -> None:
     async with opener(access_token_lifetime_s=1, refresh_token_lifetime_s=2) as api:
         await accounts(api).create("ana", PASSWORD)
