@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.api.conftest import ApiOpener
-from tests.api.driving import Api, Caller, verdict
+from tests.api.conftest import ApiOpener, make_settings
+from tests.api.driving import Api, Caller, open_api, until, verdict
 from tests.cases import each
 from tests.fakes.catalog import FakeCatalogEngine, table
+from tests.fixtures.database import new_database
 
 from queryserver.errors.statements import EngineForbidden, OutcomeUnknown, StatementRejected
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 SHELF = {"snippet": '{"type": "shelf"}'}
 LOOKS = (
@@ -23,11 +25,22 @@ LOOKS = (
 )
 
 
+@pytest.fixture(scope="module")
+async def opened(
+    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
+) -> AsyncIterator[Api]:
+    limits = {"metadata_timeout_s": 1, "sample_timeout_s": 1, "metadata_max_names": 3}
+    async for dsn in new_database(postgres, template=migrated_template):
+        async with open_api(make_settings(tmp_path_factory.mktemp("rules"), dsn, users_url, **limits)) as api:
+            yield api
+
+
 @pytest.fixture
-async def small(small_api: ApiOpener) -> AsyncIterator[Api]:
-    """An application whose scripted engine belongs to the test."""
-    async with small_api(metadata_timeout_s=1, sample_timeout_s=1, metadata_max_names=3) as api:
-        yield api
+async def small(opened: Api) -> Api:
+    """An application whose scripted engine is as new and whose cache is empty."""
+    vars(opened.shelf).update(vars(FakeCatalogEngine(dialect=opened.shelf.dialect)))
+    await opened.database.execute("delete from metadata_answers")
+    return opened
 
 
 def fields(path: str) -> dict[str, str]:
@@ -199,21 +212,20 @@ class TestFailures:
         assert (await ana.told(path, **more))["status"] == 0
 
     @pytest.mark.item(64)
-    @each("path", [*LOOKS, "shelf/analyze/shop/t10"])
-    async def test_a_look_that_takes_too_long_is_abandoned(self, small: Api, path: str):
-        ana = await small.user()
+    async def test_a_look_that_takes_too_long_is_abandoned(self, small: Api):
         small.shelf.look_s = 30
-        assert await ana.refused(path, **fields(path)) == (503, -4, "engine_timeout")
-        assert small.shelf.abandoned == len(small.shelf.looks) == 1
+        paths = (*LOOKS, "shelf/analyze/shop/t10")
+        callers = [await small.user() for _ in paths]
+        calls = (ana.refused(path, **fields(path)) for ana, path in zip(callers, paths, strict=True))
+        assert await asyncio.gather(*calls) == [(503, -4, "engine_timeout")] * len(paths)
+        assert small.shelf.abandoned == len(small.shelf.looks) == len(paths)
 
     @pytest.mark.item(64)
     async def test_a_sample_that_takes_too_long_leaves_nothing_running(self, small: Api):
         ana = await small.user()
         small.shelf.sample = "sleep 30 then rows 3"
         assert await ana.refused("editor/sample/shop/t10", **SHELF) == (503, -4, "engine_timeout")
-        async with asyncio.timeout(5):
-            while small.shelf.running:  # noqa: ASYNC110 what is waited for is a fact, not an event
-                await asyncio.sleep(0.02)
+        await until(lambda: not small.shelf.running)
         assert small.shelf.cancels == 1
 
     @each(
@@ -329,7 +341,7 @@ class TestCache:
         ana = await small.user()
         small.shelf.look_s = 0.8
         early = asyncio.create_task(ana.told("editor/autocomplete/default", **SHELF))
-        await asyncio.sleep(0.3)
+        await until(lambda: bool(small.shelf.looks))
         await ana.run("shelf", "ddl")
         looks = len(small.shelf.looks)
         late = await ana.told("editor/autocomplete/default", **SHELF)
