@@ -29,6 +29,7 @@ def lines() -> Iterator[list[dict[str, object]]]:
 async def test_each_call_is_one_line_with_its_caller_and_never_its_query(
     small_api: ApiOpener, lines: list[dict[str, object]], is_on: bool
 ):
+    lines.clear()
     async with small_api(desktop={"logging": {"access_log": is_on}}) as api:
         ana = await api.user("ana")
         operation = (await ana.run("mysql", "rows 3"))["history_uuid"]

@@ -9,7 +9,6 @@ import pytest
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, accounts
-from tests.cases import each
 from tests.fixtures.logs import told_of_audit_events
 
 from queryserver.platform.logs import FIELDS, LineFormatter, Redactor
@@ -60,11 +59,11 @@ async def test_an_accepted_login_is_written_down_under_the_name_of_the_account(a
 
 
 @pytest.mark.security("T29")
-@each("name", ["eve\r\nforged line", "eve\x1b[2J", "e" * 150])
-async def test_no_name_makes_a_line_of_its_own(api: Api, audited: list[Event], name: str):
-    await api.stranger.post("token/auth", username=name, password="x")
-    [event] = about(audited, "login")
-    assert event["user"] == name
+async def test_no_name_makes_a_line_of_its_own(api: Api, audited: list[Event]):
+    names = ["eve\r\nforged line", "eve\x1b[2J", "e" * 150]
+    for name in names:
+        await api.stranger.post("token/auth", username=name, password="x")
+    assert [event["user"] for event in about(audited, "login")] == names
 
 
 async def test_ended_tokens_are_written_down(api: Api, audited: list[Event]):

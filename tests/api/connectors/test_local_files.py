@@ -171,12 +171,13 @@ async def test_no_statement_reaches_another_file(
 @pytest.mark.platform(73)
 @each("dialect", ["duckdb", "sqlite"])
 async def test_a_test_makes_no_file(place: Place, dialect: str) -> None:
-    given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": "unborn.db"})}
+    file = f"unborn.{dialect}"
+    given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": file})}
     body = await place.caller.told("connector/instance/test", connector=json.dumps(given))
     assert body["ok"]
     assert "does not exist yet" in body["warnings"]
-    assert "unborn.db" not in names_in(place.databases)
-    connector = await place.new(dialect, "unborn.db")
+    assert file not in names_in(place.databases)
+    connector = await place.new(dialect, file)
     assert (await place.caller.run(connector, "CREATE TABLE t (a int)"))["status"] == 0
     body = await place.caller.told("connector/instance/test", connector=json.dumps({"id": connector}))
     assert (body["ok"], body["warnings"]) == (True, "")
