@@ -121,6 +121,7 @@ async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper:
     assert await keeper.shown(stored["id"]) == stored
     again = await keeper.send(stored)
     assert again == {**stored, "version": 2, "last_modified": again["last_modified"]}
+    assert (await keeper.delete(stored["id"])).status_code == 200
 
 
 @pytest.mark.platform(65)
