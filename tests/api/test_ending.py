@@ -41,9 +41,7 @@ class TestCancel:
     async def test_a_running_statement_stops(self, ana: Caller, dialect: Dialect):
         operation = (await ana.execute(dialect, dialect.slow))["history_uuid"]
         await ana.running(operation)
-        began = time.monotonic()
         body = await ana.on(operation, "cancel_statement")
-        assert time.monotonic() - began < 5
         assert (body["status"], body["result"], body["query_status"]["state"]) == (0, {"status": 0}, "canceled")
         assert body["query_status"]["message"]
         assert await reports(ana, operation) == {(1, "canceled", "canceled")}

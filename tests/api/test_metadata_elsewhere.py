@@ -1,13 +1,12 @@
 """Metadata calls to an instance that another one must answer for: it holds the duckdb file, or the session."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB
-from tests.api.driving import Api, Caller
+from tests.api.driving import Api, Caller, until
 from tests.api.metadata_objects import Shop, make_shop
 from tests.fixtures.database import execute
 
@@ -88,6 +87,8 @@ async def test_a_look_for_an_instance_that_is_gone_ends_in_time(small_api: ApiOp
     async with small_api(metadata_timeout_s=1) as api:
         ana = await api.user()
         assert await ana.refused("editor/autocomplete", **DUCK) == (503, -4, "engine_timeout")
-        async with asyncio.timeout(5):  # the answer does not wait for the clean-up
-            while await api.database.value("select count(*) from forwarded_looks"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+
+        async def cleaned_up() -> bool:
+            return not await api.database.value("select count(*) from forwarded_looks")
+
+        await until(cleaned_up)

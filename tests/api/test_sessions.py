@@ -168,7 +168,7 @@ class TestClose:
             (await ana.execute("mysql", "sleep 30", session_id=session))["history_uuid"] for _ in range(2)
         ]
         await ana.running(running)
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(25):
             await closed(ana, type="mysql", id=session)
             assert (await ana.ended(running))["code"] == "canceled"
             assert (await ana.ended(waiting))["code"] == "canceled"

@@ -1,7 +1,6 @@
 """Stored connectors at work: a change on one server holds for the next call on any (Contract platform 4.3, 5)."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -10,7 +9,7 @@ from uuid import UUID
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
-from tests.api.driving import Api, Caller
+from tests.api.driving import Api, Caller, until
 from tests.fixtures.database import execute
 
 from queryserver.connectors.model import Connector
@@ -22,15 +21,6 @@ from queryserver.platform.database import Database, PoolLimits, open_database
 _numbers = count(1)
 _SLEEP = "SELECT pg_sleep(1.5), current_setting('application_name') AS who"
 _WHO = "SELECT current_setting('application_name') AS who"
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    """Returns once `check` is true."""
-    for _ in range(300):
-        if await check():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(check)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.api.driving import Caller
+from tests.api.driving import Caller, until
 from tests.api.importer.asking import guess, header, names, preview, types
 from tests.api.importer.conftest import refusal
 from tests.api.storage.conftest import storage_settings
@@ -163,14 +163,10 @@ class TestWorkbooks:
     async def test_a_caller_who_leaves_leaves_no_copy(self, world: World, eva: Caller):
         path = odd_file(world, "slow.xlsx", Oddity(3 * MIB, pattern=b"PK\x03\x04" * 4, pause_s=0.2))
         asked = asyncio.create_task(guess(eva, path, **REMOTE))
-        await asyncio.sleep(0.5)
+        await until(lambda: bool(left(world)))
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        for _ in range(400):
-            if not left(world):
-                break
-            await asyncio.sleep(0.05)
-        assert left(world) == []
+        await until(lambda: not left(world))
 
 
 def left(world: World) -> list[str]:

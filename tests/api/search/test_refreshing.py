@@ -1,10 +1,9 @@
 """The index read anew in the background (Contract platform 8.4)."""
 
-import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.api.driving import Api, Caller
+from tests.api.driving import Api, Caller, until
 from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, refreshed, shelf_key, shelf_of
@@ -37,11 +36,12 @@ async def test_a_refresh_finds_all_and_removes_what_is_gone(api: Api, ana: Calle
 async def test_a_server_reads_what_has_a_login_of_its_own_by_itself(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     async with another(api, first_after_s=0.01).running():
-        for _ in range(200):
-            if await found(ana, "salary", sources=SQL):
-                break
-            await asyncio.sleep(0.05)
+        await until(lambda: salary_is_found(ana))
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
+
+
+async def salary_is_found(caller: Caller) -> bool:
+    return bool(await found(caller, "salary", sources=SQL))
 
 
 async def test_a_failed_refresh_leaves_the_rows(api: Api, ana: Caller) -> None:
@@ -79,10 +79,7 @@ async def test_what_each_caller_sees_is_read_when_they_search(api: Api, ana: Cal
     stock(api.shelf)
     api.shelf.act_as_caller(True)
     await ana.told(CALL, query_s="salary", sources=SQL)
-    for _ in range(100):
-        if await found(ana, "salary", sources=SQL):
-            break
-        await asyncio.sleep(0.05)
+    await until(lambda: salary_is_found(ana))
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
     owners = await api.database.fetch("select distinct user_id from metadata_scopes where connector = 'shelf'")
     assert len(owners) == 1

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.driving import Caller
+from tests.api.driving import Caller, until
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, memory_stores, open_world
 from tests.cases import each
@@ -93,12 +93,14 @@ async def gate(world: World) -> AsyncIterator[Gate]:
 
 async def ended(caller: Caller, operation_id: str) -> dict[str, Any]:
     """The operation when it has ended."""
-    for _ in range(600):
-        body = (await caller.get("storage/operation", id=operation_id)).json()
-        if body["state"] != "running":
-            return body
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"still running: {body}")
+    body: dict[str, Any] = {}
+
+    async def has_ended() -> bool:
+        body.update((await caller.get("storage/operation", id=operation_id)).json())
+        return body["state"] != "running"
+
+    await until(has_ended)
+    return body
 
 
 def three(place: Place) -> None:
@@ -216,10 +218,7 @@ async def test_a_client_that_leaves_does_not_stop_the_work(ana: Caller, world: W
     call.cancel()
     await asyncio.wait({call})
     gate.open.set()
-    for _ in range(600):
-        if not any(path == "d" or path.startswith("d/") for path in place.all()):
-            break
-        await asyncio.sleep(0.05)
+    await until(lambda: not any(path == "d" or path.startswith("d/") for path in place.all()))
     assert place.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
 
 
@@ -483,10 +482,10 @@ async def test_a_long_work_keeps_its_lease(ana: Caller, world: World, gate: Gate
     await gate.reached.wait()
     looked = "select lease_until from storage_transfers where digest = $1 and ended_at is null"
     first = await world.api.database.value(looked, transfer.digest)
-    for _ in range(200):
-        if await world.api.database.value(looked, transfer.digest) > first:
-            break
-        await asyncio.sleep(0.05)
-    assert await world.api.database.value(looked, transfer.digest) > first
+
+    async def is_renewed() -> bool:
+        return await world.api.database.value(looked, transfer.digest) > first
+
+    await until(is_renewed)
     gate.open.set()
     assert (await work).target == target.path
