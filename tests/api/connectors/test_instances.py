@@ -1,17 +1,26 @@
-"""Stored connectors: who sees them, how they change, how they end (Contract platform 5.3 to 5.7)."""
+"""Stored connectors: visibility, changes, grants, deletion, encodings (Contract platform 1.2, 4.3, 5.3 to 5.7, 12)."""
 
 import asyncio
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import httpx
 import pytest
+from scripts.check_operations import SERVED, read_operations
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, instances_of, listed
 from tests.api.driving import Api, Caller, verdict
 from tests.cases import each
+from tests.unit.cli.test_commands import Command, command_in
+
+from queryserver.connectors.instances import Draft
+from queryserver.identity.users import Groups
 
 
 @pytest.mark.platform(63)
@@ -268,3 +277,168 @@ async def test_types_that_run_nowhere_here_can_be_kept_and_edited(keeper: Keeper
         1
     ] == "validation_failed"
     assert (await keeper.refused({"id": made["id"], "settings": listed({"read_only": True})}))[1] == "unknown_setting"
+
+
+@pytest.fixture
+def command(tmp_path: Path, folder_database_dsn: str) -> Command:
+    """The program beside the running server."""
+    return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=folder_database_dsn)
+
+
+@pytest.mark.platform(54, 63)
+@pytest.mark.security("T22")
+async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, keeper: Keeper, command: Command) -> None:
+    ana = await api.user("ana", groups=("watchers",))
+    made = await keeper.save(
+        nice_name="Granted by hand", dialect="sqlite", interface="sqlite", settings={"path": ":memory:"}, groups=[]
+    )
+    number = made["id"]
+    assert await _sees(ana, number) is False
+    assert (await command("grant", "watchers", f"connector:{number}")).code == 0
+    assert await _sees(ana, number) is True
+    operation = (await ana.run(number, "select 41 + 1"))["history_uuid"]
+    assert (await ana.page(operation))["data"] == [[42]]
+    assert (await command("ungrant", "watchers", f"connector:{number}")).code == 0
+    assert await _sees(ana, number) is False
+    assert await ana.refused("editor/fetch_result_data", operationId=operation) == (403, -1, "permission_denied")
+    # All of them at once, and by way of another group.
+    groups = Groups(api.database)
+    await groups.grant("default", "connector:*")
+    try:
+        assert await _sees(ana, number) is True
+    finally:
+        await groups.ungrant("default", "connector:*")
+    assert await _sees(ana, number) is False
+
+
+@pytest.mark.platform(54)
+@pytest.mark.security("T22")
+async def test_a_right_that_is_taken_during_a_change_does_not_come_back(
+    api: Api, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await keeper.save(
+        nice_name="Taken meanwhile", dialect="sqlite", interface="sqlite", settings={}, groups=["default"]
+    )
+    groups = Groups(api.database)
+    await groups.create("given-meanwhile")
+    drafts = api.services.stored_connectors
+    usual = drafts.draft
+
+    async def slow(*asked: Any) -> Draft:
+        draft = await usual(*asked)
+        await groups.ungrant("default", f"connector:{made['id']}")
+        await groups.grant("given-meanwhile", f"connector:{made['id']}")
+        return draft
+
+    monkeypatch.setattr(drafts, "draft", slow)
+    changed = await keeper.send({"id": made["id"], "description": "x"})
+    assert (changed["description"], changed["groups"]) == ("x", ["given-meanwhile"])
+
+
+@pytest.mark.platform(63)
+@pytest.mark.security("T10")
+async def test_a_right_given_before_its_connector_was_there_does_not_open_it(api: Api, keeper: Keeper) -> None:
+    ana = await api.user("ana", groups=("early",))
+    made = await keeper.create("First", "sqlite", "sqlite")
+    await Groups(api.database).grant("early", f"connector:{int(made['id']) + 1}")
+    later = await keeper.save(nice_name="Later", dialect="sqlite", interface="sqlite", settings={}, groups=[])
+    assert int(later["id"]) == int(made["id"]) + 1
+    assert later["groups"] == []
+    assert await _sees(ana, later["id"]) is False
+
+
+async def _sees(caller: Caller, number: str) -> bool:
+    """What every kind of call says alike."""
+    listed = number in {one["id"] for one in await instances_of(caller)}
+    got = (await caller.get(f"connector/instance/get/{number}")).status_code == 200
+    executed = await caller.post(f"editor/execute/{number}", statement="select 1", wait=30)
+    assert executed.status_code in {200, 404}
+    assert listed == got == (executed.status_code == 200)
+    return listed
+
+
+ENCODINGS = ("form", "json with texts", "json")
+
+
+# What differs from one equal call to the next: numbers that are given out, times, and how long something took.
+_VOLATILE = frozenset({"id", "last_modified", "ms", "duration_ms"})
+
+
+_IDS = frozenset({"added", "updated", "unchanged"})
+
+
+@dataclass
+class Sender:
+    """An administrator who sends each body in one encoding. What was answered is kept without what differs."""
+
+    caller: Caller
+    encoding: str
+    answers: list[tuple[str, int, Any]] = field(default_factory=list)
+
+    async def post(self, path: str, **fields: Any) -> dict[str, Any]:
+        """The body of the answer."""
+        response = await self._sent(path, fields)
+        self.answers.append((path, response.status_code, steady(response.json())))
+        return response.json()
+
+    async def _sent(self, path: str, fields: Mapping[str, Any]) -> httpx.Response:
+        if self.encoding == "json":
+            return await self.caller.post_json(path, **fields)
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+        return await (self.caller.post if self.encoding == "form" else self.caller.post_json)(path, **texts)
+
+
+def steady(value: Any, name: str = "") -> Any:
+    # A stored connector has its id as name; settings and checks have names of their own.
+    if name in _VOLATILE or (name == "name" and isinstance(value, str) and value.isdecimal()):
+        return None if value is None else "…"
+    if isinstance(value, dict):
+        return {key: steady(element, key) for key, element in value.items()}
+    if isinstance(value, list):
+        return ["…" if name in _IDS else steady(element) for element in value]
+    return value
+
+
+async def whole_life(sender: Sender) -> None:
+    """A connector from its making to its end, with what is refused on the way; then examples come and go."""
+    drawer = {"nice_name": "Drawer", "dialect": "sqlite", "interface": "sqlite"}
+    made = (await sender.post("connector/instance/update", connector={**drawer, "description": "Ours"}))["connector"]
+    await sender.post("connector/instance/update", connector=drawer)
+    await sender.post(
+        "connector/instance/update", connector={"id": made["id"], "version": 1, "description": "All of ours"}
+    )
+    await sender.post(
+        "connector/instance/update", connector={"id": made["id"], "version": 1, "description": "Too late"}
+    )
+    await sender.post("connector/instance/update", connector={"id": made["id"], "settings": listed({"colour": "red"})})
+    await sender.post("connector/instance/update")
+    await sender.post("connector/instance/test", connector={"id": made["id"]})
+    await sender.post("connector/instance/test", connector={**drawer, "settings": made["settings"]})
+    await sender.post("connector/instance/test", connector={"dialect": "sqlite", "interface": "livy"})
+    await sender.post("connector/instance/delete", connector={"id": made["id"]})
+    await sender.post("connector/instance/delete", connector={"id": "123456789"})
+    installed = await sender.post("connector/examples/install")
+    await sender.post("connector/examples/install", unknown=1)
+    await sender.post("install_app_examples", app_name="connectors")
+    await sender.post(f"admin/statements/{UUID(int=0)}/cancel")
+    for connector_id in installed["added"]:
+        await sender.post("connector/instance/delete", connector={"id": connector_id})
+
+
+@pytest.mark.platform(2)
+async def test_calls_of_administrators_answer_the_same_in_every_encoding(small_api: ApiOpener) -> None:
+    told: dict[str, list[tuple[str, int, Any]]] = {}
+    async with small_api() as api:
+        for encoding in ENCODINGS:
+            sender = Sender(await api.user("root", admin=True), encoding)
+            await whole_life(sender)
+            told[encoding] = sender.answers
+    served = {
+        row.path for row in read_operations() if (row.method, row.rights, row.status) == ("POST", "admin", SERVED)
+    }
+    sent = {f"/api/v1/{path}".replace(str(UUID(int=0)), "{operation_id}") for path, _, _ in told["form"]}
+    assert sent == served
+    statuses = [status for _, status, _ in told["form"]]
+    assert statuses == [200, 409, 200, 409, 400, 400, 200, 200, 404, 200, 404, 200, 200, 200, 404, 200, 200]
+    assert told["json"] == told["form"]
+    assert told["json with texts"] == told["form"]

@@ -1,14 +1,17 @@
-"""move and its bulk form (Contract storage 7.3, 7.4, 7.5, 7.8)."""
+"""move and its bulk form (Contract storage 7.3 to 7.5, 7.8)."""
 
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.driving import Caller
+from tests.api.driving import Caller, open_api
+from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, each_store
 from tests.cases import each
+from tests.engines.versitygw import S3Address
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
@@ -359,3 +362,81 @@ async def test_what_is_neither_file_nor_directory_is_named(ana: Caller, world: W
     assert (answer.status_code, answer.json()["code"]) == (400, "not_a_file")
     assert f"{place.at('d/pipe')} is neither" in answer.json()["message"]
     assert not (place.directory / "e").exists()
+
+
+pytestmark = pytest.mark.engine("s3")
+
+
+FILES = {f"sub{number % 3}/{number}": bytes([number]) * (number * 4096) for number in range(40)}
+
+
+@pytest.fixture
+async def eva(s3_server: S3Address, tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Caller]:
+    """A user of a local root and of an S3 store with the bucket `moving`."""
+    account = {
+        "access_key_id": s3_server.access_key_id,
+        "secret_access_key": s3_server.secret_access_key,
+        "endpoint": s3_server.url,
+        "region": s3_server.region,
+        "path_style": True,
+        "is_secure": False,
+    }
+    tables = {"aws": {"aws_accounts": {"default": account}}}
+    settings = storage_settings(tmp_path, shared_database_dsn, tables=tables, allow_bucket_creation=True)
+    async with open_api(settings) as api:
+        admin, user = await api.user("admin"), await api.user("ana")
+        assert (await admin.post("storage/mkdir", path="s3a://moving")).status_code in {201, 409}
+        yield user
+
+
+def local_tree(root: Path) -> None:
+    for name, content in FILES.items():
+        place = root / "shared" / "tree" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    (root / "shared" / "tree" / "empty").mkdir()
+
+
+async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
+    """Size of every file below a path, None for directories."""
+    found: dict[str, int | None] = {}
+    pending = [path]
+    while pending:
+        directory = pending.pop()
+        listed = (await caller.get("storage/list", path=directory, pagesize=1000)).json()
+        for entry in listed["files"]:
+            is_directory = entry["type"] == "dir"
+            found[entry["path"].removeprefix(f"{path}/")] = None if is_directory else entry["size"]
+            pending += [entry["path"]] if is_directory else []
+    return found
+
+
+@pytest.mark.storage(69, 65)
+async def test_a_tree_goes_to_the_store_moves_there_and_comes_back(eva: Caller, tmp_path: Path) -> None:
+    root = tmp_path / "files"
+    local_tree(root)
+    expected = {name: len(content) for name, content in FILES.items()}
+    expected |= {"sub0": None, "sub1": None, "sub2": None, "empty": None}
+    base = f"s3a://moving/{ana.username}"
+    assert (await eva.post("storage/mkdir", path=base)).status_code == 201
+
+    out = await eva.post("storage/move", src_path="file:///shared/tree", dest_path=base)
+    assert (out.status_code, out.json()["path"]) == (200, f"{base}/tree"), out.text
+    assert not (root / "shared" / "tree").exists()
+    assert await sizes(eva, f"{base}/tree") == expected
+
+    renamed = await eva.post("storage/rename", src_path=f"{base}/tree/", dest_path="other")
+    assert (renamed.status_code, renamed.json()["path"]) == (200, f"{base}/other"), renamed.text
+    assert (await eva.get("storage/stat", path=f"{base}/tree")).status_code == 404
+    assert await sizes(eva, f"{base}/other") == expected
+
+    copied = await eva.post("storage/copy", src_path=f"{base}/other", dest_path=f"{base}/copy")
+    assert copied.status_code == 200, copied.text
+    assert await sizes(eva, f"{base}/copy") == await sizes(eva, f"{base}/other")
+
+    back = await eva.post("storage/move", src_path=f"{base}/other", dest_path="file:///shared/tree")
+    assert back.status_code == 200, back.text
+    there = {name: (root / "shared" / "tree" / name).read_bytes() for name in FILES}
+    assert there == FILES
+    assert (root / "shared" / "tree" / "empty").is_dir()
+    assert (await eva.get("storage/stat", path=f"{base}/other")).status_code == 404
