@@ -122,11 +122,8 @@ class TestEncodings:
     @pytest.mark.item(4)
     @each("snippet", ["{", "nope", '{"a": 1, "a": 2}', "[" * 65 + "]" * 65, '{"a": NaN}'])
     async def test_a_snippet_that_does_not_parse_is_refused(self, ana: Caller, snippet: str):
-        assert await ana.refused("editor/execute/mysql", statement="rows 1", snippet=snippet) == (
-            400,
-            -1,
-            "invalid_json",
-        )
+        refused = await ana.refused("editor/execute/mysql", statement="rows 1", snippet=snippet)
+        assert refused == (400, -1, "invalid_json")
         answer = await ana.post_json("editor/execute/mysql", statement="rows 1", snippet=snippet)
         assert verdict(answer) == (400, -1, "invalid_json")
 
@@ -335,11 +332,8 @@ class TestTime:
     @each("wait", ["61", "x", "-0.1", "inf"])
     async def test_a_wait_out_of_range_is_refused(self, ana: Caller, wait: str):
         operation = (await ana.execute("mysql", "rows 1"))["history_uuid"]
-        assert await ana.refused("editor/check_status", operationId=operation, wait=wait) == (
-            400,
-            -1,
-            "invalid_parameter",
-        )
+        refused = await ana.refused("editor/check_status", operationId=operation, wait=wait)
+        assert refused == (400, -1, "invalid_parameter")
 
     @pytest.mark.item(35)
     @every_dialect

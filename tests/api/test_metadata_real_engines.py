@@ -153,10 +153,8 @@ class TestSample:
 
     @each("operation", ["distinct", "max", "min", "mean"])
     async def test_operations_on_values_need_a_column(self, ana: Caller, operation: str):
-        assert (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2] == (
-            400,
-            "invalid_parameter",
-        )
+        refused = (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2]
+        assert refused == (400, "invalid_parameter")
 
     @every_shop
     async def test_views_are_sampled_unless_the_settings_say_otherwise(self, ana: Caller, shop: Shop, small_api):

@@ -101,11 +101,8 @@ class TestShapes:
     @pytest.mark.item(65)
     async def test_describe_tells_the_documented_keys(self, ana: Caller):
         database = await ana.told("editor/describe/shop", source_type="shelf")
-        assert (database["db_name"], database["hdfs_link"], database["owner_name"]) == (
-            "shop",
-            "/warehouse/shop.db",
-            "etl",
-        )
+        seen = (database["db_name"], database["hdfs_link"], database["owner_name"])
+        assert seen == ("shop", "/warehouse/shop.db", "etl")
         described = await ana.told("editor/describe/shop/t10", source_type="shelf")
         assert described == await ana.told("editor/describe/shop/t10/stats", source_type="shelf")
         assert [one["name"] for one in described["cols"]] == ["id", "tags", "dt"]

@@ -125,11 +125,8 @@ async def test_a_second_look_at_many_tables_needs_no_engine_and_little_time(smal
         # 30 ms on an idle machine; this one is busy with the other tests.
         wanted = {"prefix": "TABLE_29", "limit": 100, "page": 12, **SHELF}
         page = await soon(lambda: ana.told("editor/autocomplete/shop", **wanted), within_s=1)
-        assert (len(page["tables_meta"]), page["tables_meta"][-1]["name"], page["truncated"]) == (
-            11,
-            "table_29999",
-            False,
-        )
+        seen = (len(page["tables_meta"]), page["tables_meta"][-1]["name"], page["truncated"])
+        assert seen == (11, "table_29999", False)
         assert api.shelf.looks == ["tables shop"]
 
         async def pause_while_all_are_told() -> tuple[float, int]:

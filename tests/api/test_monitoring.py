@@ -86,11 +86,8 @@ async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
         assert set(ready.json()["checks"]) == {"database", "schema", "result_store", "broker"}
         api.services.readiness.stopping = True
         stopping = await api.http.get("/desktop/debug/is_ready")
-        assert (stopping.status_code, stopping.json()["code"], stopping.headers["retry-after"]) == (
-            503,
-            "stopping",
-            "5",
-        )
+        seen = (stopping.status_code, stopping.json()["code"], stopping.headers["retry-after"])
+        assert seen == (503, "stopping", "5")
         assert stopping.json()["checks"]["database"]["ok"]
 
 
@@ -234,10 +231,8 @@ async def test_what_happened_is_counted(counted: Api):
     assert page.value("statements_total", dialect="postgresql", outcome="failed") == 1
     assert page.value("engine_errors_total", dialect="postgresql", kind="engine_error") == 1
     assert page.value("statement_seconds_count", dialect="postgresql") == 2
-    assert (
-        page.value("http_requests_total", method="POST", route="/api/v1/editor/execute/{dialect:name}", status="200")
-        == 3
-    )
+    seen = page.value("http_requests_total", method="POST", route="/api/v1/editor/execute/{dialect:name}", status="200")
+    assert seen == 3
     assert page.value("db_query_seconds_count") > 5
     assert page.value("db_pool_connections", state="idle") >= 1
     assert page.value("engine_sessions", dialect="postgresql") == 0

@@ -55,11 +55,8 @@ async def all_handles(ana: Caller, dialect: str, script: str) -> list[dict[str, 
     while bodies[-1]["handle"]["has_more_statements"]:
         previous = bodies[-1]["history_uuid"]
         bodies.append(await ana.told(f"editor/execute/{dialect}", operationId=previous, wait=30))
-    assert await ana.refused(f"editor/execute/{dialect}", operationId=bodies[-1]["history_uuid"]) == (
-        409,
-        -1,
-        "no_more_statements",
-    )
+    refused = await ana.refused(f"editor/execute/{dialect}", operationId=bodies[-1]["history_uuid"])
+    assert refused == (409, -1, "no_more_statements")
     return [body["handle"] for body in bodies]
 
 
@@ -89,11 +86,8 @@ class TestSplitting:
     @pytest.mark.item(46)
     async def test_columns_count_code_points_and_all_line_ends(self, ana: Caller):
         handles = await all_handles(ana, "mysql", "text 😀é;\r\ntext 2;\rtext 3")
-        assert [(position(one["start"]), position(one["end"])) for one in handles] == [
-            ((0, 0), (0, 8)),
-            ((1, 0), (1, 7)),
-            ((2, 0), (2, 6)),
-        ]
+        seen = [(position(one["start"]), position(one["end"])) for one in handles]
+        assert seen == [((0, 0), (0, 8)), ((1, 0), (1, 7)), ((2, 0), (2, 6))]
 
     @pytest.mark.item(47)
     @each(
@@ -145,11 +139,8 @@ class TestContinuing:
         first = await ana.run("duckdb", "SELECT 1;\nSELECT 2")
         second = await ana.told("editor/execute/duckdb", operationId=first["history_uuid"], wait=30)
         assert second["handle"]["statement_id"] == 1
-        assert await ana.refused("editor/execute/duckdb", operationId=second["history_uuid"]) == (
-            409,
-            -1,
-            "no_more_statements",
-        )
+        refused = await ana.refused("editor/execute/duckdb", operationId=second["history_uuid"])
+        assert refused == (409, -1, "no_more_statements")
         edited = await ana.told(
             "editor/execute/duckdb", operationId=second["history_uuid"], statement="SELECT 1;\nSELECT 20", wait=30
         )

@@ -343,12 +343,8 @@ async def test_administrators_see_what_runs_whose_and_since_when_without_its_tex
     failed = (await ana.run(POSTGRESQL, "SELECT 'planted' FROM nothing_there"))["history_uuid"]
     try:
         [shown] = await listed(admin, user=ana.username)
-        assert (shown["id"], shown["user"], shown["connector"], shown["state"]) == (
-            running,
-            ana.username,
-            "postgresql",
-            "running",
-        )
+        seen = (shown["id"], shown["user"], shown["connector"], shown["state"])
+        assert seen == (running, ana.username, "postgresql", "running")
         assert shown["started"] >= shown["submitted"]
         assert shown["ended"] is None
         assert shown["server"] == api.services.runner.owner

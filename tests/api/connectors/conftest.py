@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.api.conftest import make_settings
 from tests.api.connectors.driving import Keeper
-from tests.api.driving import Api, Caller, open_api
+from tests.api.driving import Api, open_api
 
 
 @pytest.fixture(scope="package")
@@ -20,9 +20,3 @@ async def api(tmp_path_factory: pytest.TempPathFactory, folder_database_dsn: str
 async def keeper(api: Api) -> Keeper:
     """An administrator of this test's own."""
     return await Keeper.of(api)
-
-
-@pytest.fixture
-async def ana(api: Api) -> Caller:
-    """A user of this test's own."""
-    return await api.user("ana")

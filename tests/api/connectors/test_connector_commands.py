@@ -89,13 +89,8 @@ async def test_an_import_goes_by_the_rules_of_update_and_tells_what_failed(
     assert len([line for line in ended.err.splitlines() if "queryserver.audit" not in line]) == 4
     assert [one["nice_name"] for one in await keeper.instances()] == ["Good"]
     again = json.loads((await command("connector", "import", str(file), "--json")).out)
-    assert [one.get("error") for one in again] == [
-        "secret_required",
-        "driver_not_allowed",
-        "connector_not_found",
-        "name_taken",
-        "invalid_parameter",
-    ]
+    seen = [one.get("error") for one in again]
+    assert seen == ["secret_required", "driver_not_allowed", "connector_not_found", "name_taken", "invalid_parameter"]
     file.write_text("no json")
     assert (await command("connector", "import", str(file))).code == 2
 

@@ -292,10 +292,8 @@ async def test_other_dialects_are_refused(ana: Caller, dialect: str):
 @each("query", [{}, {"sql_dialect": ""}])
 async def test_a_dialect_is_required(ana: Caller, query: dict[str, str]):
     refused = await ana.get("importer/sql_type_mapping/", **query)
-    assert (refused.status_code, refused.json()) == (
-        400,
-        {"error": "sql_dialect is required.", "code": "missing_parameter"},
-    )
+    seen = (refused.status_code, refused.json())
+    assert seen == (400, {"error": "sql_dialect is required.", "code": "missing_parameter"})
 
 
 async def test_the_dialect_of_a_connector_is_the_default(ana: Caller):

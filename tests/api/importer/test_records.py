@@ -230,10 +230,8 @@ async def test_columns_of_one_name_are_told_apart(eva: Caller):
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "A"])
     await table_of(eva, "duckdb", "twins", await uploaded(eva, arrow_stream(table)), "arrow")
     assert (await eva.result("duckdb", 'SELECT a, "A_2" FROM twins'))["data"] == [[1, 2]]
-    assert refusal(await ask(eva, "duckdb", "other", file_path=await uploaded(eva), has_header="")) == (
-        400,
-        "missing_parameter",
-    )
+    seen = refusal(await ask(eva, "duckdb", "other", file_path=await uploaded(eva), has_header=""))
+    assert seen == (400, "missing_parameter")
 
 
 Rows = list[list[object]]

@@ -104,12 +104,8 @@ class TestFiles:
             one = await ana.told(CALL, query_s='"/data/ sample"', sources='["hdfs"]')
             (record,) = one["results"]
             assert set(record) >= KEYS
-            assert (record["originalName"], record["type"], record["sourceType"], record["parentPath"]) == (
-                "hdfs:///data/in/sample.csv",
-                "FILE",
-                "HDFS",
-                "/data/in",
-            )
+            seen = (record["originalName"], record["type"], record["sourceType"], record["parentPath"])
+            assert seen == ("hdfs:///data/in/sample.csv", "FILE", "HDFS", "/data/in")
             assert record["hue_name"] == "hdfs://<em>/data/</em>in/<em>sample</em>.csv"
             assert one["sources"] == {"hdfs": {"ok": True, "matched": 1, "truncated": False, "message": ""}}
             two = await ana.told(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')

@@ -59,12 +59,8 @@ async def test_terms_and_filters_find_what_they_say(stocked: Caller, text: str, 
 
 @pytest.mark.platform(91)
 async def test_better_names_come_first(stocked: Caller) -> None:
-    assert await found(stocked, "sample", sources=SQL, limit=4) == [
-        "web.sample_07",
-        "shop.orders.sample_size",
-        "web.sample_08",
-        "web.resample",
-    ]
+    seen = await found(stocked, "sample", sources=SQL, limit=4)
+    assert seen == ["web.sample_07", "shop.orders.sample_size", "web.sample_08", "web.resample"]
 
 
 @pytest.mark.platform(91)

@@ -256,11 +256,8 @@ class EverywhereContract(PreviewsEverywhere):
     async def test_rename(self, place):
         await place.put("x", b"one")
         beside = await place.post("rename", src_path=place.at("x"), dest_path="y")
-        assert (beside.status_code, beside.json()["path"], beside.json()["source"]) == (
-            200,
-            place.at("y"),
-            place.at("x"),
-        )
+        seen = (beside.status_code, beside.json()["path"], beside.json()["source"])
+        assert seen == (200, place.at("y"), place.at("x"))
         await place.put("z", b"two")
         refused(await place.post("rename", source_path=place.at("y"), destination_path="z"), 409, "already_exists")
         refused(await place.post("rename", src_path=place.at("no"), dest_path="q"), 404, "path_not_found")

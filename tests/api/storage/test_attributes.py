@@ -19,16 +19,6 @@ from queryserver.files.protocol import StorageTraits
 from queryserver.identity.repository import AccountRepository
 
 
-@pytest.fixture
-async def ana(files: Files):
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
-
-
 @pytest.mark.storage(81)
 @each(
     "fields",
@@ -192,11 +182,6 @@ class _SummedFileSystem(MemoryFileSystem):
     def as_user(self, user: StorageUser) -> MemoryStorage:
         del user
         return _Summed()
-
-
-@pytest.fixture
-async def eva(world: World) -> Caller:
-    return await world.api.user("ana")
 
 
 @pytest.mark.storage(80)

@@ -6,22 +6,12 @@ from pathlib import Path
 
 import pytest
 from tests.api.driving import open_api
-from tests.api.storage.conftest import Files, storage_settings
+from tests.api.storage.conftest import storage_settings
 from tests.cases import each
 from tests.fakes.storage import MemoryFileSystem, MemoryStorage
 
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import PIECE_BYTES
-
-
-@pytest.fixture
-async def ana(files: Files):
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
 
 
 class TestDirectories:

@@ -24,16 +24,6 @@ CONTENT = bytes(range(256)) * 5000
 
 
 @pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
-
-
-@pytest.fixture
 def path(files: Files, place: str) -> str:
     return put(files, f"{place}/data.bin", CONTENT)
 

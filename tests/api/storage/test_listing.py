@@ -27,12 +27,6 @@ WRONG = [("pagesize", "0"), ("pagesize", "10001"), ("pagesize", "x"), ("pagenum"
 
 
 @pytest.fixture
-async def ana(files: Files) -> Caller:
-    """Whoever lists."""
-    return await files.api.user("ana")
-
-
-@pytest.fixture
 def eleven(files: Files) -> str:
     """A directory with files 1 to 11, of as many bytes."""
     place = files.place()
@@ -266,11 +260,6 @@ async def test_a_page_of_ten_thousand_entries_is_whole(ana: Caller, files: Files
     body = await view(ana, place, pagesize=10_000)
     assert names(body) == ["..", ".", *wanted]
     assert names(await listed(ana, place, pagesize=10_000, descending="true")) == wanted[::-1]
-
-
-@pytest.fixture
-async def eva(world: World) -> Caller:
-    return await world.api.user("ana")
 
 
 @pytest.mark.storage(37)

@@ -22,16 +22,6 @@ from queryserver.files.protocol import StorageTraits
 PART = 1000
 
 
-@pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
-
-
 @dataclass
 class Sender:
     """A client that sends one file in parts of 1000 bytes."""

@@ -14,16 +14,6 @@ from tests.cases import each
 CONTENT = b"a,b\n1,2\n"
 
 
-@pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
-
-
 def names(directory: Path) -> list[str]:
     return sorted(entry.name for entry in directory.iterdir())
 

@@ -297,16 +297,6 @@ END = b"\r\n--x--\r\n"
 PIECE = os.urandom(64 * 1024)
 
 
-@pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
-
-
 @dataclass
 class Connection:
     """A client at the door of the application, who decides when its bytes come and when it leaves."""

@@ -25,16 +25,6 @@ AVRO = Path(__file__).parents[2] / "unit" / "formats" / "avro"
 MIB = 1024 * 1024
 
 
-@pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
-
-
 def put(files: Files, path: str, content: bytes) -> str:
     """The normal form of a new file."""
     (files.root / path).write_bytes(content)
