@@ -120,17 +120,14 @@ def small_api(tmp_path: Path, database_dsn: str, users_url: str) -> ApiOpener:
 
 @pytest.fixture
 async def ana(api: Api) -> Caller:
-    """A user of this test's own."""
     return await api.user("ana")
 
 
 @pytest.fixture
 async def bob(api: Api) -> Caller:
-    """Another user."""
     return await api.user("bob")
 
 
 @pytest.fixture(params=ALL, ids=str)
 def dialect(request: pytest.FixtureRequest) -> Dialect:
-    """Each dialect in turn."""
     return request.param

@@ -129,7 +129,6 @@ class Caller:
         return await self.send("POST", path, json=fields)
 
     async def get(self, path: str, /, *, headers: Mapping[str, str] | None = None, **query: Any) -> httpx.Response:
-        """A GET."""
         return await self.send("GET", path, params=query, headers=headers or {})
 
     async def told(self, path: str, /, **fields: Any) -> dict[str, Any]:
@@ -174,7 +173,6 @@ class Caller:
         assert states[-1] == "running"
 
     async def state(self, operation: str) -> str:
-        """The exact state just now."""
         return (await self.on(operation, "check_status"))["query_status"]["state"]
 
     async def page(self, operation: str, **fields: Any) -> dict[str, Any]:
@@ -190,7 +188,6 @@ class Caller:
         return await self.page(body["history_uuid"], **fields)
 
     async def history(self, **query: Any) -> dict[str, Any]:
-        """The get_history body."""
         response = await self.get("editor/get_history", **query)
         assert response.status_code == 200, response.text
         return response.json()

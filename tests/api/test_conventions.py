@@ -273,9 +273,7 @@ class TestOrderOfChecks:
             ("application/json", b'{"statement": "rows 1"}', (404, "dialect_not_found")),
         ],
     )
-    async def test_the_first_failing_check_decides(
-        self, small_api: ApiOpener, kind: str, body: bytes, expected: tuple[int, str]
-    ):
+    async def test_the_first_failing_check_decides(self, small_api, kind, body, expected):
         async with small_api(request_body_max_bytes=2000, max_statements_per_user=1) as api:
             ana = await api.user()
             await ana.execute("mysql", "sleep 30")

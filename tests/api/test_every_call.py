@@ -89,9 +89,7 @@ class TestRights:
     @pytest.mark.platform(67, 89)
     @pytest.mark.security("T10")
     @each("one", ADMIN, ids=name_of)
-    async def test_a_call_of_administrators_is_403_for_others_before_its_body_is_looked_at(
-        self, user: Caller, one: Operation
-    ):
+    async def test_a_call_of_administrators_is_403_for_others_before_its_body_is_looked_at(self, user, one):
         answers = [await user.send(one.method, concrete(one))]
         if one.method == "POST":
             answers += [await sent(user, one, b"x", "text/plain"), await sent(user, one, b"{")]

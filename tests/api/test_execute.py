@@ -161,9 +161,7 @@ class TestStatement:
         ],
     )
     @every_dialect
-    async def test_a_call_without_a_statement_is_refused_and_not_recorded(
-        self, ana: Caller, dialect: Dialect, fields: dict[str, Any], code: str
-    ):
+    async def test_a_call_without_a_statement_is_refused_and_not_recorded(self, ana, dialect, fields, code):
         answer = await ana.post_json(f"editor/execute/{dialect}", **fields)
         assert verdict(answer) == (400, -1, code)
         assert "statement" in answer.json()["message"]

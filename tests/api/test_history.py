@@ -268,9 +268,7 @@ async def test_an_idempotency_key_is_forgotten_after_a_day(ana: Caller):
 
 
 @each(("most", "advised"), [(1, 1), (100_000, 0)])
-async def test_the_log_advises_a_clean_up_above_so_many_documents(
-    ana: Caller, monkeypatch: pytest.MonkeyPatch, most: int, advised: int
-):
+async def test_the_log_advises_a_clean_up_above_so_many_documents(ana, monkeypatch, most, advised):
     for _ in range(2):
         await ana.run("mysql", "rows 1")
     monkeypatch.setattr(retention, "MANY_DOCUMENTS", most)

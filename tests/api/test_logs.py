@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from tests.api.conftest import ApiOpener
 from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api
 from tests.api.token.logins import PASSWORD, accounts
@@ -139,9 +138,7 @@ def lines() -> Iterator[list[dict[str, object]]]:
 
 
 @each("is_on", [True, False])
-async def test_each_call_is_one_line_with_its_caller_and_never_its_query(
-    small_api: ApiOpener, lines: list[dict[str, object]], is_on: bool
-):
+async def test_each_call_is_one_line_with_its_caller_and_never_its_query(small_api, lines, is_on):
     lines.clear()
     async with small_api(desktop={"logging": {"access_log": is_on}}) as api:
         ana = await api.user("ana")

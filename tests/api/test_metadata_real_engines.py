@@ -17,7 +17,6 @@ every_shop = each_made("shop", "shops", lambda shops, dialect: shops[dialect], A
 
 @pytest.fixture(scope="module")
 async def shops(api: Api) -> Mapping[Dialect, Shop]:
-    """Tables that the tests here read."""
     ana = await api.user("ana")
     return {dialect: await make_shop(ana, dialect) for dialect in ALL}
 

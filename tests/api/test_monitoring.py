@@ -240,9 +240,7 @@ async def test_what_happened_is_counted(counted: Api):
     assert ("operation", "view") in operation
 
 
-async def test_running_statements_and_stored_results_are_told_from_the_records(
-    counted: Api, monkeypatch: pytest.MonkeyPatch
-):
+async def test_running_statements_and_stored_results_are_told_from_the_records(counted, monkeypatch):
     # A busy machine may take longer than ten seconds from one look to the next.
     monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 3600.0)
     ana = await counted.user("ana")

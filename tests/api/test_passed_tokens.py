@@ -153,7 +153,6 @@ async def application(
 
 @pytest.fixture
 async def setting(application: Api) -> Passing:
-    """A user of this test's own."""
     return await caller(application)
 
 
@@ -263,9 +262,7 @@ async def test_metadata_and_sessions_go_with_the_token_of_their_call(setting: Pa
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
-async def test_it_is_in_no_log_and_no_answer(
-    issued: Issued, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-):
+async def test_it_is_in_no_log_and_no_answer(issued, caplog, capsys):
     """The service's own lines are printed here, those of the audit and of libraries are records."""
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
@@ -340,9 +337,7 @@ async def test_without_the_setting_no_token_is_passed_on(tmp_path: Path, databas
 
 
 @pytest.mark.platform(46)
-async def test_over_plain_http_only_where_the_connector_allows_it(
-    server: ScriptedServer, tmp_path: Path, database_dsn: str
-):
+async def test_over_plain_http_only_where_the_connector_allows_it(server, tmp_path, database_dsn):
     interpreter = hiveserver2(server)
     interpreter["options"]["allow_insecure_http"] = False
     with pytest.raises(ConfigurationError, match="use_ssl"):
@@ -380,9 +375,7 @@ async def test_an_engine_that_repeats_the_token_is_not_believed_with_it(setting:
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
 @each("answer", [page(error=error(f"Invalid token: {TOKEN}")), Reply(f"Bearer {TOKEN} is not good".encode(), 401)])
-async def test_a_coordinator_that_repeats_the_token_is_not_believed_with_it(
-    tmp_path: Path, database_dsn: str, answer: Reply
-):
+async def test_a_coordinator_that_repeats_the_token_is_not_believed_with_it(tmp_path, database_dsn, answer):
     async with scripted_trino(answer) as coordinator:
         options = {"url": coordinator.url, "auth_mechanism": "JWT"}
         interpreter = {"interface": "trino", "dialect": "trino", "options": options}

@@ -191,9 +191,7 @@ class TestMeta:
             (SQLITE, "x'00'", "BINARY_TYPE", ""),
         ],
     )
-    async def test_types_have_one_list_of_names_and_the_engines_text(
-        self, ana: Caller, dialect: Dialect, expression: str, kind: str, native: str
-    ):
+    async def test_types_have_one_list_of_names_and_the_engines_text(self, ana, dialect, expression, kind, native):
         page = await ana.result(dialect, f"SELECT {expression} AS v")
         assert page["meta"] == [{"name": "v", "type": kind, "native_type": native, **META}]
 

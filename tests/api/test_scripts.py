@@ -99,9 +99,7 @@ class TestSplitting:
             (SQLITE, "SELECT ';''', `b;`, [c;] FROM (SELECT 1 AS \"b;\", 2 AS \"c;\") /* ; */ -- ;\n", [";'", 1, 2]),
         ],
     )
-    async def test_a_quoted_terminator_does_not_split(
-        self, ana: Caller, dialect: Dialect, statement: str, cells: list[Any]
-    ):
+    async def test_a_quoted_terminator_does_not_split(self, ana, dialect, statement, cells):
         body = await ana.run(dialect, statement + "; SELECT 2")
         assert body["handle"]["statements_count"] == 2
         assert (await ana.page(body["history_uuid"]))["data"] == [cells]
@@ -195,9 +193,7 @@ class TestContinuing:
         ],
     )
     @every_dialect
-    async def test_the_full_form_steers_by_the_previous_handle(
-        self, ana: Caller, dialect: Dialect, script: str, handle: dict[str, Any], expected: int
-    ):
+    async def test_the_full_form_steers_by_the_previous_handle(self, ana, dialect, script, handle, expected):
         sent = {key: value for key, value in handle.items() if key != "hash"}
         if "hash" in handle:
             sent["previous_statement_hash"] = HASHES[handle["hash"]]

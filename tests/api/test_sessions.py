@@ -205,9 +205,7 @@ class TestClose:
         ]  # fmt: skip
 
     @each("names_it", [True, False])
-    async def test_results_of_a_session_that_was_closed_for_idleness_are_closed_too(
-        self, closing: Api, *, names_it: bool
-    ):
+    async def test_results_of_a_session_that_was_closed_for_idleness_are_closed_too(self, closing, *, names_it):
         """And a call that failed after it had closed the session can be repeated."""
         ana, bob = await closing.user("ana"), await closing.user("bob")
         session = (await opened(ana, "hive2"))["id"]

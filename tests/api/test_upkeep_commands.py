@@ -26,7 +26,6 @@ Command = Callable[..., Awaitable[Ended]]
 
 @pytest.fixture
 async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
-    """A server on this test's own database."""
     async with small_api() as api:
         yield api
 
@@ -43,9 +42,7 @@ def command(tmp_path: Path, database_dsn: str) -> Command:
 
 
 @pytest.mark.platform(57)
-async def test_close_queries_closes_finished_ones_and_no_running_one(
-    served: Api, command: Command, users_url: str
-) -> None:
+async def test_close_queries_closes_finished_ones_and_no_running_one(served, command, users_url):
     ana = await served.user("ana")
     old, young = [(await ana.run("sqlite", "select 1"))["history_uuid"] for _ in range(2)]
     for operation, days in ((old, 8), (young, 6)):
@@ -91,9 +88,7 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
     assert not (where / stuck).exists()
 
 
-async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(
-    served: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_result_that_cannot_be_deleted_is_told_once_and_keeps_no_other(served, monkeypatch):
     ana = await served.user("ana")
     stuck, other = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
     store = type(served.services.retention._results)
@@ -136,9 +131,7 @@ async def test_close_sessions_leaves_other_dialects_and_busy_ones(served: Api, c
 
 
 @pytest.mark.platform(58)
-async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(
-    served: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(served, monkeypatch):
     ana = await served.user("ana")
     session, listed = await _session(ana, "mysql"), SessionRepository.open_sessions
     started: list[str] = []
@@ -155,9 +148,7 @@ async def test_a_statement_that_starts_while_sessions_are_closed_keeps_its_own(
 
 
 @pytest.mark.platform(58)
-async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_is_counted(
-    served: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_that_was_used_meanwhile_stays_and_one_that_was_closed_is_counted(served, monkeypatch):
     ana = await served.user("ana")
     used, closed = [await _session(ana, "mysql") for _ in range(2)]
     await served.database.execute("update sessions set last_used_at = now() - interval '8 days'")
@@ -279,9 +270,7 @@ async def test_days_to_keep_are_heard_and_none_means_all(served: Api, command: C
 
 
 @pytest.mark.platform(59)
-async def test_expired_results_are_a_kind_of_their_own(
-    small_api: ApiOpener, command: Command, database_dsn: str
-) -> None:
+async def test_expired_results_are_a_kind_of_their_own(small_api, command, database_dsn):
     """Without a server, which would expire them within seconds."""
     async with small_api() as api:
         ana = await api.user("ana")
@@ -385,9 +374,7 @@ async def test_only_administrators_may(ana: Caller, admin: Caller):
     assert verdict(await admin.get("admin/statements", state="sleeping")) == (400, -1, "invalid_parameter")
 
 
-async def test_the_text_is_shown_of_one_statement_and_that_is_written_down(
-    ana: Caller, admin: Caller, audited: list[Event]
-):
+async def test_the_text_is_shown_of_one_statement_and_that_is_written_down(ana, admin, audited):
     operation = (await ana.run("mysql", "text of ana"))["history_uuid"]
     shown = (await admin.get(f"admin/statements/{operation}")).json()
     assert (shown["text"], shown["statement"]["id"]) == ("text of ana", operation)

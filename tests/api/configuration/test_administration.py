@@ -18,7 +18,6 @@ from queryserver.platform.settings.desktop import LoggingSettings
 
 @pytest.fixture
 async def admin(api: Api) -> Caller:
-    """An administrator of this test's own."""
     return await api.user("admin", admin=True)
 
 

@@ -23,7 +23,6 @@ from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.files.model import Scheme
-from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.settings.loading import read_settings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 
@@ -154,9 +153,7 @@ audience = "a"
     assert [line for line in await lines(broken, offline=True) if line.startswith("error")] == []
 
 
-async def test_many_documents_and_a_missing_extension_are_told(
-    read: Reader, database_dsn: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_documents_and_a_missing_extension_are_told(read, database_dsn, monkeypatch):
     monkeypatch.setattr(looks, "MANY_DOCUMENTS", 1)
     connection = await asyncpg.connect(database_dsn)
     user = await connection.fetchval("insert into users (username, username_key) values ('u', 'u') returning id")
@@ -182,9 +179,7 @@ async def test_many_documents_and_a_missing_extension_are_told(
     assert any("pg_trgm" in line for line in found) is not has_trigrams
 
 
-async def test_local_results_of_several_hosts_must_be_shared(
-    read: Reader, database_dsn: str, tcp_open: EmbeddedPostgres
-) -> None:
+async def test_local_results_of_several_hosts_must_be_shared(read, database_dsn, tcp_open):
     settings = read("")
     rules = tcp_open.state_directory / "postgresql" / "data" / "pg_hba.conf"
     with rules.open("a") as stream:

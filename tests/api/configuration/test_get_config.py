@@ -133,9 +133,7 @@ async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
         ("", "duck", "duck"),
     ],
 )
-async def test_a_call_that_names_none_runs_in_the_main_one(
-    open_with: Opener, notebook: str, main: str, first: str
-) -> None:
+async def test_a_call_that_names_none_runs_in_the_main_one(open_with, notebook, main, first):
     named = THREE.replace("sqlite", 'sqlite"\nname = "Light', 1) + 'name = "Spare"\n'
     async with open_with(f"[notebook]\n{notebook}\n{named}") as api:
         ana = await api.user()
@@ -203,9 +201,7 @@ max_local_file_size_upload_limit = 99
 
 
 @pytest.mark.platform(82)
-async def test_browsers_are_those_configured_and_permitted_with_the_callers_home(
-    open_with: Opener, tmp_path: Any
-) -> None:
+async def test_browsers_are_those_configured_and_permitted_with_the_callers_home(open_with, tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     toml = f"""

@@ -198,9 +198,7 @@ async def test_a_stored_connector_is_tested_by_its_id_with_its_secret(keeper: Ke
 
 @pytest.mark.platform(73)
 @pytest.mark.security("T8")
-async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a_new_one_would_be(
-    small_api: ApiOpener, tmp_path: Path
-) -> None:
+async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a_new_one_would_be(small_api, tmp_path):
     databases = {"local_database_dir": tmp_path / "databases"}
     urls = {
         "mysql": ("mysql://u:p@db:3306/x", "driver_not_allowed"),
@@ -237,9 +235,7 @@ async def test_a_stored_connector_that_the_policy_forbids_by_now_is_refused_as_a
         ("hms", "hiveserver2", {}),
     ],
 )
-async def test_types_that_never_run_are_501(
-    keeper: Keeper, dialect: str, interface: str, settings: dict[str, Any]
-) -> None:
+async def test_types_that_never_run_are_501(keeper, dialect, interface, settings):
     given = json.dumps({"dialect": dialect, "interface": interface, "settings": listed(settings)})
     refused = await keeper.caller.refused("connector/instance/test", connector=given)
     assert refused == (501, -1, "interface_not_supported")
@@ -340,9 +336,7 @@ async def any_driver(small_api: ApiOpener, tmp_path: Path) -> AsyncGenerator[Cal
 
 
 @pytest.mark.platform(73)
-async def test_without_a_port_the_login_shows_whether_there_is_a_connection(
-    any_driver: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_port_the_login_shows_whether_there_is_a_connection(any_driver, monkeypatch):
     url = f"{http_driver.NAME}://127.0.0.1/login"
     async with listening(speaking(200, '{"rows": [["Hello World!"]]}')) as port:
         monkeypatch.setattr(http_driver, "usual_port", port)

@@ -22,7 +22,6 @@ _NEW_KEY = "a9Zk4bV7nQw2Xt6Mc1Lp8Rf3Gs0Hd5Ye"
 
 @pytest.fixture
 async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
-    """A server on this test's own database."""
     async with small_api() as api:
         yield api
 
@@ -70,9 +69,7 @@ async def test_connectors_are_listed_and_exported_without_secrets_and_imported_a
     assert (await ana.result("2", "SELECT 2"))["data"] == [[2]]
 
 
-async def test_an_import_goes_by_the_rules_of_update_and_tells_what_failed(
-    served: Api, command: Command, tmp_path: Path
-) -> None:
+async def test_an_import_goes_by_the_rules_of_update_and_tells_what_failed(served, command, tmp_path):
     keeper = await Keeper.of(served)
     file = tmp_path / "connectors.json"
     moved = {"nice_name": "Moved", "dialect": "mysql", "interface": "sqlalchemy"}
@@ -96,9 +93,7 @@ async def test_an_import_goes_by_the_rules_of_update_and_tells_what_failed(
 
 
 @pytest.mark.security("T9")
-async def test_rotated_keys_let_former_ones_be_forgotten(
-    served: Api, command: Command, tmp_path: Path, environ: dict[str, str], users_url: str
-) -> None:
+async def test_rotated_keys_let_former_ones_be_forgotten(served, command, tmp_path, environ, users_url):
     keeper = await Keeper.of(served)
     await keeper.create("Shop", "postgresql", "sqlalchemy", url=users_url)
     ana = await served.user("ana")

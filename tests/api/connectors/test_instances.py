@@ -166,9 +166,7 @@ async def test_of_two_changes_of_one_version_one_wins(keeper: Keeper) -> None:
         ({"settings": listed({"password": "********"})}, "secret_required", ["password"]),
     ],
 )
-async def test_each_wrong_setting_is_told_by_its_name(
-    keeper: Keeper, sent: dict[str, Any], code: str, where: list[str]
-) -> None:
+async def test_each_wrong_setting_is_told_by_its_name(keeper, sent, code, where):
     usual = {"nice_name": "Wrong", "dialect": "hive", "interface": "hiveserver2"}
     status, said, errors = await keeper.refused(
         {**(usual if sent else {"dialect": "hive", "interface": "hiveserver2"}), **sent}
@@ -225,9 +223,7 @@ async def test_new_connectors_are_granted_as_the_policy_says(small_api: ApiOpene
 
 
 @pytest.mark.platform(75)
-async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(
-    api: Api, keeper: Keeper, users_url: str
-) -> None:
+async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(api, keeper, users_url):
     ana = await api.user("ana")
     made = await keeper.create("Short-lived", "postgresql", "sqlalchemy", url=users_url)
     done = await ana.run(made["id"], "SELECT 41 + 1 AS answer")
@@ -253,9 +249,7 @@ async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(
     assert rights == []
 
 
-async def test_a_new_connector_runs_statements_at_once_and_a_changed_one_as_it_is_now(
-    api: Api, keeper: Keeper, users_url: str
-) -> None:
+async def test_a_new_connector_runs_statements_at_once_and_a_changed_one_as_it_is_now(api, keeper, users_url):
     ana = await api.user("ana")
     made = await keeper.create("At once", "postgresql", "sqlalchemy", url=f"{users_url}?application_name=one")
     named = "SELECT current_setting('application_name')"
@@ -313,9 +307,7 @@ async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, ke
 
 @pytest.mark.platform(54)
 @pytest.mark.security("T22")
-async def test_a_right_that_is_taken_during_a_change_does_not_come_back(
-    api: Api, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_right_that_is_taken_during_a_change_does_not_come_back(api, keeper, monkeypatch):
     made = await keeper.save(
         nice_name="Taken meanwhile", dialect="sqlite", interface="sqlite", settings={}, groups=["default"]
     )
@@ -376,7 +368,6 @@ class Sender:
     answers: list[tuple[str, int, Any]] = field(default_factory=list)
 
     async def post(self, path: str, **fields: Any) -> dict[str, Any]:
-        """The body of the answer."""
         response = await self._sent(path, fields)
         self.answers.append((path, response.status_code, steady(response.json())))
         return response.json()

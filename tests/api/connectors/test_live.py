@@ -82,7 +82,6 @@ async def offered(caller: Caller) -> list[str]:
 
 
 async def rows(caller: Caller, connector: str, statement: str) -> list[list[Any]]:
-    """What a statement gives."""
     return (await caller.result(connector, statement))["data"]
 
 
@@ -160,9 +159,7 @@ async def test_sessions_and_statements_outlive_a_change_to_what_does_not_run_her
 
 
 @pytest.mark.platform(66)
-async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(
-    servers: Servers, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(servers, name, monkeypatch):
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
@@ -291,9 +288,7 @@ async def test_logins_of_users_never_go_to_a_new_address(servers: Servers, name:
     assert refused.json()["code"] == "credentials_required"
 
 
-async def test_a_server_hears_of_changes_between_calls_and_after_it_lost_the_database(
-    servers: Servers, name: str
-) -> None:
+async def test_a_server_hears_of_changes_between_calls_and_after_it_lost_the_database(servers, name):
     there = servers.second.services.connectors
 
     async def knows(connector_id: str) -> None:

@@ -32,7 +32,6 @@ class Place:
         return self.keeper.caller
 
     async def new(self, dialect: str, path: str, **settings: Any) -> str:
-        """A connector's id."""
         name = f"Files {next(_numbers)}"
         return (await self.keeper.create(name, dialect, dialect, path=path, **settings))["id"]
 
@@ -44,7 +43,6 @@ class Place:
         return body["message"]
 
     async def rows(self, connector: str, statement: str) -> list[list[Any]]:
-        """What a statement gives."""
         return (await self.caller.result(connector, statement))["data"]
 
 
@@ -57,13 +55,11 @@ def directory() -> Iterator[Path]:
 
 
 def names_in(directory: Path) -> list[str]:
-    """What is there."""
     return sorted(one.name for one in directory.iterdir())
 
 
 @pytest.fixture
 async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
-    """A server of this test's own."""
     async with small_api(lease_timeout_s=3) as api:
         yield Place(await Keeper.of(api), tmp_path / "databases")
 
@@ -156,9 +152,7 @@ async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: st
         ),
     ],
 )
-async def test_no_statement_reaches_another_file(
-    place: Place, directory: Path, dialect: str, statements: list[str]
-) -> None:
+async def test_no_statement_reaches_another_file(place, directory, dialect, statements):
     for path in (f"own.{dialect}", ":memory:"):
         if dialect == "sqlite" and path != ":memory:":
             (place.databases / path).touch()
@@ -228,9 +222,7 @@ async def test_a_changed_duckdb_connector_opens_the_new_file_while_the_old_one_i
     assert await place.rows(connector, "SELECT * FROM n") == [[2]]
 
 
-async def test_the_server_that_holds_a_stored_duckdb_file_runs_its_statements(
-    small_api: ApiOpener, place: Place
-) -> None:
+async def test_the_server_that_holds_a_stored_duckdb_file_runs_its_statements(small_api, place):
     async with small_api(lease_timeout_s=3) as second:
         there = Caller(second, place.caller.username, place.caller.headers)
         connector = await place.new("duckdb", "held.db")

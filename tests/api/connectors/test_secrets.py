@@ -47,9 +47,7 @@ class Overheard:
 
 @pytest.mark.platform(69)
 @pytest.mark.security("T9", "T28")
-async def test_no_answer_log_line_error_or_table_shows_a_planted_password(
-    small_api: ApiOpener, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_no_answer_log_line_error_or_table_shows_a_planted_password(small_api, tmp_path, caplog, capsys):
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
     audit.addHandler(caplog.handler)

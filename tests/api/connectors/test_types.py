@@ -1,7 +1,6 @@
 """types, new: the catalogue over HTTP (Contract platform 5.2, 5.4)."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,9 +124,7 @@ async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper:
 
 
 @pytest.mark.platform(65)
-async def test_sections_of_the_settings_name_defaults_of_hive_and_impala(
-    tmp_path: Path, database_dsn: str, users_url: str
-) -> None:
+async def test_sections_of_the_settings_name_defaults_of_hive_and_impala(tmp_path, database_dsn, users_url):
     impala = ImpalaSettings(query_timeout_s=77, session_timeout_s=88)
     sections = {"beeswax": BeeswaxSettings(close_queries=True), "impala": impala}
     of_hive = {"query_timeout_s": 0, "session_timeout_s": 0, "close_queries": True}

@@ -66,9 +66,7 @@ def table() -> str:
 
 @pytest.mark.importer(52)
 class TestAnswer:
-    async def test_an_import_is_an_operation_whose_result_has_four_counts(
-        self, ana: Caller, connector: str, table: str
-    ):
+    async def test_an_import_is_an_operation_whose_result_has_four_counts(self, ana, connector, table):
         answer = await ask(ana, connector, table, file_path=(path := await uploaded(ana, CONTENT)))
         body = answer.json()
         assert answer.status_code == 202
@@ -355,9 +353,7 @@ class TestExistingTable:
             done = await imported(ana, connector, table, if_exists="append")
             assert (done["rows_loaded"], len(await rows(ana, connector, table))) == (3, expected)
 
-    async def test_replace_puts_the_new_table_in_the_place_of_the_old_one(
-        self, ana: Caller, connector: str, table: str
-    ):
+    async def test_replace_puts_the_new_table_in_the_place_of_the_old_one(self, ana, connector, table):
         for content in (b"a\n7\n", CONTENT):
             done = await imported(ana, connector, table, if_exists="replace", file_path=await uploaded(ana, content))
         assert done["rows_loaded"] == 3
@@ -448,9 +444,7 @@ class TestRefusals:
             ({"file_path": "/etc/passwd"}, "file_not_found"),
         ],
     )
-    async def test_wrong_parameters_are_told_before_the_answer(
-        self, ana: Caller, table: str, fields: dict[str, str], code: str
-    ):
+    async def test_wrong_parameters_are_told_before_the_answer(self, ana, table, fields, code):
         path = await uploaded(ana, CONTENT)
         given = {"connector": "duckdb", "table": table, "file_path": path, **fields}
         assert refusal(await ask(ana, given.pop("connector"), given.pop("table"), **given)) == (400, code)
@@ -458,9 +452,7 @@ class TestRefusals:
 
 @pytest.mark.importer(59)
 class TestSources:
-    async def test_remote_and_local_files_give_the_same_table(
-        self, tables: Tables, ana: Caller, connector: str, table: str
-    ):
+    async def test_remote_and_local_files_give_the_same_table(self, tables, ana, connector, table):
         content = CONTENT + b'4,"d ""q"", x",4,2025-02-01\n'
         await imported(ana, connector, table, file_path=await uploaded(ana, content))
         path = tables.shared_file(f"{table}.csv", content)

@@ -74,9 +74,7 @@ async def left_behind(tables: Tables, caller: Caller, connector: str, table: str
     )  # fmt: skip
 
 
-async def test_a_server_that_stops_begins_no_import_and_records_none(
-    tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_server_that_stops_begins_no_import_and_records_none(tables, ana, monkeypatch):
     path = await uploaded(ana, CONTENT)
     monkeypatch.setattr(tables.api.services.runner, "_draining", True)
     answer = await ask(ana, "duckdb", "late", file_path=path)
@@ -160,9 +158,7 @@ class TestFile:
         await tables.api.database.execute("update import_uploads set expires_at = now()")
         assert refusal(await ask(ana, "duckdb", "second", file_path=path)) == (400, "file_not_found")
 
-    async def test_a_remote_file_that_changes_while_it_is_loaded_is_imported_as_it_was(
-        self, tables: Tables, ana: Caller
-    ):
+    async def test_a_remote_file_that_changes_while_it_is_loaded_is_imported_as_it_was(self, tables, ana):
         tables.slow.hold()
         path = tables.shared_file("large.csv", LARGE)
         operation = await started(ana, "slow", "changed", file_path=path, import_type="remote")

@@ -418,9 +418,7 @@ class TestQuota:
 class TestReference:
     @pytest.mark.importer(10, 61)
     @pytest.mark.security("T3", "T20")
-    async def test_only_the_owner_has_the_file_and_only_by_the_whole_reference(
-        self, api: Api, ana: Caller, bob: Caller
-    ):
+    async def test_only_the_owner_has_the_file_and_only_by_the_whole_reference(self, api, ana, bob):
         file_path = await uploaded(ana)
         assert await is_found(api, ana, file_path)
         assert not await is_found(api, bob, file_path)

@@ -62,7 +62,6 @@ async def refreshed(
 
 
 def shelf_of(api: Api) -> Connector:
-    """The connector of the scripted engine."""
     shelf = api.services.connectors.find("shelf")
     assert shelf is not None
     return shelf

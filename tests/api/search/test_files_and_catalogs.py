@@ -185,9 +185,7 @@ ENTITIES = [
 
 @pytest.mark.platform(97)
 class TestCatalogs:
-    async def test_atlas_without_an_address_is_501_and_so_is_what_has_no_adapter(
-        self, tmp_path: Path, database_dsn: str
-    ):
+    async def test_atlas_without_an_address_is_501_and_so_is_what_has_no_adapter(self, tmp_path, database_dsn):
         async with opened(tmp_path, database_dsn) as api:
             ana = await api.user("ana")
             for interface, code in (("atlas", "catalog_not_configured"), ("navigator", "catalog_not_supported")):
@@ -280,9 +278,7 @@ class TestCatalogs:
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
 
     @each("interface", ["", "local"])
-    async def test_local_is_what_is_searched_without_a_catalogue(
-        self, tmp_path: Path, database_dsn: str, interface: str
-    ):
+    async def test_local_is_what_is_searched_without_a_catalogue(self, tmp_path, database_dsn, interface):
         catalog = {"interface": interface}
         async with opened(tmp_path, database_dsn, hdfs("data/x"), metadata={"catalog": catalog}) as api:
             ana = await api.user("ana")
@@ -325,7 +321,6 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 async def records(api: Api, ana: Caller) -> MetadataIndexRecords:
-    """Without any scope."""
     return MetadataIndexRecords(api.database)
 
 
@@ -391,9 +386,7 @@ async def test_rows_of_databases_that_were_not_read_stay(records: MetadataIndexR
     assert await records.tables_by_database(scope.id) == {"web": 1}
 
 
-async def test_scopes_of_one_connector_are_claimed_one_at_a_time(
-    api: Api, records: MetadataIndexRecords, ana: Caller, bob: Caller
-) -> None:
+async def test_scopes_of_one_connector_are_claimed_one_at_a_time(api, records, ana, bob):
     ids = [await api.database.value("select id from users where username_key = $1", one.username) for one in (ana, bob)]
     mine, theirs = (ScopeKey("elsewhere", one, b"address", is_stored=False) for one in ids)
     scope = await records.claim(mine, owner="me", lease=MINUTE, interval=MINUTE)
@@ -428,9 +421,7 @@ async def test_databases_are_bounded_too(records: MetadataIndexRecords) -> None:
 
 
 @each(("seen", "is_due"), [(["t"], False), ([], True)])
-async def test_it_is_read_again_at_once_when_that_can_help(
-    records: MetadataIndexRecords, seen: Sequence[str], *, is_due: bool
-) -> None:
+async def test_it_is_read_again_at_once_when_that_can_help(records, seen, *, is_due):
     """What found no room finds some only where something was removed."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("t")], max_tables=1)

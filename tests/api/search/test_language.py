@@ -314,9 +314,7 @@ async def test_connectors_that_are_not_granted_are_not_searched(api: Api, ana: C
 
 @pytest.mark.platform(94)
 @pytest.mark.security("T20")
-async def test_rows_of_a_connector_that_acts_as_the_caller_are_the_callers_own(
-    api: Api, ana: Caller, bob: Caller
-) -> None:
+async def test_rows_of_a_connector_that_acts_as_the_caller_are_the_callers_own(api, ana, bob):
     api.shelf.act_as_caller(True)
     stock(api.shelf)
     await look(ana, web=["sample_07"])

@@ -10,7 +10,7 @@ from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
 from tests.cases import each
 
-from queryserver.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import (
     EngineForbidden,
     EngineTimeout,
@@ -107,9 +107,7 @@ async def test_a_table_that_cannot_be_read_keeps_no_other_out(api: Api, ana: Cal
     "error",
     [StatementRejected("Disk full."), EngineForbidden("No."), StatementDenied("No."), database_not_found("web")],
 )
-async def test_a_database_that_cannot_be_described_is_read_all_the_same(
-    api: Api, ana: Caller, error: QueryServerError
-) -> None:
+async def test_a_database_that_cannot_be_described_is_read_all_the_same(api, ana, error):
     stock(api.shelf)
     with faulty(api.shelf, {"database web": error}):
         await refreshed(api, another(api))
@@ -130,9 +128,7 @@ async def test_a_database_whose_tables_cannot_be_told_keeps_them(api: Api, ana: 
 
 
 @each("error", [EngineForbidden("No."), StatementDenied("No."), database_not_found("web")])
-async def test_tables_of_a_database_that_is_gone_or_denied_are_removed(
-    api: Api, ana: Caller, error: QueryServerError
-) -> None:
+async def test_tables_of_a_database_that_is_gone_or_denied_are_removed(api, ana, error):
     stock(api.shelf)
     await refreshed(api, another(api))
     with faulty(api.shelf, {"tables web": error}):

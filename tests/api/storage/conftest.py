@@ -78,7 +78,6 @@ async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_
 
 @pytest.fixture
 async def world(five_stores: World) -> AsyncIterator[World]:
-    """The same, with stores that do not fail."""
     yield five_stores
     five_stores.heal()
 

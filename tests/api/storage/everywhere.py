@@ -48,7 +48,6 @@ class Place:
     path: str
 
     def at(self, name: str) -> str:
-        """Normal form of an entry."""
         return f"{self.path}/{name}"
 
     async def post(self, call: str, /, **fields: Any) -> httpx.Response:

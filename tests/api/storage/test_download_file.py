@@ -321,6 +321,7 @@ class TestBrokenTransfers:
     async def test_the_client_sees_an_incomplete_body(self, odd, audited, oddity):
         store, ana = odd
         store.odd["a"] = oddity
+        audited.clear()
         async with served(ana.api) as address, httpx.AsyncClient(base_url=address) as http:
             received = bytearray()
             with pytest.raises(httpx.RemoteProtocolError):

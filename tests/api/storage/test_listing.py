@@ -15,7 +15,7 @@ from tests.api.storage.worlds import World, builders
 from tests.cases import each
 from tests.fakes.long_directory import LongDirectory
 
-from queryserver.errors.base import PermissionDenied, QueryServerError
+from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import StorageError, StorageUnavailable, bucket_listing_denied
 from queryserver.files.model import Scheme
 
@@ -120,9 +120,7 @@ async def test_wrong_parameters_are_400(ana: Caller, eleven: str, name: str, val
 @pytest.mark.storage(28)
 @each("descending", [False, True])
 @each("key", SORTABLE)
-async def test_each_order_works_in_both_directions(
-    ana: Caller, eleven: str, files: Files, key: str, descending: bool
-) -> None:
+async def test_each_order_works_in_both_directions(ana, eleven, files, key, descending):
     (files.root / eleven / "d").mkdir(exist_ok=True)
     for number in range(1, 12):
         os.utime(files.root / eleven / str(number), (number // 3 * 100, number // 2 * 100))
@@ -283,9 +281,7 @@ async def test_a_refused_list_of_buckets_is_told_as_such(world: World, eva: Call
         (PermissionDenied("Permission denied: user=ana, access=READ"), 403, "permission_denied"),
     ],
 )
-async def test_a_store_that_fails_is_told_by_its_kind(
-    world: World, eva: Caller, failure: QueryServerError, status: int, code: str
-) -> None:
+async def test_a_store_that_fails_is_told_by_its_kind(world, eva, failure, status, code):
     for call, asked in (("stat", "stat=/x"), ("stat", "view=/"), ("list_directory", "list?path=/"),
                         ("content_summary", "content_summary=/")):  # fmt: skip
         world.heal()
@@ -347,9 +343,7 @@ async def test_long_directories_have_all_their_pages(tmp_path: Path, shared_data
         assert "listing_sort_limit" in answer.json()["message"]
 
 
-async def test_a_page_of_ten_thousand_entries_does_not_hold_up_other_calls(
-    tmp_path: Path, shared_database_dsn: str
-) -> None:
+async def test_a_page_of_ten_thousand_entries_does_not_hold_up_other_calls(tmp_path, shared_database_dsn):
     stores = {Scheme.S3A: LongDirectory(20_000)}
     async with open_api(storage_settings(tmp_path, shared_database_dsn), builders(stores)) as api:
         eva = await api.user("ana")

@@ -27,7 +27,6 @@ async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
 
 
 def nth(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:
-    """The call of that number fails."""
     return lambda call, _path: error if call == number else None
 
 
@@ -100,9 +99,7 @@ async def test_a_tree_moves_as_a_whole_with_its_empty_directories(eva: Caller, w
 
 @pytest.mark.storage(65)
 @each("call", ["rename", "move", "copy"])
-async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(
-    eva: Caller, world: World, call: str
-) -> None:
+async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
     before = place.all()
@@ -119,9 +116,7 @@ async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_targe
 
 @pytest.mark.storage(66)
 @each("call", ["rename", "move"])
-async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(
-    eva: Caller, world: World, call: str
-) -> None:
+async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
     before = {path.removeprefix("d"): content for path, content in place.all().items()}
@@ -210,9 +205,7 @@ async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(eva: 
     ],
     ids=str,
 )
-async def test_between_stores_content_and_empty_directories_arrive(
-    eva: Caller, world: World, here: Scheme, there: Scheme
-) -> None:
+async def test_between_stores_content_and_empty_directories_arrive(eva, world, here, there):
     source, target = world.place(here), world.place(there)
     source.put(d__empty=None, d__large=bytes(range(256)) * 20_000, d__nothing=b"")
     before = source.all()
@@ -231,8 +224,6 @@ class Corrupting(FaultyFileSystem):
 
 
 class CorruptingStorage(FaultyStorage):
-    """See above."""
-
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
@@ -287,9 +278,7 @@ async def test_links_are_left_out_and_left_where_they_are(eva: Caller, world: Wo
 @each("call", ["move", "copy"])
 @each("route", ["", "/bulk"])
 @every_store
-async def test_one_of_three_that_fails_does_not_stop_the_others(
-    eva: Caller, place: Place, call: str, route: str
-) -> None:
+async def test_one_of_three_that_fails_does_not_stop_the_others(eva, place, call, route):
     place.put(a=b"a", c=b"c", into=None)
     sources = [place.at(name) for name in ("a", "b", "c")]
     answer = await eva.post(f"storage/{call}{route}", source_path=sources, destination_path=place.at("into"))

@@ -77,7 +77,6 @@ class _Gated(FaultyStorage):
 
 @pytest.fixture
 async def gate(world: World) -> AsyncIterator[Gate]:
-    """Copies on S3 wait."""
     store = world.faulty[Scheme.S3A]
     honest, gate = store.inner, Gate(store, "copy")
     store.inner = gate
@@ -104,9 +103,9 @@ def three(place: Place) -> None:
 
 @pytest.mark.storage(70)
 @each("call", ["move", "copy", "rename"])
-async def test_a_call_that_is_not_waited_for_gives_its_body_later(
-    eva: Caller, world: World, gate: Gate, call: str
-) -> None:
+async def test_a_call_that_is_not_waited_for_gives_its_body_later(eva, world, gate, call):
+    gate.reached.clear()
+    gate.open.clear()
     place = world.place(Scheme.S3A)
     three(place)
     started = await eva.post(f"storage/{call}?wait=0", src_path=place.at("d"), dest_path=place.at("e"))
@@ -320,9 +319,7 @@ async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path,
 
 
 @pytest.mark.storage(65)
-async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_removed(
-    eva: Caller, world: World
-) -> None:
+async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_removed(eva, world):
     """A young file of a reserved name may be a living upload; it becomes old without being written."""
     place = world.place(Scheme.FILE)
     place.put(d__a=b"a", e=None)
@@ -395,9 +392,7 @@ def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, 
 
 
 @pytest.mark.security("S15")
-async def test_every_move_and_refusal_is_written_down(
-    eva: Caller, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_every_move_and_refusal_is_written_down(eva, world, caplog):
     place = world.place(Scheme.S3A)
     place.put(a=b"a", b=b"b")
     with audited(caplog):
@@ -431,9 +426,7 @@ def impatient(world: World, owner: str) -> Transfers:
     )
 
 
-async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(
-    eva: Caller, world: World, gate: Gate
-) -> None:
+async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(eva, world, gate):
     place = world.place(Scheme.S3A)
     three(place)
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)

@@ -136,9 +136,7 @@ class TestArrival:
         assert answer.json()["path"] == f"{sender.dest}/big.bin"
 
     @each(("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")])
-    async def test_the_name_of_the_part_is_not_that_of_the_file(
-        self, sender: Sender, files: Files, place: str, name: str | None, code: str
-    ):
+    async def test_the_name_of_the_part_is_not_that_of_the_file(self, sender, files, place, name, code):
         assert told(await sender.send(0, qqfilename=name)) == (400, code)
         assert everything(files.root / place) == []
 
@@ -220,9 +218,7 @@ class TestRules:
             {"dest": None},
         ],
     )
-    async def test_numbers_that_contradict_each_other_are_refused(
-        self, sender: Sender, files: Files, place: str, changes: dict[str, Any]
-    ):
+    async def test_numbers_that_contradict_each_other_are_refused(self, sender, files, place, changes):
         assert (await sender.send(1, **changes)).status_code == 400
         assert everything(files.root / place) == []
 

@@ -126,9 +126,7 @@ async def test_names_that_only_look_dangerous_are_found(world: World, eva: Calle
             assert answer.json()["path"] == f"/looks/{name}", answer.text
 
 
-async def test_a_slash_in_a_name_of_the_path_form_cannot_be_told_from_one_between_names(
-    world: World, eva: Caller
-) -> None:
+async def test_a_slash_in_a_name_of_the_path_form_cannot_be_told_from_one_between_names(world, eva):
     world.memory[Scheme.HDFS].tree.put("deep/er", b"x")
     assert (await eva.get("storage/stat=%2Fdeep%2Fer")).json()["name"] == "er"
     assert (await eva.get("storage/stat=/deep%2Fer")).json()["name"] == "er"

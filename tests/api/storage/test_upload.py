@@ -213,9 +213,7 @@ class TestName:
             f'filename="{"x" * 256}"',
         ],
     )
-    async def test_names_that_are_paths_or_worse_are_refused(
-        self, ana: Caller, files: Files, place: str, parameter: str
-    ):
+    async def test_names_that_are_paths_or_worse_are_refused(self, ana, files, place, parameter):
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{place}", **raw(f'name="file"; {parameter}'))
         assert await refused(answer) == (400, "invalid_name")
         assert names(files.root / place) == []

@@ -129,9 +129,7 @@ class TestSweeping:
             assert everything(shared) == [f"._qs_upload_{'1' * 32}", "kept"]
             assert (await api.services.retention.clean_up())["interrupted uploads"] == 0
 
-    async def test_a_write_gives_signs_of_life_so_that_its_file_is_old_when_its_record_is(
-        self, tmp_path: Path, database_dsn: str
-    ):
+    async def test_a_write_gives_signs_of_life_so_that_its_file_is_old_when_its_record_is(self, tmp_path, database_dsn):
         """A record that ended before its file is old enough would leave the file for ever."""
         touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
@@ -164,9 +162,7 @@ class TestSweeping:
             assert (await api.services.retention.clean_up())["interrupted uploads"] == 1
 
     @each(("error", "left"), [(StorageUnavailable("It is away."), 1), (PermissionDenied("Not any more."), 0)])
-    async def test_a_store_that_is_away_is_asked_again(
-        self, tmp_path: Path, database_dsn: str, error: Exception, left: int
-    ):
+    async def test_a_store_that_is_away_is_asked_again(self, tmp_path, database_dsn, error, left):
         store = _Unsweepable(error)
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.FILE: lambda _: store}) as api:
             ana = await api.user("ana")
@@ -235,9 +231,7 @@ class TestNotes:
 
     @pytest.mark.storage(59)
     @each(("call", "fields", "step", "name"), NOTED)
-    async def test_what_is_written_is_noted_until_it_is_there(
-        self, tmp_path: Path, database_dsn: str, call: str, fields: dict[str, str], step: str, name: str
-    ):
+    async def test_what_is_written_is_noted_until_it_is_there(self, tmp_path, database_dsn, call, fields, step, name):
         """So that the clean-up finds what a crash leaves, an old file that stepped aside too."""
         traits = StorageTraits(lists_in_order=True, acts_as_user=True)
         store = FaultyFileSystem(MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, containers=["area"]))

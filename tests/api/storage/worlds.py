@@ -68,7 +68,6 @@ class Place:
             self.put_at(key.replace("_dot_", ".").replace("__", "/"), content)
 
     def put_at(self, name: str, content: bytes | None) -> None:
-        """A new entry."""
         if self.tree is None:
             place = self.directory / name
             (place if content is None else place.parent).mkdir(parents=True, exist_ok=True)
@@ -128,7 +127,6 @@ class World:
         self.faulty[scheme].failures[call] = failure
 
     def heal(self) -> None:
-        """No store fails any more."""
         for store in self.faulty.values():
             store.failures.clear()
             store.calls.clear()

@@ -291,9 +291,7 @@ async def test_calls_within_the_hour_do_not_write(external: Api, issuer: Issuer)
 
 @pytest.mark.platform(31)
 @each("jti", ["a-jti", None])
-async def test_a_revoked_external_token_is_refused_on_every_server(
-    jwt_opener: JwtOpener, issuer: Issuer, jti: str | None
-) -> None:
+async def test_a_revoked_external_token_is_refused_on_every_server(jwt_opener, issuer, jti):
     async with issuer.serving() as url, jwt_opener(url) as one, jwt_opener(url) as other:
         mine, another = issuer.token(jti=jti), issuer.token(jti="another")
         assert (await bearer(other, mine)).status_code == 200
@@ -389,9 +387,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.platform(39)
-async def test_the_difference_of_clocks_is_accepted_and_no_more(
-    clock: Clock, jwt_opener: JwtOpener, issuer: Issuer
-) -> None:
+async def test_the_difference_of_clocks_is_accepted_and_no_more(clock, jwt_opener, issuer):
     now = int(clock.now)
     async with issuer.serving() as url, jwt_opener(url) as api:
         for good in ({"exp": now - 29}, {"nbf": now + 30}, {"iat": now + 30}):
@@ -400,9 +396,7 @@ async def test_the_difference_of_clocks_is_accepted_and_no_more(
             assert (await bearer(api, issuer.token(**{"iat": now, **bad}))).status_code == 401, bad
 
 
-async def test_a_token_that_expires_while_it_is_remembered_is_refused_with_its_reason(
-    clock: Clock, jwt_opener: JwtOpener, issuer: Issuer
-) -> None:
+async def test_a_token_that_expires_while_it_is_remembered_is_refused_with_its_reason(clock, jwt_opener, issuer):
     async with issuer.serving() as url, jwt_opener(url, leeway_s=0) as api:
         token = issuer.token(iat=int(clock.now), exp=int(clock.now) + 2)
         clock.now += 1
@@ -498,9 +492,7 @@ async def test_who_becomes_the_first_administrator_is_written_down(opener: Opene
         assert changes == [("user.create", "ana", "ana"), ("user.make_admin", "ana", "ana")]
 
 
-async def test_a_login_that_makes_an_administrator_of_a_user_is_written_down(
-    opener: Opener, changes: list[Told]
-) -> None:
+async def test_a_login_that_makes_an_administrator_of_a_user_is_written_down(opener, changes):
     async with opener(first_login_becomes_admin=True) as api:
         await accounts(api).create("bob", PASSWORD)
         for _ in range(2):

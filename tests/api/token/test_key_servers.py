@@ -222,9 +222,7 @@ def holds_no_part_of(token: str, ended: Ended) -> bool:
 
 
 @pytest.mark.platform(56)
-async def test_the_command_names_the_failing_check_and_prints_no_token(
-    external: Api, explain: Command, issuer: Issuer
-) -> None:
+async def test_the_command_names_the_failing_check_and_prints_no_token(external, explain, issuer):
     good, foreign = issuer.token(), issuer.token(iss="https://other.example")
     taken = await explain("auth", "explain", stdin=f"Bearer {good}\n")
     assert (taken.code, taken.out.splitlines()[-1]) == (0, "accepted"), taken

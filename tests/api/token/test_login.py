@@ -75,9 +75,7 @@ def told_in_headers(response: httpx.Response) -> frozenset[tuple[str, str]]:
 
 @pytest.mark.platform(19)
 @pytest.mark.security("T15")
-async def test_every_reason_of_a_refused_login_looks_the_same_and_costs_the_same_hash(
-    tokens: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_every_reason_of_a_refused_login_looks_the_same_and_costs_the_same_hash(tokens, monkeypatch):
     """A hash is what a login's time goes into: counted, where a busy machine would spoil times."""
     await accounts(tokens).create("gone", PASSWORD)
     await accounts(tokens).disable("gone")

@@ -446,9 +446,7 @@ async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener) -> 
 
 @pytest.mark.usefixtures("closed_gate")
 @pytest.mark.platform(21, 47)
-async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_nor_calls(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_nor_calls(opener, monkeypatch):
     # Enough for those that do not hang, on a busy machine too.
     monkeypatch.setattr("queryserver.identity.plug_ins._CHALLENGE_LIMIT_S", 4.0)
     names = named(Hanging, HangingAsync, HangingToo)
@@ -483,9 +481,7 @@ def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return limit
 
 
-async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(
-    with_limit: Callable[[float], None], opener: Opener
-) -> None:
+async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(with_limit, opener):
     with_limit(0.1)
     async with opener(api_auth=(f"{HERE}.Stubborn", "jwt")) as api:
         for word in ("exit", "interrupt", "cancel", "stay"):
@@ -530,9 +526,7 @@ async def test_a_class_that_hangs_is_500_in_its_time(with_limit: Callable[[float
         assert (await call(api)).status_code == 401
 
 
-async def test_slow_logins_hold_up_no_call_of_others(
-    monkeypatch: pytest.MonkeyPatch, with_limit: Callable[[float], None], opener: Opener, opened: threading.Event
-) -> None:
+async def test_slow_logins_hold_up_no_call_of_others(monkeypatch, with_limit, opener, opened):
     with_limit(60)
     monkeypatch.setattr("queryserver.identity.logins._BACKEND_LIMIT_S", 60)
     free = {f"login_failures_per_{what}": 0 for what in ("address", "user", "user_and_address")}
