@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, verdict
 from tests.api.transport import AppTransport
-from tests.api.walk import Walk, served_calls, steady
+from tests.api.walk import Answers, Walk, served_calls, steady
 from tests.cases import each
 
 from queryserver.api.bodies import SENT_BY_HUE, SeenFields, UnknownFieldsLog, header_value
@@ -25,11 +25,7 @@ from queryserver.statements.status import History, HistoryQuery
 
 # The root is a page for browsers; programs find nothing there by any method.
 CALLS = [one for one in read_operations() if one.status == SERVED and one.path != "/"]
-
-
 OF_USERS = [one for one in CALLS if one.rights in {"user", "admin"}]
-
-
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
 
 
@@ -44,27 +40,31 @@ def name_of(operation: Operation) -> str:
     return f"{operation.method} {operation.path}"
 
 
+@pytest.fixture(scope="module")
+async def plain(api: Api) -> Answers:
+    """Answers of every call, made as the examples make it."""
+    return await Walk(api, await api.user()).whole()
+
+
 class TestPaths:
     @pytest.mark.item(1)
     @pytest.mark.platform(1)
-    async def test_a_last_slash_changes_nothing(self, api: Api):
-        plain = await Walk(api, await api.user()).whole()
+    async def test_a_last_slash_changes_nothing(self, api: Api, plain: Answers):
         slashed = await Walk(api, await api.user(), slash="/").whole()
         assert {key: steady(answer) for key, answer in plain.items()} == {
             key: steady(answer) for key, answer in slashed.items()
         }
 
     @pytest.mark.platform(16)
-    async def test_two_samples_of_every_call_have_the_shape_of_the_table(self, api: Api):
+    async def test_two_samples_of_every_call_have_the_shape_of_the_table(self, api: Api, plain: Answers):
         # Every answer of a walk was held against its model when it came.
-        assert set(await Walk(api, await api.user()).whole()) == served_calls()
+        assert set(plain) == served_calls()
         assert set(await Walk(api, await api.user(admin=True), as_json=True).whole()) == served_calls()
 
     @pytest.mark.item(71)
     @pytest.mark.platform(2)
     @each("as_json", [False, True])
-    async def test_unknown_fields_change_nothing(self, api: Api, as_json: bool):
-        plain = await Walk(api, await api.user()).whole()
+    async def test_unknown_fields_change_nothing(self, api: Api, plain: Answers, as_json: bool):
         more = await Walk(api, await api.user(), as_json=as_json, unknown="1", csrfmiddlewaretoken=7).whole_of(plain)
         assert more == {key: steady(answer) for key, answer in plain.items() if key in more}
 
@@ -342,8 +342,6 @@ async def test_an_unforeseen_fault_shows_an_id_and_nothing_else(api: Api, ana: C
 
 
 HEADER = "x-unknown-fields"
-
-
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
 
 

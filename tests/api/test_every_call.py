@@ -18,27 +18,13 @@ CALLS = [
     one for one in read_operations() if one.status == SERVED and not one.path.endswith("{asset}") and one.path != "/"
 ]
 
-
 SECURED = [one for one in CALLS if one.rights in {"user", "admin"}]
-
-
 ADMIN = [one for one in CALLS if one.rights == "admin"]
-
-
 GETS = [one for one in CALLS if one.method == "GET" and "/events/" not in one.path and one.rights != "network"]
-
-
 UPLOADS = ("/upload/file", "/upload/chunks")
-
-
 READS_A_BODY = [one for one in CALLS if one.method == "POST" and not one.path.endswith(UPLOADS)]
-
-
 TAKES_A_FILE = [one for one in CALLS if one.method == "POST" and one.path.endswith(UPLOADS)]
-
-
 JSON = "application/json"
-
 
 # Each of these must be refused before anything is done; the code is that of the platform (Contract platform 1.2).
 BROKEN = {
@@ -215,8 +201,6 @@ def code_of_any(response: httpx.Response) -> str:
 
 
 pytestmark = pytest.mark.security("T20")
-
-
 CALLS_WITH_IDS = [one for one in read_operations() if one.status == SERVED]
 
 
@@ -227,13 +211,11 @@ def fields_of(one: Operation) -> frozenset[str]:
 
 OF_ADMINISTRATORS = [one for one in CALLS_WITH_IDS if one.group == "admin" and "{operation_id}" in one.path]
 
-
 ON_OPERATIONS = [
     one
     for one in CALLS_WITH_IDS
     if one not in OF_ADMINISTRATORS and ("{operation_id}" in one.path or "operation_id" in fields_of(one))
 ]
-
 
 BY_CONNECTOR = [
     one
@@ -315,7 +297,6 @@ IMPORTS = {
     "file/guess_header": {"file_type": "csv"},
     "file/preview": {"file_type": "csv", "sql_dialect": "hive", "has_header": "true"},
 }
-
 
 TABLE = {"file_type": "csv", "has_header": "true", "connector": "duckdb", "table": "t", "import_type": "local"}
 

@@ -216,11 +216,7 @@ async def _no_connections(postgres: EmbeddedPostgres, api: Api) -> AsyncIterator
 
 
 REAL = ("duckdb", "sqlite", "postgresql")
-
-
 SCRIPT = "SELECT 1; -- 😀\n SELECT 'é' AS a,\n  2 AS b )"
-
-
 """The second statement begins in the first row of the script, with its comment."""
 
 

@@ -36,7 +36,8 @@ class TestHistory:
 
     @pytest.mark.item(67)
     @every_dialect
-    async def test_an_entry_tells_all_about_its_operation(self, ana: Caller, dialect: Dialect):
+    async def test_an_entry_tells_all_about_its_operation(self, api: Api, dialect: Dialect):
+        ana = await api.user()
         body = await ana.run(dialect, dialect.rows(3))
         (entry,) = (await ana.history())["history"]
         assert (entry["id"], entry["uuid"]) == (body["history_id"], body["history_uuid"])

@@ -99,8 +99,6 @@ async def test_a_look_for_an_instance_that_is_gone_ends_in_time(small_api: ApiOp
 
 
 SHELF = {"snippet": '{"type": "shelf"}'}
-
-
 _TABLES = 30_000
 
 

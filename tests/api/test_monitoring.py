@@ -100,10 +100,7 @@ async def test_readiness_shows_no_address(api: Api):
 
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-
-
 TOKEN = "metrics-token-of-the-tests"
-
 
 # The five of the task server come with it (Contract platform 10): tasks_total, tasks_queued, workers_alive,
 # schedules_fired_total, emails_total.
@@ -115,7 +112,6 @@ NAMES = {
     *("db_pool_connections", "db_query_seconds", "leases_lost_total"),
     *("metadata_index_objects", "search_seconds", "build_info"),
 }
-
 
 LABELS = {
     "http_requests_total": {"method", "route", "status"},
@@ -129,7 +125,6 @@ LABELS = {
     "build_info": {"version"},
     "results_bytes": set[str](),
 }
-
 
 _SAMPLE = re.compile(r"queryserver_(\w+?)(?:\{(.*)\})? (\S+)")
 

@@ -12,11 +12,7 @@ from tests.api.driving import Api, Caller
 from tests.cases import each
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
-
-
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-
-
 _LINK = re.compile(r"(?:href|src)=\"([^\"#]+)[^\"]*\"")
 
 
@@ -174,10 +170,7 @@ async def test_without_documents_their_four_paths_are_unknown(small_api: ApiOpen
 
 
 MARKUP = "<script>alert(1)</script>&<b>"
-
-
 STATEMENT = f"SELECT '{MARKUP}' AS cell"
-
 
 TYPES = {
     "csv": "text/csv",
@@ -241,8 +234,6 @@ async def test_the_page_of_the_description_loads_nothing_from_elsewhere(api: Api
 
 
 LISTED = "https://bi.example.com"
-
-
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
 
 

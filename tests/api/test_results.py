@@ -221,7 +221,6 @@ DUCKDB_CELLS = [
     ("union_value(n := 1)", 1),
 ]
 
-
 POSTGRESQL_CELLS = [
     ("true", True),
     ("9223372036854775807", 9223372036854775807),
@@ -242,7 +241,6 @@ POSTGRESQL_CELLS = [
     ("array[1, null, 3]", [1, None, 3]),
     ("'{\"a\": [1]}'::jsonb", '{"a": [1]}'),
 ]
-
 
 SQLITE_CELLS = [
     ("9223372036854775807", 9223372036854775807),
@@ -423,7 +421,6 @@ class TestCaps:
 
 LARGE = 2**63 - 1
 
-
 STATEMENTS = {
     "duckdb": f"SELECT {LARGE}::BIGINT AS big, 7::INTEGER AS small, 1.50::DECIMAL(4,2) AS exact,"
     f" [{LARGE}::BIGINT] AS list, 1.5::DOUBLE AS double, 2::UBIGINT AS unsigned",
@@ -431,13 +428,8 @@ STATEMENTS = {
     f" ARRAY[{LARGE}::bigint] AS list, 1.5::float8 AS double, 2::bigint AS unsigned",
 }
 
-
 NUMBERS = [LARGE, 7, "1.50", [LARGE], 1.5, 2]
-
-
 TEXTS = [str(LARGE), 7, "1.50", [str(LARGE)], 1.5, "2"]
-
-
 AS_TEXT = [True, False, True, True, False, True]
 
 

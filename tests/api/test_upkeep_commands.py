@@ -310,8 +310,6 @@ async def _session(caller: Caller, connector: str) -> int:
 
 
 __all__ = ["audited"]
-
-
 SLOW = "SELECT pg_sleep(60)"
 
 

@@ -16,12 +16,10 @@ KEYS = (
     "documents", "status",
 )  # fmt: skip
 
-
 FLAGS = {
     "is_admin", "is_yarn_enabled", "enable_task_server", "enable_workflow_creation_action",
     "allow_sample_data_from_views", "enable_sharing", "collect_usage",
 }  # fmt: skip
-
 
 THREE = """
 [notebook.interpreters.duck]
@@ -260,8 +258,6 @@ async def test_types_of_documents_are_those_of_the_callers_own_history(open_with
 
 
 CLUSTER = {"id": "default", "name": "default", "type": "direct", "credentials": {}}
-
-
 NAMESPACE = {"id": "default", "name": "default", "status": "CREATED", "computes": [CLUSTER]}
 
 

@@ -12,11 +12,7 @@ from tests.api.driving import Api, Caller
 from tests.unit.cli.test_commands import Ended, command_in
 
 Command = Callable[..., Awaitable[Ended]]
-
-
 _OLD_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
-
-
 _NEW_KEY = "a9Zk4bV7nQw2Xt6Mc1Lp8Rf3Gs0Hd5Ye"
 
 

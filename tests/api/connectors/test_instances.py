@@ -351,11 +351,8 @@ async def _sees(caller: Caller, number: str) -> bool:
 
 ENCODINGS = ("form", "json with texts", "json")
 
-
 # What differs from one equal call to the next: numbers that are given out, times, and how long something took.
 _VOLATILE = frozenset({"id", "last_modified", "ms", "duration_ms"})
-
-
 _IDS = frozenset({"added", "updated", "unchanged"})
 
 

@@ -17,8 +17,6 @@ from tests.cases import each
 from queryserver.platform.logs import AUDIT_LOGGER
 
 _MASK = "********"
-
-
 _PLANTED = ("planted-whole", "planted-in-url", "planted-new", "planted-refused", "planted-option", "planted-key")
 
 
@@ -209,7 +207,6 @@ _REFUSED = (
     "driver_class_name",
     "trust_stores",
 )
-
 
 _SCHEMES = ("mysql", "postgresql", "druid")
 

@@ -23,8 +23,6 @@ from queryserver.files.model import Scheme
 from queryserver.imports.model import PREVIEW_DIALECTS
 
 DIALECTS = f"Valid values: {', '.join(PREVIEW_DIALECTS)}."
-
-
 CALLS = [one for one in read_operations() if one.group == "importer" and one.status == SERVED]
 
 
@@ -139,11 +137,7 @@ class TestFields:
 
 
 KIB = 1024
-
-
 MIB = 1024 * KIB
-
-
 SAMPLE = 256 * KIB
 
 

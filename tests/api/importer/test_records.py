@@ -29,7 +29,6 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 AVRO = Path(__file__).parents[2] / "unit" / "formats" / "avro"
 
-
 TABLE = pa.table(
     {
         "id": pa.array([1, 2, None], pa.int64()),
@@ -47,7 +46,6 @@ TABLE = pa.table(
         "wide": pa.array([2**63, None, 2**64 - 1], pa.uint64()),
     }
 )
-
 
 POSTGRESQL = [
     "BIGINT", "SMALLINT", "NUMERIC", "BOOLEAN", "DATE", "TIMESTAMP", "TIME", "TEXT", "TEXT", "TEXT", "BYTEA", "TEXT",
@@ -236,7 +234,6 @@ async def test_columns_of_one_name_are_told_apart(eva: Caller):
 
 Rows = list[list[object]]
 
-
 ROWS: Rows = [
     ["n", "price", "ok", "day", "at", "clock", "text", "long"],
     [1, 1.5, True, date(2024, 1, 15), datetime(2024, 1, 15, 10, 30), time(8, 5), "12", 2**53],  # noqa: DTZ001 no zone
@@ -244,13 +241,11 @@ ROWS: Rows = [
     [3, None, None, None, None, None, "é", -1],
 ]
 
-
 SHOWN = [
     ["1", "1.5", "true", "2024-01-15", "2024-01-15 10:30:00", "08:05:00", "12", "9007199254740992"],
     ["2", "-0.25", "false", "2024-02-29", "2024-02-29 23:59:59", "23:59:59", "=x", "7"],
     ["3", "", "", "", "", "", "é", "-1"],
 ]
-
 
 HIVE = ["INT", "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP", "STRING", "STRING", "BIGINT"]
 

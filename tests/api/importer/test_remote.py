@@ -27,11 +27,7 @@ from queryserver.files.model import Scheme
 from queryserver.identity.repository import AccountRepository
 
 MIB = 1024 * 1024
-
-
 CSV = b"id,price\n1,1.50\n2,2\n"
-
-
 REMOTE = {"import_type": "remote"}
 
 

@@ -24,10 +24,7 @@ from queryserver.search.model import DATABASE, TABLE, IndexedColumn, IndexedObje
 from queryserver.search.repository import MetadataIndexRecords
 
 T = TypeVar("T")
-
-
 Make = Callable[..., MemoryFileSystem]
-
 
 KEYS = {
     "originalName", "name", "selectionName", "hue_name", "hue_description", "description", "originalDescription",
@@ -314,8 +311,6 @@ async def atlas_api(
 
 
 KEY = ScopeKey("elsewhere", None, b"address", is_stored=False)
-
-
 MINUTE = timedelta(minutes=1)
 
 

@@ -23,8 +23,6 @@ from queryserver.platform.database import Database
 from queryserver.search.repository import MetadataIndexRecords
 
 SQL = '["sql"]'
-
-
 TABLES_OF_STOCK = ["web.sample_07", "shop.orders", "web.sample_08"]
 
 

@@ -24,8 +24,6 @@ class TestLocalRoot(EverywhereContract):
 
 
 _CONTAINER = "everywhere"
-
-
 Opener = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Api]]
 
 

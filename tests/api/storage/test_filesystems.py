@@ -24,14 +24,12 @@ from queryserver.platform.settings.stores import AzureSettings
 
 ALL_STORES = ["hdfs", "s3a", "abfs", "ofs", "file"]
 
-
 RIGHTS = {
     "s3a": "filebrowser.s3_access",
     "abfs": "filebrowser.abfs_access",
     "ofs": "filebrowser.ofs_access",
     "file": "filebrowser.file_access",
 }
-
 
 ROOTS = {"hdfs": "/", "s3a": "s3a://", "abfs": "abfs://", "ofs": "ofs://", "file": "file:///"}
 

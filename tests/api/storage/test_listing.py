@@ -21,7 +21,6 @@ from queryserver.files.model import Scheme
 
 SORTABLE = ("type", "name", "atime", "mtime", "user", "group", "size")
 
-
 WRONG = [("pagesize", "0"), ("pagesize", "10001"), ("pagesize", "x"), ("pagenum", "0"), ("pagenum", ""),
          ("sortby", "zzz"), ("sortby", "Name"), ("descending", "zz")]  # fmt: skip
 

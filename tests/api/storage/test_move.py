@@ -349,8 +349,6 @@ async def test_what_is_neither_file_nor_directory_is_named(eva: Caller, world: W
 
 
 pytestmark = pytest.mark.engine("s3")
-
-
 FILES = {f"sub{number % 3}/{number}": bytes([number]) * (number * 4096) for number in range(40)}
 
 

@@ -17,10 +17,7 @@ from tests.cases import each
 from queryserver.files.model import Scheme
 
 PATH_FORMS = ("view", "stat", "content_summary", "download")
-
-
 QUERY_FORMS = ("list", "display", "stat", "content_summary", "download", "trash/path")
-
 
 SAME = {
     "s3a://lake/k": ["s3a://lake/k", "s3a%3A%2F%2Flake%2Fk", "s3a:/lake/k", "s3://lake/k", "s3n://lake//k/",
@@ -32,7 +29,6 @@ SAME = {
     "file:///shared": ["file:///shared", "file:/shared", "file:////shared", "file%3A%2F%2F%2Fshared"],
     "/": ["", "/", "//", "%2F", "hdfs:///"],
 }  # fmt: skip
-
 
 BAD = {
     "gs://b": "unknown_scheme",
@@ -53,8 +49,6 @@ BAD = {
     "/a%00b": "invalid_path",
     "/a%ffb": "invalid_path",
 }
-
-
 """What stands behind `=`, and the code."""
 
 

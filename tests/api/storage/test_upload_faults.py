@@ -283,11 +283,7 @@ class _UnsweepableStorage(MemoryStorage):
 
 
 HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n'
-
-
 END = b"\r\n--x--\r\n"
-
-
 PIECE = os.urandom(64 * 1024)
 
 

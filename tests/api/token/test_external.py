@@ -48,7 +48,6 @@ async def test_a_token_with_all_it_needs_is_taken(external: Api, issuer: Issuer)
 # In the future also for a test that runs long after it was collected.
 SOON = int(time.time()) + 86_400
 
-
 BAD_CLAIMS: list[dict[str, Any]] = [
     *({"iss": value} for value in (None, "https://other.example", "", [ISSUER], 5)),
     *({"aud": value} for value in (None, "other", [], ["other"], {AUDIENCE: 1}, 5)),
@@ -424,17 +423,9 @@ async def test_keys_that_are_too_old_are_not_used(clock: Clock, jwt_opener: JwtO
 
 
 GROUPED = "tests.fakes.plug_ins.Grouped"
-
-
 DOOR = "tests.fakes.plug_ins.Door"
-
-
 ANA = NewAccount(Username("ana", "ana"))
-
-
 Told = tuple[str, str, str]
-
-
 T = TypeVar("T")
 
 

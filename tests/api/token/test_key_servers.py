@@ -77,7 +77,6 @@ def _said(status: int = 200, body: bytes = b"", **headers: str) -> Callable[[Ask
 
 GOOD_BODY = json.dumps(Issuer().document()).encode()
 
-
 BAD_ANSWERS: dict[str, Callable[[Asked], Any]] = {
     "redirect": _said(302, GOOD_BODY, Location="/good"),
     "permanent redirect": _said(308, GOOD_BODY, Location="/good"),
@@ -91,7 +90,6 @@ BAD_ANSWERS: dict[str, Callable[[Asked], Any]] = {
     "hanging": _hang,
     "dripping": _drip,
 }
-
 
 SLOW = ("hanging", "dripping")
 

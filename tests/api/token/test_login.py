@@ -23,8 +23,6 @@ async def test_a_login_answers_refresh_and_access_in_this_order(tokens: Api, pat
 
 
 REQUIRED, BLANK, NULL = "This field is required.", "This field may not be blank.", "This field may not be null."
-
-
 NO_STRING = "Not a valid string."
 
 

@@ -349,8 +349,6 @@ async def test_passwords_are_not_free_to_guess_while_a_back_end_is_away(opener: 
 
 
 OURS, SYNC = 'Bearer realm="api"', 'Sync realm="GET"'
-
-
 SYNC_CLASS = "tests.fakes.plug_ins.Sync"
 
 
