@@ -1,4 +1,4 @@
-"""Bodies and query strings that nobody should send (Contract editor 1.2, platform 1.2). Nothing of it is a 5xx."""
+"""Malformed bodies and query strings (Contract editor 1.2, platform 1.2); all of them are in `formats/test_bodies.py`."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -39,31 +39,8 @@ class TestJson:
     @pytest.mark.platform(8, 10)
     @each(
         "body",
-        [
-            b"{",
-            b"nope",
-            b'{"a": 1,}',
-            b'{"a": 1} {}',
-            b"{'a': 1}",
-            b'{"a": NaN}',
-            b'{"a": -Infinity}',
-            b'{"a": 1e999}',
-            b'{"a": 1, "a": 2}',
-            b'{"b": {"a": 1, "a": 2}}',
-            b'{"a": "\\u0000"}',
-            b'{"a\\u0000": 1}',
-            b'{"a": "\x00"}',
-            b'{"a": "\xff"}',
-            b'{"a": "\xed\xa0\x80"}',
-            b'{"a": "\\ud800"}',
-            b'{"a": "\\udc00\\ud800"}',
-            b'{"a": ' + b"[" * 64 + b"]" * 64 + b"}",
-            b'{"a":' * 65 + b"1" + b"}" * 65,
-            b"[" * 100_000,
-            b'{"a": ' + b"9" * 5000 + b"}",
-            b"\xef\xbb\xbf{}",
-        ],
-        ids=lambda body: repr(body[:24]),
+        [b"{", b'{"a": 1, "a": 2}', b'{"a": "\\u0000"}', b'{"a": "\xff"}', b"[" * 100_000],
+        ids=lambda body: body[:24],
     )
     @each("path", PATHS)
     async def test_what_is_no_strict_json_is_refused(self, ana: Caller, path: str, body: bytes):
@@ -71,7 +48,7 @@ class TestJson:
         assert verdict(answer) == (400, -1, "invalid_json")
 
     @pytest.mark.platform(8)
-    @each("body", [b"[]", b"null", b"1", b'"a"', b"true", b'["statement", "rows 1"]'])
+    @each("body", [b"[]", b"null"])
     @each("path", PATHS)
     async def test_what_is_no_object_is_refused(self, ana: Caller, path: str, body: bytes):
         assert verdict(await ana.send("POST", path, content=body, headers=JSON)) == (400, -1, "invalid_body")
@@ -92,7 +69,7 @@ class TestJson:
 class TestForms:
     @pytest.mark.platform(10)
     @each("path", PATHS)
-    @each("body", [b"a=%00", b"a%00=1", b"a=%FF", b"%FF=1", b"a=\xff", b"a=%ED%A0%80", b"a=\x00"])
+    @each("body", [b"a=%00", b"%FF=1", b"a=\xff"])
     async def test_text_that_is_none_is_refused(self, ana: Caller, path: str, body: bytes):
         assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
 
@@ -108,27 +85,12 @@ class TestForms:
         body = b"&".join(b"a%d=1" % number for number in range(1001))
         assert verdict(await ana.send("POST", path, content=body, headers=FORM)) == (400, -1, "invalid_parameter")
 
-    @each(
-        ("content_type", "body"),
-        [
-            ("multipart/form-data", part("a", b"1") + b"--b--\r\n"),
-            ("multipart/form-data; boundary=", part("a", b"1") + b"--b--\r\n"),
-            ("multipart/form-data; boundary=c", part("a", b"1") + b"--b--\r\n"),
-            ("multipart/form-data; boundary=b", part("a", b"1")),
-            ("multipart/form-data; boundary=b", part("a", b"1")[:20]),
-            ("multipart/form-data; boundary=b", b"--b\r\n\r\nno name\r\n--b--\r\n"),
-            ("multipart/form-data; boundary=b", b"nothing of the kind"),
-            ("multipart/form-data; boundary=b", part("statement", b"rows 1", more='; filename="x"') + b"--b--\r\n"),
-            ("multipart/form-data; boundary=b", part("a", b"\xff") + b"--b--\r\n"),
-            ("multipart/form-data; boundary=b", part("a", b"\x00") + b"--b--\r\n"),
-            ("multipart/form-data; boundary=b", part("a", b"1") * 1001 + b"--b--\r\n"),
-            ("multipart/form-data; boundary=" + "b" * 5000, part("a", b"1") + b"--b--\r\n"),
-        ],
-    )
-    async def test_a_broken_multipart_body_is_refused(self, ana: Caller, content_type: str, body: bytes):
+    async def test_a_broken_multipart_body_is_refused(self, ana: Caller):
+        broken = (part("a", b"1"), part("a", b"\xff") + b"--b--\r\n", part("a", b"1") * 1001 + b"--b--\r\n")
         for path in PATHS:
-            answer = await ana.send("POST", path, content=body, headers={"Content-Type": content_type})
-            assert verdict(answer) == (400, -1, "invalid_parameter")
+            for body in broken:
+                answer = await ana.send("POST", path, content=body, headers=MULTIPART)
+                assert verdict(answer) == (400, -1, "invalid_parameter"), (path, body[:90])
 
     async def test_headers_of_a_part_have_a_limit(self, ana: Caller):
         body = b'--b\r\nContent-Disposition: form-data; name="a"\r\nX: ' + b"x" * 20_000 + b"\r\n\r\n1\r\n--b--\r\n"
