@@ -1,4 +1,4 @@
-"""Malformed bodies and query strings (Contract editor 1.2, platform 1.2); all of them are in `formats/test_bodies.py`."""
+"""Malformed bodies and query strings (Contract editor 1.2, platform 1.2); more in `formats/test_bodies.py`."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
