@@ -200,7 +200,6 @@ def code_of_any(response: httpx.Response) -> str:
     return body.get("code", "") if isinstance(body, dict) else ""
 
 
-pytestmark = pytest.mark.security("T20")
 CALLS_WITH_IDS = [one for one in read_operations() if one.status == SERVED]
 
 
@@ -236,12 +235,14 @@ def told(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
+@pytest.mark.security("T20")
 def test_the_calls_are_found():
     """A change of the models must not empty the matrix."""
     assert len(ON_OPERATIONS) >= 13
     assert len(BY_CONNECTOR) >= 20
 
 
+@pytest.mark.security("T20")
 @each("one", ON_OPERATIONS, ids=name_of)
 async def test_an_operation_of_another_is_unknown(ana: Caller, bob: Caller, one: Operation):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
@@ -253,6 +254,7 @@ async def test_an_operation_of_another_is_unknown(ana: Caller, bob: Caller, one:
     assert await ana.state(theirs) == "available"
 
 
+@pytest.mark.security("T20")
 async def test_calls_of_administrators_tell_others_nothing_about_operations(ana: Caller, bob: Caller):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
     for one in OF_ADMINISTRATORS:
@@ -263,6 +265,7 @@ async def test_calls_of_administrators_tell_others_nothing_about_operations(ana:
     assert len(OF_ADMINISTRATORS) == 2
 
 
+@pytest.mark.security("T20")
 @each("one", BY_CONNECTOR, ids=name_of)
 async def test_a_connector_that_is_not_granted_is_unknown(ana: Caller, one: Operation):
     answers = []
@@ -275,12 +278,14 @@ async def test_a_connector_that_is_not_granted_is_unknown(ana: Caller, one: Oper
     assert answers == [(404, "dialect_not_found")] * 2
 
 
+@pytest.mark.security("T20")
 async def test_statements_of_another_are_in_no_listing(ana: Caller, bob: Caller):
     theirs = (await ana.run("mysql", "rows 1"))["history_uuid"]
     assert theirs in {entry["uuid"] for entry in (await ana.history())["history"]}
     assert (await bob.history())["history"] == []
 
 
+@pytest.mark.security("T20")
 async def test_a_session_of_another_is_unknown(ana: Caller, bob: Caller):
     opened = (await ana.told("editor/create_session", session='{"type": "mysql"}'))["session"]
     for session in (opened["id"], 2**40):
@@ -301,6 +306,7 @@ IMPORTS = {
 TABLE = {"file_type": "csv", "has_header": "true", "connector": "duckdb", "table": "t", "import_type": "local"}
 
 
+@pytest.mark.security("T20")
 class TestUploads:
     async def test_a_reference_of_another_is_no_file(self, ana: Caller, bob: Caller):
         sent = await ana.send("POST", "importer/upload/file", files={"file": ("a.csv", b"id\n1\n")})
@@ -326,6 +332,7 @@ class TestUploads:
                 assert told(await ana.post(f"importer/{name}", **table)) == (400, "connector_not_found")
 
 
+@pytest.mark.security("T20")
 async def test_a_stored_connector_that_is_not_granted_is_unknown(api: Api, ana: Caller):
     root = await api.user("root", admin=True)
     made = {"nice_name": f"Hidden {uuid4()}", "dialect": "sqlite", "interface": "sqlite", "groups": []}

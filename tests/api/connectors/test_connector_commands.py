@@ -117,9 +117,6 @@ async def test_rotated_keys_let_former_ones_be_forgotten(served, command, tmp_pa
     assert (await command("rotate-keys")).code == 3
 
 
-pytestmark = pytest.mark.platform(76)
-
-
 async def install(caller: Caller) -> dict[str, Any]:
     response = await caller.post("connector/examples/install")
     assert response.status_code == 200, response.text
@@ -132,6 +129,7 @@ def tables(url: str = "https://lake", **more: Mapping[str, Any]) -> dict[str, An
     return {"connectors": {"lake": lake, "local": local, **more}}
 
 
+@pytest.mark.platform(76)
 async def test_without_tables_two_databases_in_memory_are_installed(small_api: ApiOpener) -> None:
     async with small_api() as api:
         keeper = await Keeper.of(api)
@@ -151,6 +149,7 @@ async def test_without_tables_two_databases_in_memory_are_installed(small_api: A
         assert (await (await api.user("ana")).result("2", "SELECT 1 AS one"))["data"] == [[1]]
 
 
+@pytest.mark.platform(76)
 async def test_what_changed_in_the_settings_is_updated_and_what_was_edited_is_left(small_api: ApiOpener) -> None:
     async with small_api(desktop=tables()) as api:
         await api.user("ana", groups=("analysts",))
@@ -182,6 +181,7 @@ async def test_what_changed_in_the_settings_is_updated_and_what_was_edited_is_le
         assert by_name(await keeper.shown("1"))["url"] == "https://mine"
 
 
+@pytest.mark.platform(76)
 async def test_a_password_of_the_settings_that_changed_is_updated_too(small_api: ApiOpener) -> None:
     def shop(password: str) -> dict[str, Any]:
         table = {"dialect": "mysql", "interface": "sqlalchemy", "settings": {"url": f"mysql://u:{password}@h/d"}}
@@ -195,6 +195,7 @@ async def test_a_password_of_the_settings_that_changed_is_updated_too(small_api:
         assert (await install(caller))["unchanged"] == ["1"]
 
 
+@pytest.mark.platform(76)
 async def test_an_instance_of_the_same_name_that_came_otherwise_is_left_alone(small_api: ApiOpener) -> None:
     async with small_api(desktop=tables()) as api:
         await api.user("ana", groups=("analysts",))
@@ -205,6 +206,7 @@ async def test_an_instance_of_the_same_name_that_came_otherwise_is_left_alone(sm
         assert await keeper.shown(mine["id"]) == mine
 
 
+@pytest.mark.platform(76)
 async def test_one_table_that_is_not_valid_keeps_all_from_being_installed(small_api: ApiOpener) -> None:
     bad = {
         "one": {"dialect": "mysql", "interface": "sqlalchemy", "settings": {"url": "sqlite:///planted-secret"}},
@@ -221,6 +223,7 @@ async def test_one_table_that_is_not_valid_keeps_all_from_being_installed(small_
         assert await keeper.instances() == []
 
 
+@pytest.mark.platform(76)
 async def test_a_group_that_is_not_there_keeps_all_from_being_installed(small_api: ApiOpener) -> None:
     bad = {"last": {"dialect": "sqlite", "interface": "sqlite", "groups": ("nosuch",)}}
     async with small_api(desktop=tables(**bad)) as api:

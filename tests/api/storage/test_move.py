@@ -348,7 +348,6 @@ async def test_what_is_neither_file_nor_directory_is_named(eva: Caller, world: W
     assert not (place.directory / "e").exists()
 
 
-pytestmark = pytest.mark.engine("s3")
 FILES = {f"sub{number % 3}/{number}": bytes([number]) * (number * 4096) for number in range(40)}
 
 
@@ -393,6 +392,7 @@ async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
     return found
 
 
+@pytest.mark.engine("s3")
 @pytest.mark.storage(69, 65)
 async def test_a_tree_goes_to_the_store_moves_there_and_comes_back(mover: Caller, tmp_path: Path) -> None:
     root = tmp_path / "files"
