@@ -21,6 +21,9 @@ from queryserver.errors.files import StorageUnavailable
 from queryserver.statements.retention import Closed
 from queryserver.statements.session_repository import SessionRecord, SessionRepository
 
+__all__ = ["audited"]  # a fixture
+SLOW = "SELECT pg_sleep(60)"
+
 Command = Callable[..., Awaitable[Ended]]
 
 
@@ -188,7 +191,7 @@ async def test_close_sessions_names_each_that_it_cannot_close(served: Api, tmp_p
     hasty = command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
-        QUERYSERVER__DESKTOP__DATABASE__STATEMENT_TIMEOUT_S="5",
+        QUERYSERVER__DESKTOP__DATABASE__STATEMENT_TIMEOUT_S="2",
         QUERYSERVER_DATA_DIR=str(tmp_path / "data"),
     )
     ana = await served.user("ana")
@@ -307,10 +310,6 @@ async def _unused_for(served: Api, operation: str, days: int) -> None:
 async def _session(caller: Caller, connector: str) -> int:
     told = await caller.told("editor/create_session", session=json.dumps({"type": connector}))
     return told["session"]["id"]
-
-
-__all__ = ["audited"]
-SLOW = "SELECT pg_sleep(60)"
 
 
 async def listed(admin: Caller, **query: Any) -> list[dict[str, Any]]:
