@@ -91,6 +91,7 @@ class FakeLoadingEngine(FakeEngine):
 
     async def take_turn(self, taken: int) -> None:
         """Returns when a load that has taken this many batches may take another."""
+        await asyncio.sleep(0)  # others run between two batches, as with an engine
         if self._held_after is not None and taken >= self._held_after:
             await self._released.wait()
 
