@@ -19,7 +19,6 @@ INSIDE = re.compile(
     r"|[a-z0-9+]+://[^\s/]*@|127\.0\.0\.1|planted-secret"
 )
 
-
 TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position")
 """What query_status, history and get_logs say about the times of a statement."""
 

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tests.cases import each
+
 _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n < {last}) "
 
 
@@ -15,8 +17,6 @@ class Dialect:
     """The integers 0, 1, … in order, in the column `n`."""
     slow: str
     """Runs for about 30 s unless it is stopped."""
-    brief: str
-    """Runs for a second or so, and answers one row."""
     bad_table: str
     """What the engine says about the table `no_such_table`."""
     integer_type: str
@@ -30,7 +30,6 @@ DUCKDB = Dialect(
     name="duckdb",
     rows=lambda count: f"SELECT range AS n FROM range({count})",
     slow="SELECT sum(a.range * b.range) FROM range(300000) a, range(300000) b",
-    brief="SELECT sum(a.range * b.range) FROM range(15000) a, range(15000) b",
     bad_table="Table with name no_such_table does not exist",
     integer_type="BIGINT_TYPE",
 )
@@ -38,7 +37,6 @@ SQLITE = Dialect(
     name="sqlite",
     rows=lambda count: _COUNT.format(last=count - 1) + "SELECT n FROM c",
     slow=_COUNT.format(last=400_000_000) + "SELECT sum(n) FROM c",
-    brief=_COUNT.format(last=3_000_000) + "SELECT sum(n) FROM c",
     bad_table="no such table: no_such_table",
     integer_type="BIGINT_TYPE",
 )
@@ -46,11 +44,11 @@ POSTGRESQL = Dialect(
     name="postgresql",
     rows=lambda count: f"SELECT generate_series(0, {count - 1}) AS n",
     slow="SELECT pg_sleep(30)",
-    brief="SELECT pg_sleep(0.7)",
     bad_table='relation "no_such_table" does not exist',
     integer_type="INT_TYPE",
 )
 ALL = (DUCKDB, SQLITE, POSTGRESQL)
+every_dialect = each("dialect", ALL, ids=str)
 
 
 def literal(text: str) -> str:

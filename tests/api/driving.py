@@ -1,7 +1,7 @@
 """A service in this process, and the users who call it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -129,7 +129,6 @@ class Caller:
         return await self.send("POST", path, json=fields)
 
     async def get(self, path: str, /, *, headers: Mapping[str, str] | None = None, **query: Any) -> httpx.Response:
-        """A GET."""
         return await self.send("GET", path, params=query, headers=headers or {})
 
     async def told(self, path: str, /, **fields: Any) -> dict[str, Any]:
@@ -164,14 +163,16 @@ class Caller:
 
     async def running(self, operation: str) -> None:
         """Returns once the engine has the statement."""
-        for _ in range(500):
-            if (state := await self.state(operation)) != "waiting":
-                break
-            await asyncio.sleep(0.02)
-        assert state == "running"
+        states: list[str] = []
+
+        async def has_left_the_queue() -> bool:
+            states.append(await self.state(operation))
+            return states[-1] != "waiting"
+
+        await until(has_left_the_queue)
+        assert states[-1] == "running"
 
     async def state(self, operation: str) -> str:
-        """The exact state just now."""
         return (await self.on(operation, "check_status"))["query_status"]["state"]
 
     async def page(self, operation: str, **fields: Any) -> dict[str, Any]:
@@ -187,10 +188,19 @@ class Caller:
         return await self.page(body["history_uuid"], **fields)
 
     async def history(self, **query: Any) -> dict[str, Any]:
-        """The get_history body."""
         response = await self.get("editor/get_history", **query)
         assert response.status_code == 200, response.text
         return response.json()
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Returns once the condition holds; fails after a minute, which a busy machine does not take."""
+    async with asyncio.timeout(60):
+        while True:
+            held = condition()
+            if held if isinstance(held, bool) else await held:
+                return
+            await asyncio.sleep(0.01)
 
 
 def verdict(response: httpx.Response) -> tuple[int, int, str]:

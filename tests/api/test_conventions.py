@@ -1,4 +1,4 @@
-"""Paths, methods, credentials, headers: what holds for every call (Contract editor 1, platform 1)."""
+"""Paths, methods, credentials, headers, unknown fields: what holds for every call (Contract editor 1, platform 1)."""
 
 import json
 import re
@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 from tests.api.conftest import ApiOpener
 from tests.api.driving import Api, Caller, verdict
 from tests.api.transport import AppTransport
-from tests.api.walk import Walk, served_calls, steady
+from tests.api.walk import Answers, Walk, served_calls, steady
 from tests.cases import each
 
+from queryserver.api.bodies import SENT_BY_HUE, SeenFields, UnknownFieldsLog, header_value
 from queryserver.identity.model import User
 from queryserver.main import create_app
 from queryserver.statements.model import HistoryEntry
@@ -39,27 +40,31 @@ def name_of(operation: Operation) -> str:
     return f"{operation.method} {operation.path}"
 
 
+@pytest.fixture(scope="module")
+async def plain(api: Api) -> Answers:
+    """Answers of every call, made as the examples make it."""
+    return await Walk(api, await api.user()).whole()
+
+
 class TestPaths:
     @pytest.mark.item(1)
     @pytest.mark.platform(1)
-    async def test_a_last_slash_changes_nothing(self, api: Api):
-        plain = await Walk(api, await api.user()).whole()
+    async def test_a_last_slash_changes_nothing(self, api: Api, plain: Answers):
         slashed = await Walk(api, await api.user(), slash="/").whole()
         assert {key: steady(answer) for key, answer in plain.items()} == {
             key: steady(answer) for key, answer in slashed.items()
         }
 
     @pytest.mark.platform(16)
-    async def test_two_samples_of_every_call_have_the_shape_of_the_table(self, api: Api):
+    async def test_two_samples_of_every_call_have_the_shape_of_the_table(self, api: Api, plain: Answers):
         # Every answer of a walk was held against its model when it came.
-        assert set(await Walk(api, await api.user()).whole()) == served_calls()
+        assert set(plain) == served_calls()
         assert set(await Walk(api, await api.user(admin=True), as_json=True).whole()) == served_calls()
 
     @pytest.mark.item(71)
     @pytest.mark.platform(2)
-    @pytest.mark.parametrize("as_json", [False, True])
-    async def test_unknown_fields_change_nothing(self, api: Api, as_json: bool):
-        plain = await Walk(api, await api.user()).whole()
+    @each("as_json", [False, True])
+    async def test_unknown_fields_change_nothing(self, api: Api, plain: Answers, as_json: bool):
         more = await Walk(api, await api.user(), as_json=as_json, unknown="1", csrfmiddlewaretoken=7).whole_of(plain)
         assert more == {key: steady(answer) for key, answer in plain.items() if key in more}
 
@@ -110,7 +115,7 @@ class TestPaths:
             assert verdict(answer) == (404, -1, "dialect_not_found")
             assert answer.json()["message"].startswith(f"Snippet type {name} is not configured. Configured: duckdb,")
 
-    @pytest.mark.parametrize("path", ["editor/execute/%20", "query/%20%09"])
+    @each("path", ["editor/execute/%20", "query/%20%09"])
     async def test_a_blank_segment_is_no_dialect(self, ana: Caller, path: str):
         answer = await self._raw(ana, "POST", f"/api/v1/{path}", data={"statement": "SELECT 1"})
         assert verdict(answer) == (404, -1, "dialect_not_found")
@@ -124,7 +129,7 @@ class TestPaths:
     async def test_an_unknown_asset_of_the_page_has_the_body_of_all_unknown_paths(self, api: Api):
         assert verdict(await self._raw(api.stranger, "GET", "/api/docs/zzz")) == (404, -1, "not_found")
 
-    @pytest.mark.parametrize("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
+    @each("form", ["{{{}}}", "urn:uuid:{}", "uuid:{}"])
     async def test_an_operation_has_one_form_of_id(self, ana: Caller, form: str):
         operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
         assert (await ana.on(operation.upper(), "check_status"))["status"] == 0
@@ -175,7 +180,7 @@ class TestMethods:
         answer = await api.stranger.send("HEAD", f"editor/events/{uuid4()}")
         assert answer.status_code == 401
 
-    @pytest.mark.parametrize("operation", CALLS, ids=name_of)
+    @each("operation", CALLS, ids=name_of)
     async def test_options_tells_the_methods_to_anybody(self, api: Api, operation: Operation):
         answer = await api.stranger.send("OPTIONS", concrete(operation))
         assert answer.status_code == 204
@@ -185,7 +190,7 @@ class TestMethods:
 class TestCredentials:
     @pytest.mark.item(7)
     @pytest.mark.platform(6)
-    @pytest.mark.parametrize("operation", OF_USERS, ids=name_of)
+    @each("operation", OF_USERS, ids=name_of)
     async def test_without_credentials_it_is_401_whatever_the_method(self, api: Api, operation: Operation):
         for method in (operation.method, "GET", "POST", "DELETE"):
             answer = await api.stranger.send(method, concrete(operation))
@@ -193,7 +198,7 @@ class TestCredentials:
             assert answer.json() == {"detail": "Authentication credentials were not provided."}
 
     @pytest.mark.item(7)
-    @pytest.mark.parametrize("token", ["x", "a.b.c", "é", "x" * 10_000])
+    @each("token", ["x", "a.b.c", "é", "x" * 10_000])
     async def test_a_bad_token_is_told_word_for_word(self, api: Api, token: str):
         caller = Caller(api, "", {})
         answer = await caller.send(
@@ -256,7 +261,7 @@ class TestOrderOfChecks:
     """Contract editor 1.5: path, authentication, method, content type, size, parse, parameters, dialect, limits."""
 
     @pytest.mark.platform(12)
-    @pytest.mark.parametrize(
+    @each(
         ("kind", "body", "expected"),
         [
             ("text/plain", b"x" * 3000, (415, "unsupported_media_type")),
@@ -268,9 +273,7 @@ class TestOrderOfChecks:
             ("application/json", b'{"statement": "rows 1"}', (404, "dialect_not_found")),
         ],
     )
-    async def test_the_first_failing_check_decides(
-        self, small_api: ApiOpener, kind: str, body: bytes, expected: tuple[int, str]
-    ):
+    async def test_the_first_failing_check_decides(self, small_api, kind, body, expected):
         async with small_api(request_body_max_bytes=2000, max_statements_per_user=1) as api:
             ana = await api.user()
             await ana.execute("mysql", "sleep 30")
@@ -284,14 +287,14 @@ class TestOrderOfChecks:
 
 class TestHeaders:
     @pytest.mark.platform(13)
-    @pytest.mark.parametrize("legal", ["a", "A.b_c-1", "x" * 64])
+    @each("legal", ["a", "A.b_c-1", "x" * 64])
     async def test_a_legal_request_id_is_echoed(self, ana: Caller, legal: str):
         for path in ("editor/get_history", "nope", "/desktop/debug/is_alive"):
             answer = await ana.send("GET", path, headers={"X-Request-Id": legal})
             assert answer.headers["x-request-id"] == legal
 
     @pytest.mark.platform(13)
-    @pytest.mark.parametrize("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
+    @each("illegal", [b"", b"x" * 65, b"a b", b"a\r\nb", "é".encode(), b"a;b"])
     async def test_an_illegal_request_id_is_replaced(self, ana: Caller, illegal: bytes):
         answer = await ana.send("GET", "editor/get_history", headers={b"X-Request-Id": illegal})
         assert re.fullmatch(r"[0-9a-f]{32}", answer.headers["x-request-id"])
@@ -336,3 +339,141 @@ async def test_an_unforeseen_fault_shows_an_id_and_nothing_else(api: Api, ana: C
     assert body["message"] == "Internal error."
     assert body["error_id"] == answer.headers["x-request-id"]
     assert body["error_id"] in json.dumps(logs, default=str)
+
+
+HEADER = "x-unknown-fields"
+MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}
+
+
+async def test_they_are_listed_whatever_the_body_and_the_outcome(ana: Caller):
+    fields = {"statement": "rows 1", "Limt": "5", "database": "shop", "wiat": "3", "snippet": "{}", "cluster": "x"}
+    parts = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()
+    )
+    for body in (
+        {"data": fields},
+        {"json": fields},
+        {"content": f"{parts}--b--\r\n".encode(), "headers": MULTIPART},
+        # Of a POST the query string is not read at all.
+        {"data": {**fields, "Limt": "5"}, "params": {"limit": "5", "Limt": "6"}},
+    ):
+        answer = await ana.send("POST", "editor/execute/mysql", **body)
+        expected = "Limt,limit,wiat" if "params" in body else "Limt,wiat"
+        assert (answer.status_code, answer.headers[HEADER]) == (200, expected)
+    refused = await ana.post("editor/execute/mysql", statment="rows 1")
+    assert (refused.status_code, refused.headers[HEADER]) == (400, "statment")
+    answer = await ana.get("editor/get_history", limt=5, page=1, _="1700000000")
+    assert (answer.status_code, answer.headers[HEADER]) == (200, "limt")
+
+
+async def test_names_of_hue_and_known_ones_are_not_listed(ana: Caller):
+    known = {"statement": "rows 1", "client_request_id": "k", "notebook": "{}", "session_id": None, "wait": 0}
+    answer = await ana.post_json("editor/execute/mysql", **known, **dict.fromkeys(SENT_BY_HUE - {"session", *known}))
+    assert (answer.status_code, HEADER in answer.headers) == (200, False)
+    for path in ("editor/check_status", "editor/get_logs", "editor/fetch_result_data"):
+        answer = await ana.post(path, operationId=answer.json().get("history_uuid", ""), snippet="{}", notebook="{}")
+        assert HEADER not in answer.headers
+
+
+async def test_calls_without_fields_and_other_groups_have_them_too(ana: Caller, api: Api):
+    for method, path, more in (
+        ("POST", "get_config", {"data": {"x": "1"}}),
+        ("GET", "context/namespaces/hive", {"params": {"x": "1"}}),
+        ("GET", "banners", {"params": {"x": "1"}}),
+        ("GET", "connector/types", {"params": {"x": "1"}}),
+        ("POST", "metadata/search/entities_interactive", {"data": {"query_s": "*", "x": "1", "sources": '["sql"]'}}),
+        ("POST", "token/auth", {"data": {"username": "nobody", "password": "x", "x": "1"}}),
+        ("POST", "token/revoke", {"data": {"token": "nonsense", "all": "false", "x": "1"}}),
+        ("GET", "storage/list", {"params": {"path": "/nowhere", "doas": ana.username, "x": "1"}}),
+        ("POST", "storage/mkdir", {"data": {"path": "/nowhere", "name": "n", "x": "1"}, "params": {"x": "2"}}),
+        ("POST", "importer/create_table", {"data": {"table": "t", "x": "1"}}),
+        ("GET", "importer/sql_type_mapping", {"params": {"sql_dialect": "hive", "x": "1"}}),
+    ):
+        answer = await (await api.user(admin=True)).send(method, path, **more)
+        if path == "banners":
+            assert HEADER not in answer.headers  # public, and nothing of the call is looked at
+        else:
+            assert answer.headers.get(HEADER) == "x", (path, answer.text)
+
+
+async def test_uploads_list_fields_before_and_behind_their_file(ana: Caller):
+    parts = {"odd": "1", "csrfmiddlewaretoken": "x"}
+    before = "".join(f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n1\r\n' for name in parts)
+    file = '--b\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\na,b\r\n'
+    behind = '--b\r\nContent-Disposition: form-data; name="later"\r\n\r\n1\r\n'
+    answer = await ana.send(
+        "POST",
+        "importer/upload/file",
+        content=f"{before}{file}{behind}--b--\r\n".encode(),
+        headers=MULTIPART,
+        params={"x": "2"},
+    )
+    assert (answer.status_code, answer.headers[HEADER]) == (201, "later,odd,x")
+
+
+async def test_a_call_that_is_refused_before_its_fields_are_read_lists_none(ana: Caller, api: Api):
+    for answer in (
+        await ana.post("editor/execute/mysql", statement="rows 1", session_id="x"),
+        await api.stranger.post("editor/execute/mysql", odd="1"),
+        await ana.send(
+            "POST", "editor/execute/mysql", content=b'{"odd": 1', headers={"Content-Type": "application/json"}
+        ),
+        await ana.post("nowhere", odd="1"),
+    ):
+        assert HEADER not in answer.headers
+
+
+async def test_whole_walks_know_every_field_that_they_send(api: Api):
+    answers = await Walk(api, await api.user(), as_json=True).whole()
+    assert {key: answer.headers[HEADER] for key, answer in answers.items() if HEADER in answer.headers} == {}
+
+
+async def test_the_log_has_the_names_and_no_values(ana: Caller):
+    with capture_logs() as logs:
+        for _ in range(3):
+            await ana.post(
+                "editor/execute/mysql", statement="rows 1", limt="hunter2", **{'{"odd": "hunter2"}': "", "é": "1"}
+            )
+        # A body that is no form reads as one name.
+        await ana.send(
+            "POST", "token/auth", content=b"hunter2", headers={"Content-Type": "application/x-www-form-urlencoded"}
+        )
+    lines = [line for line in logs if line["event"] == "unknown request fields"]
+    assert [(line["log_level"], line["fields"]) for line in lines] == [("info", "limt,?")]
+    assert lines[0]["path"] == "/api/v1/editor/execute/{dialect:name}"
+    assert "hunter2" not in json.dumps(lines)
+
+
+@each(
+    ("names", "value"),
+    [
+        ((), ""),
+        (("a", "b-c.d"), "a,b-c.d"),
+        (("x\r\nSet-Cookie: a", "a,b", "😀", "a b"), "x%0D%0ASet-Cookie:%20a,a%2Cb,%F0%9F%98%80,a%20b"),
+        (("\ud800",), "%3F"),
+    ],
+)
+def test_names_are_safe_in_a_header(names: tuple[str, ...], value: str):
+    assert header_value(names) == value
+
+
+def test_only_the_first_names_of_a_large_body_are_looked_at():
+    seen = SeenFields()
+    seen.came(map(str, range(1_000_000)))
+    seen.read({"0"})
+    assert len(seen.unknown(200)) == 1999
+
+
+def test_a_header_has_its_bounds():
+    assert header_value(f"n{number}" for number in range(100)).count(",") == 19
+    long = header_value(["😀" * 200 + str(number) for number in range(20)])
+    assert 0 < len(long) <= 1024
+    assert header_value(["x" * 1000]) == "x" * 64
+
+
+def test_the_log_has_its_bounds():
+    log = UnknownFieldsLog()
+    with capture_logs() as lines:
+        for number in range(500):
+            log.note("/path", (f"n{number}",))
+    assert len(lines) == 100

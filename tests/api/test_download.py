@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 from tests.api.serving import served
+from tests.cases import each
 
 from queryserver.platform.limits import LruCache
 
@@ -66,7 +67,8 @@ def rows_of(kind: str, content: bytes) -> list[list[Any]]:
 
 class TestContent:
     @pytest.mark.item(54)
-    @pytest.mark.parametrize("kind", FORMATS)
+    @each("kind", FORMATS)
+    @every_dialect
     async def test_each_format_holds_exactly_the_stored_rows(self, ana: Caller, dialect: Dialect, kind: str):
         statement = f"SELECT n, CASE WHEN n % 2 = 0 THEN NULL ELSE 'é;,' || n END AS t FROM ({dialect.rows(823)}) AS r"
         operation = await finished(ana, dialect, statement)
@@ -86,7 +88,7 @@ class TestContent:
         assert ana.api.fakes["mysql"].executions.count(statement) == 1
 
     @pytest.mark.item(54)
-    @pytest.mark.parametrize("dialect", [DUCKDB, POSTGRESQL, SQLITE], ids=str)
+    @each("dialect", [DUCKDB, POSTGRESQL, SQLITE], ids=str)
     async def test_null_and_empty_text_differ(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, "SELECT NULL AS a, '' AS b, 'x\"y' AS c")
         assert await file_of(ana, operation, "csv") == b'a,b,c\r\n,"","x""y"\r\n'
@@ -125,14 +127,15 @@ class TestContent:
         operation = await finished(ana, POSTGRESQL, "SELECT 1 AS a, 2 AS a, 3 AS a")
         assert json.loads(await file_of(ana, operation, "ndjson")) == {"a": 1, "a_2": 2, "a_3": 3}
 
-    @pytest.mark.parametrize("kind", FORMATS)
+    @each("kind", FORMATS)
+    @every_dialect
     async def test_no_rows_are_a_file_too(self, ana: Caller, dialect: Dialect, kind: str):
         operation = await finished(ana, dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0")
         assert rows_of(kind, await file_of(ana, operation, kind)) == []
 
 
 class TestHeaders:
-    @pytest.mark.parametrize("kind", FORMATS)
+    @each("kind", FORMATS)
     async def test_they_name_the_file_and_tell_its_size(self, ana: Caller, kind: str):
         body = await ana.run("mysql", "rows 11", limit=10)
         answer = await ana.get(f"editor/download/{body['history_uuid']}", format=kind)
@@ -259,13 +262,14 @@ class TestRefusals:
         assert len(rows_of("csv", answer.content)) == 5000
 
     @pytest.mark.item(55)
-    @pytest.mark.parametrize(
+    @each(
         ("statement", "expected"),
         [
             ("CREATE TEMPORARY TABLE t (a INTEGER)", (409, 1, "no_result_set")),
             ("SELECT * FROM no_such_table", (409, 1, "engine_error")),
         ],
     )
+    @every_dialect
     async def test_what_never_had_one(self, ana: Caller, dialect: Dialect, statement: str, expected: Any):
         operation = (await ana.run(dialect, statement))["history_uuid"]
         assert await self._refused(ana, operation) == expected
@@ -276,7 +280,7 @@ class TestRefusals:
         assert await self._refused(ana, operation) == (409, -4, "statement_timeout")
 
     @pytest.mark.item(55)
-    @pytest.mark.parametrize("query", [{"format": "x"}, {"format": "CSV "}, {"guard": "maybe"}])
+    @each("query", [{"format": "x"}, {"format": "CSV "}, {"guard": "maybe"}])
     async def test_unknown_words(self, ana: Caller, query: dict[str, str]):
         operation = await finished(ana, "mysql", "rows 1")
         answer = await ana.get(f"editor/download/{operation}", **query)
@@ -298,7 +302,7 @@ class TestRefusals:
 
 class TestBrokenTransfers:
     @pytest.mark.item(55)
-    @pytest.mark.parametrize("kind", ["csv", "ndjson", "arrow"])
+    @each("kind", ["csv", "ndjson", "arrow"])
     async def test_a_stream_that_fails_has_no_last_chunk(self, ana: Caller, kind: str):
         operation = await self._large(ana)
         # Its head, and so its schema, stays readable.

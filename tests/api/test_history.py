@@ -1,13 +1,21 @@
-"""get_history and create_notebook (Contract editor 11, 12)."""
+"""get_history, create_notebook and retention (Contract editor 4.4, 7.1, 11 to 13).
+
+Time passes by moving the dates of the records back.
+"""
 
 import json
 import re
 import time
 
 import pytest
+import structlog.testing
 from tests.api.answers import TIMES
-from tests.api.dialects import Dialect
+from tests.api.dialects import Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
+
+from queryserver.statements import retention
+from queryserver.statements.retention import alone_in_cleaning
 
 
 class TestHistory:
@@ -27,7 +35,9 @@ class TestHistory:
         assert (await admin.history())["count"] == 0
 
     @pytest.mark.item(67)
-    async def test_an_entry_tells_all_about_its_operation(self, ana: Caller, dialect: Dialect):
+    @every_dialect
+    async def test_an_entry_tells_all_about_its_operation(self, api: Api, dialect: Dialect):
+        ana = await api.user()
         body = await ana.run(dialect, dialect.rows(3))
         (entry,) = (await ana.history())["history"]
         assert (entry["id"], entry["uuid"]) == (body["history_id"], body["history_uuid"])
@@ -93,7 +103,7 @@ class TestHistory:
             assert len((await ana.history(limit=limit))["history"]) == 100
 
     @pytest.mark.item(67)
-    @pytest.mark.parametrize(
+    @each(
         "query",
         [{"page": "0"}, {"page": "-1"}, {"page": str(-(10**20))}, {"page": "x"}, {"limit": "x"}, {"limit": "1.5"}],
     )
@@ -174,7 +184,7 @@ class TestHistory:
 
 class TestNotebook:
     @pytest.mark.item(68)
-    @pytest.mark.parametrize("path", ["query/create_notebook", "editor/create_notebook"])
+    @each("path", ["query/create_notebook", "editor/create_notebook"])
     async def test_each_call_gives_a_new_empty_notebook(self, ana: Caller, path: str):
         notebooks = [(await ana.told(path))["notebook"] for _ in range(2)]
         assert (
@@ -203,3 +213,86 @@ class TestNotebook:
             notebook = (await ana.told("editor/create_notebook", type=kind, directory_uuid="d"))["notebook"]
             assert (notebook["type"], notebook["name"], notebook["directoryUuid"]) == ("query-sqlite", "", "d")
         assert await ana.refused("editor/create_notebook", type="nope") == (404, -1, "dialect_not_found")
+
+
+async def aged(ana: Caller, operation: str, age: str) -> None:
+    """Make an operation look as if everything in it had happened so long ago."""
+    await ana.api.database.execute(
+        f"""update statements set recorded_at = recorded_at - interval '{age}', ended_at = ended_at - interval '{age}'
+        where id = $1""",
+        operation,
+    )
+
+
+async def test_logs_go_after_their_days_and_the_call_stays(ana: Caller):
+    old, new = [(await ana.run("mysql", "rows 1"))["history_uuid"] for _ in range(2)]
+    await aged(ana, old, "8 days")
+    await ana.api.services.statements.retention.clean_up()
+    body = await ana.on(old, "get_logs")
+    assert (body["status"], body["logs"], body["progress"]) == (0, "", 100)
+    assert (await ana.on(new, "get_logs"))["logs"]
+    assert (await ana.page(old))["data"] == [[0]]
+
+
+async def test_records_go_after_their_days(ana: Caller):
+    old, new = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
+    await aged(ana, old, "366 days")
+    await ana.api.services.statements.retention.clean_up()
+    assert await ana.refused("editor/check_status", operationId=old) == (404, 2, "operation_not_found")
+    assert [entry["uuid"] for entry in (await ana.history())["history"]] == [new]
+    results = ana.api.services.settings.results_dir
+    assert not [path for path in results.rglob(f"*{old}*") if path.is_file()]
+    assert (await ana.page(new))["rows_total"] == 3000
+
+
+async def test_a_running_statement_is_kept_however_old(ana: Caller):
+    operation = (await ana.execute("mysql", "sleep 30"))["history_uuid"]
+    await aged(ana, operation, "4000 days")
+    await ana.api.services.statements.retention.clean_up()
+    assert await ana.state(operation) in {"waiting", "running"}
+    await ana.on(operation, "cancel_statement")
+
+
+async def test_an_idempotency_key_is_forgotten_after_a_day(ana: Caller):
+    key = {"Idempotency-Key": "k"}
+    first = await ana.send("POST", "editor/execute/mysql", data={"statement": "rows 1"}, headers=key)
+    await ana.api.database.execute(
+        """update idempotency_keys set created_at = created_at - interval '24 hours'
+        where user_id = (select id from users where username_key = $1)""",
+        ana.username,
+    )
+    second = await ana.send("POST", "editor/execute/mysql", data={"statement": "rows 2"}, headers=key)
+    assert second.status_code == 200, second.text
+    assert second.json()["history_uuid"] != first.json()["history_uuid"]
+    again = await ana.send("POST", "editor/execute/mysql", data={"statement": "rows 2"}, headers=key)
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+@each(("most", "advised"), [(1, 1), (100_000, 0)])
+async def test_the_log_advises_a_clean_up_above_so_many_documents(ana, monkeypatch, most, advised):
+    for _ in range(2):
+        await ana.run("mysql", "rows 1")
+    monkeypatch.setattr(retention, "MANY_DOCUMENTS", most)
+    with structlog.testing.capture_logs() as lines:
+        await ana.api.services.statements.retention.tidy()
+    assert [line["more_than"] for line in lines if "run `queryserver cleanup`" in line["event"]] == [most] * advised
+
+
+async def test_one_process_at_a_time_cleans_up_by_itself(ana: Caller):
+    operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+    await aged(ana, operation, "366 days")
+    service, dsn = ana.api.services, ana.api.services.settings.desktop.database.dsn or ""
+    async with alone_in_cleaning(dsn) as first, alone_in_cleaning(dsn) as second:
+        assert (first, second) == (True, False)
+        await service.statements.retention.tidy()
+        assert await ana.state(operation) == "available"
+    await service.statements.retention.tidy()
+    assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")
+
+
+async def test_a_command_cleans_up_while_a_process_does_so_by_itself(ana: Caller):
+    operation = (await ana.run("mysql", "rows 1"))["history_uuid"]
+    await aged(ana, operation, "366 days")
+    async with alone_in_cleaning(ana.api.services.settings.desktop.database.dsn or ""):
+        await ana.api.services.statements.retention.clean_up()
+    assert await ana.refused("editor/check_status", operationId=operation) == (404, 2, "operation_not_found")

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.api.conftest import ApiOpener
-from tests.api.driving import Api, Caller, verdict
+from tests.api.conftest import ApiOpener, make_settings
+from tests.api.driving import Api, Caller, open_api, until, verdict
+from tests.cases import each
 from tests.fakes.catalog import FakeCatalogEngine, table
+from tests.fixtures.database import new_database
 
 from queryserver.errors.statements import EngineForbidden, OutcomeUnknown, StatementRejected
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 SHELF = {"snippet": '{"type": "shelf"}'}
 LOOKS = (
@@ -22,11 +25,22 @@ LOOKS = (
 )
 
 
+@pytest.fixture(scope="module")
+async def opened(
+    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
+) -> AsyncIterator[Api]:
+    limits = {"metadata_timeout_s": 1, "sample_timeout_s": 1, "metadata_max_names": 3}
+    async for dsn in new_database(postgres, template=migrated_template):
+        async with open_api(make_settings(tmp_path_factory.mktemp("rules"), dsn, users_url, **limits)) as api:
+            yield api
+
+
 @pytest.fixture
-async def small(small_api: ApiOpener) -> AsyncIterator[Api]:
-    """An application whose scripted engine belongs to the test."""
-    async with small_api(metadata_timeout_s=1, sample_timeout_s=1, metadata_max_names=3) as api:
-        yield api
+async def small(opened: Api) -> Api:
+    """An application whose scripted engine is as new and whose cache is empty."""
+    vars(opened.shelf).update(vars(FakeCatalogEngine(dialect=opened.shelf.dialect)))
+    await opened.database.execute("delete from metadata_answers")
+    return opened
 
 
 def fields(path: str) -> dict[str, str]:
@@ -56,7 +70,7 @@ class TestLists:
         assert names == [["cheap", "items", "T2"], ["t10"], []]
         assert [page["truncated"] for page in pages] == [True, False, False]
 
-    @pytest.mark.parametrize("wrong", [{"limit": "0"}, {"limit": "50001"}, {"page": "0"}, {"operation": "x"}])
+    @each("wrong", [{"limit": "0"}, {"limit": "50001"}, {"page": "0"}, {"operation": "x"}])
     async def test_wrong_parameters_are_named(self, ana: Caller, wrong: dict[str, str]):
         answer = await ana.post("editor/autocomplete/shop", **SHELF, **wrong)
         assert verdict(answer) == (400, -1, "invalid_parameter")
@@ -87,11 +101,8 @@ class TestShapes:
     @pytest.mark.item(65)
     async def test_describe_tells_the_documented_keys(self, ana: Caller):
         database = await ana.told("editor/describe/shop", source_type="shelf")
-        assert (database["db_name"], database["hdfs_link"], database["owner_name"]) == (
-            "shop",
-            "/warehouse/shop.db",
-            "etl",
-        )
+        seen = (database["db_name"], database["hdfs_link"], database["owner_name"])
+        assert seen == ("shop", "/warehouse/shop.db", "etl")
         described = await ana.told("editor/describe/shop/t10", source_type="shelf")
         assert described == await ana.told("editor/describe/shop/t10/stats", source_type="shelf")
         assert [one["name"] for one in described["cols"]] == ["id", "tags", "dt"]
@@ -131,7 +142,7 @@ class TestShapes:
 
 class TestNames:
     @pytest.mark.item(61)
-    @pytest.mark.parametrize(
+    @each(
         ("path", "more", "code"),
         [
             ("editor/autocomplete/nope", {}, "database_not_found"),
@@ -153,9 +164,7 @@ class TestNames:
         assert await ana.refused(path, **SHELF, **more) == (404, 1, code)
 
     @pytest.mark.item(61)
-    @pytest.mark.parametrize(
-        ("name", "segment"), [("a/b", "a%2Fb"), ("50%", "50%25"), ("a b", "a%20b"), ("é", "%C3%A9")]
-    )
+    @each(("name", "segment"), [("a/b", "a%2Fb"), ("50%", "50%25"), ("a b", "a%20b"), ("é", "%C3%A9")])
     async def test_any_character_may_stand_in_a_name(self, small: Api, name: str, segment: str):
         ana = await small.user()
         small.shelf.content["shop"][name] = table("shop", name)
@@ -163,9 +172,7 @@ class TestNames:
         assert (await ana.told(f"editor/describe/shop/{segment}", source_type="shelf"))["name"] == name
 
     @pytest.mark.item(61)
-    @pytest.mark.parametrize(
-        "path", ["editor/autocomplete/shop//", "editor/autocomplete/shop//id", "editor/sample/shop//"]
-    )
+    @each("path", ["editor/autocomplete/shop//", "editor/autocomplete/shop//id", "editor/sample/shop//"])
     async def test_table_and_column_must_not_be_empty(self, ana: Caller, path: str):
         assert await ana.refused(path, **SHELF) == (404, -1, "not_found")
 
@@ -180,23 +187,19 @@ class TestNames:
         assert "shop" in (await analyst.told("editor/autocomplete", snippet='{"type": "vault"}'))["databases"]
 
     @pytest.mark.item(7)
-    @pytest.mark.parametrize(
-        "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
-    )
+    @each("path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"])
     async def test_strangers_learn_nothing(self, api: Api, path: str):
         assert (await api.stranger.post(path, **fields(path))).status_code == 401
 
 
 class TestFailures:
-    @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/shop/t10"])
+    @each("path", [*LOOKS, "editor/sample/shop/t10"])
     async def test_an_engine_without_catalogue_is_not_supported(self, ana: Caller, path: str):
         more = {"source_type": "mysql"} if "describe" in path else {"snippet": '{"type": "mysql"}'}
         assert await ana.refused(path, **more) == (501, 5, "not_supported")
 
     @pytest.mark.item(70)
-    @pytest.mark.parametrize(
-        "path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"]
-    )
+    @each("path", [*LOOKS, "editor/sample/shop/t10", "shelf/analyze/shop/t10", "editor/explain/shelf"])
     async def test_an_engine_that_is_down_is_tried_again_by_the_next_call(self, small: Api, path: str):
         ana = await small.user()
         small.shelf.reachable = False
@@ -206,24 +209,23 @@ class TestFailures:
         assert (await ana.told(path, **more))["status"] == 0
 
     @pytest.mark.item(64)
-    @pytest.mark.parametrize("path", [*LOOKS, "shelf/analyze/shop/t10"])
-    async def test_a_look_that_takes_too_long_is_abandoned(self, small: Api, path: str):
-        ana = await small.user()
+    async def test_a_look_that_takes_too_long_is_abandoned(self, small: Api):
         small.shelf.look_s = 30
-        assert await ana.refused(path, **fields(path)) == (503, -4, "engine_timeout")
-        assert small.shelf.abandoned == len(small.shelf.looks) == 1
+        paths = (*LOOKS, "shelf/analyze/shop/t10")
+        callers = [await small.user() for _ in paths]
+        calls = (ana.refused(path, **fields(path)) for ana, path in zip(callers, paths, strict=True))
+        assert await asyncio.gather(*calls) == [(503, -4, "engine_timeout")] * len(paths)
+        assert small.shelf.abandoned == len(small.shelf.looks) == len(paths)
 
     @pytest.mark.item(64)
     async def test_a_sample_that_takes_too_long_leaves_nothing_running(self, small: Api):
         ana = await small.user()
         small.shelf.sample = "sleep 30 then rows 3"
         assert await ana.refused("editor/sample/shop/t10", **SHELF) == (503, -4, "engine_timeout")
-        async with asyncio.timeout(5):
-            while small.shelf.running:  # noqa: ASYNC110 what is waited for is a fact, not an event
-                await asyncio.sleep(0.02)
+        await until(lambda: not small.shelf.running)
         assert small.shelf.cancels == 1
 
-    @pytest.mark.parametrize(
+    @each(
         ("failure", "expected"),
         [
             (EngineForbidden("no right on shop"), (403, 1, "engine_forbidden")),
@@ -264,20 +266,20 @@ class TestFailures:
         )
 
     @pytest.mark.item(59)
-    @pytest.mark.parametrize("path", [*LOOKS, "editor/sample/public/t", "login/analyze/public/t"])
+    @each("path", [*LOOKS, "editor/sample/public/t", "login/analyze/public/t"])
     async def test_a_source_without_credentials_asks_for_them_with_200(self, ana: Caller, path: str):
         more = {"source_type": "login"} if "describe" in path else {"snippet": '{"type": "login"}'}
         assert await ana.refused(path, **more) == (200, 401, "credentials_required")
         assert await ana.refused("editor/explain/login", statement="SELECT 1") == (200, 401, "credentials_required")
 
     @pytest.mark.item(71)
-    @pytest.mark.parametrize("path", LOOKS)
+    @each("path", LOOKS)
     async def test_unknown_fields_change_nothing(self, ana: Caller, path: str):
         assert await ana.told(path, **fields(path)) == await ana.told(path, **fields(path), surplus="x", Async="1")
 
 
 class TestCache:
-    @pytest.mark.parametrize("path", LOOKS)
+    @each("path", LOOKS)
     async def test_a_second_look_is_answered_from_what_is_kept(self, small: Api, path: str):
         ana = await small.user()
         first = await ana.told(path, **fields(path))
@@ -336,7 +338,7 @@ class TestCache:
         ana = await small.user()
         small.shelf.look_s = 0.8
         early = asyncio.create_task(ana.told("editor/autocomplete/default", **SHELF))
-        await asyncio.sleep(0.3)
+        await until(lambda: bool(small.shelf.looks))
         await ana.run("shelf", "ddl")
         looks = len(small.shelf.looks)
         late = await ana.told("editor/autocomplete/default", **SHELF)

@@ -41,7 +41,6 @@ class Line:
         return [one.statement for one in self.peer.service.operations.values() if one.is_in_flight]
 
     async def started(self, statement: str, **fields: Any) -> str:
-        """A statement that the peer has."""
         operation = (await self.ana.execute("impala", statement, **fields))["history_uuid"]
         await self.ana.running(operation)
         await self.peer.until(lambda: bool(self.in_flight))
@@ -95,9 +94,7 @@ async def test_the_time_limit_of_a_statement_holds_during_a_break(tmp_path: Path
         await line.peer.until(lambda: not line.in_flight)
 
 
-async def test_a_cancel_during_a_break_answers_and_reaches_the_engine_afterwards(
-    tmp_path: Path, database_dsn: str
-) -> None:
+async def test_a_cancel_during_a_break_answers_and_reaches_the_engine_afterwards(tmp_path, database_dsn):
     async with lines(tmp_path, database_dsn) as line:
         operation = await line.started(SLOW)
         await line.proxy.die()

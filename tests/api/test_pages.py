@@ -1,12 +1,15 @@
-"""The pages and their files as they are sent: policy, versions, compression, the root (Contract platform 9.4)."""
+"""Pages, the description of the calls, cells with markup, CORS (Contract platform 1.5, 9.4; T31)."""
 
 import gzip
+import json
 import re
 
 import httpx
 import pytest
+import yaml
 from tests.api.conftest import ApiOpener
-from tests.api.driving import Api
+from tests.api.driving import Api, Caller
+from tests.cases import each
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -142,3 +145,162 @@ async def test_pages_follow_the_prefix_the_allowed_hosts_and_the_switch(small_ap
     async with small_api(desktop={"docs_enabled": False}) as api:
         for path in ("/", "/api/docs", "/api/docs/root.css"):
             assert (await fetched(api, path, Accept=BROWSER)).status_code == 404
+
+
+@pytest.mark.platform(101)
+async def test_the_description_is_the_same_in_all_its_forms(api: Api):
+    described = (await api.http.get("/api/schema/")).json()
+    assert (await api.http.get("/api/v1/openapi.json")).json() == described
+    by_query = await api.http.get("/api/schema", params={"format": "yaml"})
+    by_header = await api.http.get("/api/schema/", headers={"Accept": "application/yaml"})
+    for answer in (by_query, by_header):
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/yaml")
+    assert by_query.content == by_header.content
+    assert yaml.load(by_query.content, yaml.CSafeLoader) == described
+
+
+@pytest.mark.platform(101)
+async def test_without_documents_their_four_paths_are_unknown(small_api: ApiOpener):
+    async with small_api(desktop={"docs_enabled": False}) as api:
+        ana = await api.user("ana")
+        for path in ("schema", "v1/openapi.json", "docs", "swagger", "docs/page.js"):
+            for headers in ({}, ana.headers):
+                answer = await api.http.get(f"/api/{path}/", headers=headers)
+                assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
+
+
+MARKUP = "<script>alert(1)</script>&<b>"
+STATEMENT = f"SELECT '{MARKUP}' AS cell"
+
+TYPES = {
+    "csv": "text/csv",
+    "tsv": "text/tab-separated-values",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+    "parquet": "application/vnd.apache.parquet",
+    "arrow": "application/vnd.apache.arrow.stream",
+    "ndjson": "application/x-ndjson",
+}
+
+
+@pytest.mark.security("T31")
+async def test_json_says_whether_cells_are_escaped(ana: Caller):
+    operation = (await ana.run("duckdb", STATEMENT))["history_uuid"]
+    for escape in (True, False):
+        answer = await ana.post("editor/fetch_result_data", operationId=operation, start_row=0, escape=escape)
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        result = answer.json()["result"]
+        assert result["isEscaped"] is escape
+        (cell,) = result["data"][0]
+        assert ("<" in cell) is not escape
+        if not escape:
+            assert cell == MARKUP
+
+
+@pytest.mark.security("T31")
+@each("kind", TYPES)
+async def test_files_have_the_exact_type_and_are_attachments(ana: Caller, kind: str):
+    operation = (await ana.run("duckdb", STATEMENT))["history_uuid"]
+    answer = await ana.get(f"editor/download/{operation}", format=kind)
+    assert answer.headers["content-type"].partition(";")[0] == TYPES[kind]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"].startswith("attachment;")
+
+
+@pytest.mark.security("T31")
+async def test_names_and_messages_with_markup_are_json(ana: Caller):
+    for answer in (
+        await ana.post(f"editor/execute/{'<script>'}", statement="rows 1"),
+        await ana.post("editor/execute/duckdb", statement=f"SELECT {MARKUP}", wait=30),
+        await ana.get("editor/get_history", doc_text=MARKUP),
+        await ana.get(f"connector/instance/get/{'<b>'}"),
+    ):
+        assert answer.headers["content-type"] == "application/json"
+        assert json.loads(answer.content)
+
+
+@pytest.mark.security("T31")
+@pytest.mark.platform(101)
+@each("path", ["/api/docs", "/api/swagger/"])
+async def test_the_page_of_the_description_loads_nothing_from_elsewhere(api: Api, path: str):
+    page = await api.stranger.get(path)
+    assert page.headers["content-type"].startswith("text/html")
+    assert page.headers["content-security-policy"].startswith("default-src 'self'; ")
+    assert "://" not in page.text
+    for asset in ("docs.js", "docs.css", "root.js", "root.css"):
+        found = await api.stranger.get(f"/api/docs/{asset}")
+        assert found.status_code == 200
+        assert "://" not in found.text
+
+
+LISTED = "https://bi.example.com"
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+
+
+async def call(api: Api, method: str, path: str, origin: str | None, **headers: str) -> httpx.Response:
+    given = headers if origin is None else {"Origin": origin, **headers}
+    return await api.http.request(method, path, headers=given)
+
+
+def told(answer: httpx.Response) -> dict[str, str]:
+    prefix = "access-control-"
+    return {name.removeprefix(prefix): value for name, value in answer.headers.items() if name.startswith(prefix)}
+
+
+@pytest.mark.platform(14)
+async def test_it_is_off_by_default(api: Api):
+    for method, status in (("GET", 401), ("OPTIONS", 204)):
+        answer = await call(api, method, "/api/v1/editor/get_history", LISTED, **PREFLIGHT)
+        assert (answer.status_code, told(answer)) == (status, {})
+        assert "vary" not in answer.headers
+
+
+@pytest.mark.platform(14)
+async def test_a_listed_origin_is_echoed_and_no_other(small_api: ApiOpener):
+    desktop = {"cors_enabled": True, "cors_allowed_origins": [LISTED]}
+    async with small_api(desktop=desktop) as api:
+        for path in ("/api/v1/editor/get_history", "/desktop/debug/is_alive", "/api/v1/nope"):
+            answer = await call(api, "GET", path, LISTED)
+            assert told(answer) == {
+                "allow-origin": LISTED,
+                "allow-credentials": "true",
+                "expose-headers": (
+                    "X-Request-Id, Retry-After, Content-Disposition, X-Unknown-Fields, Accept-Ranges, Content-Range, "
+                    "ETag, X-Result-Rows, X-Result-Truncated, X-Result-Truncated-Reason"
+                ),
+            }
+            assert answer.headers["vary"] == "Origin"
+            for origin in ("https://bi.example.com.evil.org", "HTTPS://bi.example.com", "null", None):
+                answer = await call(api, "GET", path, origin)
+                assert (told(answer), answer.headers["vary"]) == ({}, "Origin")
+        assert told(await call(api, "GET", "/metrics", LISTED)) == {}
+
+
+@pytest.mark.platform(14)
+async def test_a_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpener):
+    desktop = {"cors_enabled": True, "cors_allowed_origins": [LISTED]}
+    async with small_api(desktop=desktop) as api:
+        answer = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql/", LISTED, **PREFLIGHT)
+        assert answer.status_code == 200
+        assert told(answer) == {
+            "allow-origin": LISTED,
+            "allow-credentials": "true",
+            "allow-methods": "DELETE, GET, HEAD, OPTIONS, POST, PUT",
+            "allow-headers": (
+                "accept, authorization, content-type, x-requested-with, x-csrftoken, idempotency-key, x-request-id, "
+                "if-none-match, if-range, last-event-id, range"
+            ),
+            "max-age": "86400",
+        }
+        other = await call(api, "OPTIONS", "/api/v1/editor/execute/mysql", "https://evil.org", **PREFLIGHT)
+        assert (other.status_code, told(other)) == (204, {})
+
+
+@pytest.mark.platform(14)
+@pytest.mark.security("T18")
+async def test_any_origin_goes_without_credentials_only(small_api: ApiOpener):
+    desktop = {"cors_enabled": True, "cors_allowed_origins": ["*"], "cors_allow_credentials": False}
+    async with small_api(desktop=desktop) as api:
+        answer = await call(api, "GET", "/api/v1/editor/get_history", "https://any.org")
+        assert told(answer)["allow-origin"] == "*"
+        assert "allow-credentials" not in told(answer)

@@ -15,6 +15,7 @@ import pytest
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.token.logins import tampered
 from tests.api.transport import AppTransport
+from tests.cases import each
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from tests.engines.scripted_trino import Reply, column, error, page, scripted_trino
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
@@ -152,7 +153,6 @@ async def application(
 
 @pytest.fixture
 async def setting(application: Api) -> Passing:
-    """A user of this test's own."""
     return await caller(application)
 
 
@@ -214,7 +214,7 @@ async def test_it_is_stored_sealed_and_only_until_the_statement_ends(setting: Pa
 
 
 @pytest.mark.platform(46)
-@pytest.mark.parametrize("ending", ["cancel_statement", "close_statement"])
+@each("ending", ["cancel_statement", "close_statement"])
 async def test_it_is_gone_when_the_statement_is_stopped(setting: Passing, ending: str):
     operation = (await setting.with_token.execute("guarded", "SELECT sleep(60000)"))["history_uuid"]
     await setting.with_token.running(operation)
@@ -262,9 +262,7 @@ async def test_metadata_and_sessions_go_with_the_token_of_their_call(setting: Pa
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
-async def test_it_is_in_no_log_and_no_answer(
-    issued: Issued, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-):
+async def test_it_is_in_no_log_and_no_answer(issued, caplog, capsys):
     """The service's own lines are printed here, those of the audit and of libraries are records."""
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
@@ -339,9 +337,7 @@ async def test_without_the_setting_no_token_is_passed_on(tmp_path: Path, databas
 
 
 @pytest.mark.platform(46)
-async def test_over_plain_http_only_where_the_connector_allows_it(
-    server: ScriptedServer, tmp_path: Path, database_dsn: str
-):
+async def test_over_plain_http_only_where_the_connector_allows_it(server, tmp_path, database_dsn):
     interpreter = hiveserver2(server)
     interpreter["options"]["allow_insecure_http"] = False
     with pytest.raises(ConfigurationError, match="use_ssl"):
@@ -378,12 +374,8 @@ async def test_an_engine_that_repeats_the_token_is_not_believed_with_it(setting:
 
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
-@pytest.mark.parametrize(
-    "answer", [page(error=error(f"Invalid token: {TOKEN}")), Reply(f"Bearer {TOKEN} is not good".encode(), 401)]
-)
-async def test_a_coordinator_that_repeats_the_token_is_not_believed_with_it(
-    tmp_path: Path, database_dsn: str, answer: Reply
-):
+@each("answer", [page(error=error(f"Invalid token: {TOKEN}")), Reply(f"Bearer {TOKEN} is not good".encode(), 401)])
+async def test_a_coordinator_that_repeats_the_token_is_not_believed_with_it(tmp_path, database_dsn, answer):
     async with scripted_trino(answer) as coordinator:
         options = {"url": coordinator.url, "auth_mechanism": "JWT"}
         interpreter = {"interface": "trino", "dialect": "trino", "options": options}

@@ -12,8 +12,6 @@ from tests.api.driving import Api, open_api
 
 MOST = 5
 BURST = 12
-
-
 Opener = Callable[..., AbstractAsyncContextManager[Api]]
 
 

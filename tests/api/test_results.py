@@ -1,12 +1,13 @@
-"""Rows, cells and caps (Contract editor 6)."""
+"""Rows, cells, caps, and numbers that a double does not keep (Contract editor 6)."""
 
 import asyncio
 from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, literal
-from tests.api.driving import Caller
+from tests.api.dialects import DUCKDB, POSTGRESQL, SQLITE, Dialect, every_dialect, literal
+from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
 
 META = {"comment": ""}
 
@@ -20,6 +21,7 @@ async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) 
 
 class TestPaging:
     @pytest.mark.item(17)
+    @every_dialect
     async def test_823_rows_come_in_nine_batches(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(823))
         pages = [await ana.page(operation, rows=100) for _ in range(9)]
@@ -35,12 +37,14 @@ class TestPaging:
         assert len((await ana.page(operation))["data"]) == 100
 
     @pytest.mark.item(18)
+    @every_dialect
     async def test_exact_multiples_end_with_a_full_batch(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(200))
         pages = [await ana.page(operation, rows=100) for _ in range(3)]
         assert [(len(page["data"]), page["has_more"]) for page in pages] == [(100, True), (100, False), (0, False)]
 
     @pytest.mark.item(19)
+    @every_dialect
     async def test_start_over_gives_row_0_again(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(30))
         await ana.page(operation, rows=10)
@@ -49,6 +53,7 @@ class TestPaging:
         assert (await ana.page(operation, rows=10))["start_row"] == 10
 
     @pytest.mark.item(20)
+    @every_dialect
     async def test_a_start_row_is_repeatable_and_leaves_the_cursor(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(100))
         await ana.page(operation, rows=5)
@@ -60,13 +65,14 @@ class TestPaging:
         assert (await ana.page(operation, rows=5))["start_row"] == 5
 
     @pytest.mark.item(20)
-    @pytest.mark.parametrize("start_row", [100, 101, 10**12, 2**63 - 1])
+    @each("start_row", [100, 101, 10**12, 2**63 - 1])
     async def test_past_the_end_there_is_an_empty_batch(self, ana: Caller, start_row: int):
         operation = await finished(ana, "mysql", "rows 100")
         page = await ana.page(operation, start_row=start_row)
         assert (page["data"], page["has_more"], page["start_row"]) == ([], False, start_row)
 
     @pytest.mark.item(21)
+    @every_dialect
     async def test_concurrent_fetches_share_the_rows(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(500))
         pages = await asyncio.gather(*(ana.page(operation, rows=50) for _ in range(12)))
@@ -74,7 +80,7 @@ class TestPaging:
         assert all(page["data"] == [[page["start_row"] + n] for n in range(len(page["data"]))] for page in pages)
 
     @pytest.mark.item(22)
-    @pytest.mark.parametrize(
+    @each(
         ("field", "value"),
         [
             ("rows", "0"),
@@ -135,6 +141,7 @@ class TestPaging:
         await ana.on(operation, "cancel_statement")
 
     @pytest.mark.item(52)
+    @every_dialect
     async def test_size_and_metadata_agree_with_the_rows(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(823))
         size = (await ana.on(operation, "fetch_result_size"))["result"]
@@ -147,7 +154,8 @@ class TestPaging:
 
 class TestMeta:
     @pytest.mark.item(30)
-    @pytest.mark.parametrize("escape", ["true", "false"])
+    @each("escape", ["true", "false"])
+    @every_dialect
     async def test_no_rows_still_have_columns(self, ana: Caller, dialect: Dialect, escape: str):
         page = await ana.result(dialect, "SELECT 1 AS a, 'x' AS b WHERE 1 = 0", escape=escape)
         assert [column["name"] for column in page["meta"]] == ["a", "b"]
@@ -155,6 +163,7 @@ class TestMeta:
         assert page["isEscaped"] is (escape == "true")
 
     @pytest.mark.item(31)
+    @every_dialect
     async def test_meta_is_the_same_in_all_batches_also_after_nulls(self, ana: Caller, dialect: Dialect):
         statement = f"SELECT CASE WHEN n < 150 THEN NULL ELSE n END AS n FROM ({dialect.rows(200)}) AS t"
         operation = await finished(ana, dialect, statement)
@@ -164,7 +173,7 @@ class TestMeta:
         assert [row[0] for page in pages for row in page["data"]] == [None] * 150 + list(range(150, 200))
 
     @pytest.mark.item(31)
-    @pytest.mark.parametrize(
+    @each(
         ("dialect", "expression", "kind", "native"),
         [
             (DUCKDB, "1::INTEGER", "INT_TYPE", "INTEGER"),
@@ -182,9 +191,7 @@ class TestMeta:
             (SQLITE, "x'00'", "BINARY_TYPE", ""),
         ],
     )
-    async def test_types_have_one_list_of_names_and_the_engines_text(
-        self, ana: Caller, dialect: Dialect, expression: str, kind: str, native: str
-    ):
+    async def test_types_have_one_list_of_names_and_the_engines_text(self, ana, dialect, expression, kind, native):
         page = await ana.result(dialect, f"SELECT {expression} AS v")
         assert page["meta"] == [{"name": "v", "type": kind, "native_type": native, **META}]
 
@@ -213,6 +220,7 @@ DUCKDB_CELLS = [
     ("'{\"a\": [1]}'::JSON", '{"a": [1]}'),
     ("union_value(n := 1)", 1),
 ]
+
 POSTGRESQL_CELLS = [
     ("true", True),
     ("9223372036854775807", 9223372036854775807),
@@ -233,6 +241,7 @@ POSTGRESQL_CELLS = [
     ("array[1, null, 3]", [1, None, 3]),
     ("'{\"a\": [1]}'::jsonb", '{"a": [1]}'),
 ]
+
 SQLITE_CELLS = [
     ("9223372036854775807", 9223372036854775807),
     ("1.5", 1.5),
@@ -245,13 +254,13 @@ SQLITE_CELLS = [
 
 class TestCells:
     @pytest.mark.item(26)
+    @every_dialect
     async def test_null_is_told_from_the_text_null(self, ana: Caller, dialect: Dialect):
         page = await ana.result(dialect, "SELECT NULL AS a, 'NULL' AS b")
         assert page["data"] == [[None, "NULL"]]
 
-    @pytest.mark.item(27)
-    @pytest.mark.item(28)
-    @pytest.mark.parametrize(
+    @pytest.mark.item(27, 28)
+    @each(
         ("dialect", "expression", "value"),
         [
             *((DUCKDB, *cell) for cell in DUCKDB_CELLS),
@@ -266,6 +275,7 @@ class TestCells:
         assert page["isEscaped"] is False
 
     @pytest.mark.item(27)
+    @every_dialect
     async def test_all_digits_are_on_the_wire(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, "SELECT 9223372036854775807 AS v")
         answer = await ana.post("editor/fetch_result_data", operationId=operation)
@@ -279,6 +289,7 @@ class TestCells:
         assert (await ana.result(SQLITE, f"SELECT f FROM {table}"))["data"] == [[True], [False], [2], [None]]
 
     @pytest.mark.item(29)
+    @every_dialect
     async def test_text_is_escaped_on_request_only(self, ana: Caller, dialect: Dialect):
         text = "<b>&\"' x"
         statement = f'SELECT {literal(text)} AS "<a>", NULL AS n'
@@ -290,7 +301,7 @@ class TestCells:
         assert hue["meta"][0]["name"] == "<a>"
 
     @pytest.mark.item(29)
-    @pytest.mark.parametrize(
+    @each(
         ("dialect", "expression", "value"),
         [
             (DUCKDB, "29.0::DOUBLE", "29.0"),
@@ -315,6 +326,7 @@ class TestCells:
 
 class TestCaps:
     @pytest.mark.item(32)
+    @every_dialect
     async def test_a_limit_cuts_only_what_is_above_it(self, ana: Caller, dialect: Dialect):
         cut = await finished(ana, dialect, dialect.rows(11), limit=10)
         page = await ana.page(cut)
@@ -326,6 +338,7 @@ class TestCaps:
         assert (len(whole["data"]), whole["truncated"], whole["truncated_reason"]) == (10, False, None)
 
     @pytest.mark.item(33)
+    @every_dialect
     async def test_5000_rows_are_kept_when_nothing_is_said(self, ana: Caller, dialect: Dialect):
         operation = await finished(ana, dialect, dialect.rows(6000))
         size = (await ana.on(operation, "fetch_result_size"))["result"]
@@ -404,3 +417,80 @@ class TestCaps:
         # To run it again would change the data again.
         assert "The statement was carried out in full. If it only reads data, execute" in page["message"]
         assert (await ana.result(POSTGRESQL, f"SELECT count(*) FROM {table}"))["data"] == [[2000]]
+
+
+LARGE = 2**63 - 1
+
+STATEMENTS = {
+    "duckdb": f"SELECT {LARGE}::BIGINT AS big, 7::INTEGER AS small, 1.50::DECIMAL(4,2) AS exact,"
+    f" [{LARGE}::BIGINT] AS list, 1.5::DOUBLE AS double, 2::UBIGINT AS unsigned",
+    "postgresql": f"SELECT {LARGE}::bigint AS big, 7::integer AS small, 1.50::numeric(4,2) AS exact,"
+    f" ARRAY[{LARGE}::bigint] AS list, 1.5::float8 AS double, 2::bigint AS unsigned",
+}
+
+NUMBERS = [LARGE, 7, "1.50", [LARGE], 1.5, 2]
+TEXTS = [str(LARGE), 7, "1.50", [str(LARGE)], 1.5, "2"]
+AS_TEXT = [True, False, True, True, False, True]
+
+
+def flags(meta: list[dict[str, Any]]) -> list[object]:
+    return [column.get("as_text") for column in meta]
+
+
+async def test_each_call_that_gives_cells_takes_the_field(ana: Caller):
+    for dialect, statement in STATEMENTS.items():
+        executed = await ana.run(dialect, statement, rows=10, big_numbers="text")
+        assert executed["result"]["data"] == [TEXTS]
+        assert flags(executed["result"]["meta"]) == AS_TEXT
+        operation = executed["history_uuid"]
+        plain = await ana.page(operation, start_row=0)
+        assert (plain["data"], flags(plain["meta"])) == ([NUMBERS], [None] * 6)
+        for form in ({"big_numbers": "text"}, {"big_numbers": "text", "escape": True}):
+            page = await ana.page(operation, start_row=0, **form)
+            assert (page["data"][0][0], flags(page["meta"])) == (str(LARGE), AS_TEXT)
+            assert [column["type"] for column in page["meta"]] == [column["type"] for column in plain["meta"]]
+        told = await ana.on(operation, "fetch_result_metadata", big_numbers="text")
+        assert flags(told["result"]["meta"]) == AS_TEXT
+        refused = await ana.post("editor/fetch_result_data", operationId=operation, big_numbers="words")
+        assert verdict(refused) == (400, -1, "invalid_parameter")
+        assert refused.json()["message"] == "big_numbers must be 'number' or 'text'."
+
+
+async def test_samples_take_the_field(ana: Caller):
+    await ana.run("sqlite", "CREATE TABLE IF NOT EXISTS wide_numbers (big BIGINT, word TEXT)")
+    await ana.run("sqlite", f"INSERT INTO wide_numbers VALUES ({LARGE}, 'a')")
+    for fields, rows, as_text in (
+        ({}, [[LARGE, "a"]], [None, None]),
+        ({"big_numbers": "text"}, [[str(LARGE), "a"]], [True, False]),
+    ):
+        sample = await ana.told("editor/sample/main/wide_numbers", snippet='{"type": "sqlite"}', **fields)
+        assert (sample["rows"], flags(sample["full_headers"])) == (rows, as_text)
+    await ana.run("sqlite", "DROP TABLE wide_numbers")
+
+
+async def test_the_preference_of_a_user_holds_where_a_call_says_nothing(api: Api):
+    ana, ben = await api.user(), await api.user()
+    assert (await ana.get("iam/preferences")).json() == {"status": 0, "preferences": {"big_numbers": "number"}}
+    changed = await ana.told("iam/preferences", big_numbers="text")
+    assert changed["preferences"] == (await ana.get("iam/preferences")).json()["preferences"] == {"big_numbers": "text"}
+    assert (await ana.told("iam/preferences"))["preferences"] == {"big_numbers": "text"}  # nothing is named
+    statement = STATEMENTS["duckdb"]
+    operation = (await ana.run("duckdb", statement))["history_uuid"]
+    assert (await ana.page(operation))["data"] == [TEXTS]
+    assert (await ana.page(operation, start_row=0, big_numbers="number"))["data"] == [NUMBERS]
+    assert (await ana.run("duckdb", statement, rows=1))["result"]["data"] == [TEXTS]
+    assert (await ben.result("duckdb", statement))["data"] == [NUMBERS]
+    assert (await ana.told("iam/preferences", big_numbers="number"))["preferences"] == {"big_numbers": "number"}
+    assert (await ana.page(operation, start_row=0))["data"] == [NUMBERS]
+    refused = await ana.post("iam/preferences", big_numbers="maybe")
+    assert verdict(refused) == (400, -1, "invalid_parameter")
+    assert (await api.stranger.get("iam/preferences")).status_code == 401
+
+
+async def test_a_preference_of_another_version_counts_as_absent(api: Api):
+    ana = await api.user()
+    await api.database.execute(
+        "update users set preferences = $2 where username = $1", ana.username, {"big_numbers": "roman", "other": [1]}
+    )
+    assert (await ana.get("iam/preferences")).json()["preferences"] == {"big_numbers": "number"}
+    assert (await ana.told("iam/preferences", big_numbers="text"))["preferences"] == {"big_numbers": "text"}

@@ -143,7 +143,7 @@ def served_calls() -> set[tuple[str, str]]:
     """The calls of the table that a walk must make; /metrics depends on the address, assets on the package, the root
     on who asks.
 
-    Those on files have a walk of their own in `storage/test_walk.py`, those of the importer and those of
+    Those on files have a walk of their own in `storage/test_paths.py`, those of the importer and those of
     administrators tests of their own; the optimizer is never carried out.
     """
     return {

@@ -63,25 +63,37 @@ class StoredTable:
 
 
 class FakeLoadingEngine(FakeEngine):
-    """`tables` by name; `loads` counts. `takes_s` is how long it takes for each batch.
+    """`tables` by name; `loads` counts.
 
     With `read_only` it refuses to make tables. `refuse_drops` makes each drop fail, as an engine out of reach does.
     """
 
     def __init__(
-        self,
-        *,
-        capabilities: EngineCapabilities | None = None,
-        dialect: str = "fake",
-        read_only: bool = False,
-        takes_s: float = 0.0,
+        self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake", read_only: bool = False
     ) -> None:
         super().__init__(capabilities=capabilities, dialect=dialect)
         self.tables: dict[TableName, StoredTable] = {}
         self.read_only = read_only
-        self.takes_s = takes_s
         self.refuse_drops = False
         self.loads = 0
+        self._held_after: int | None = None
+        self._released = asyncio.Event()
+
+    def hold(self, *, after: int = 0) -> None:
+        """Each load waits for `release` once it has taken this many batches."""
+        self._held_after = after
+        self._released.clear()
+
+    def release(self) -> None:
+        """Loads go on, and later ones do not wait."""
+        self._held_after = None
+        self._released.set()
+
+    async def take_turn(self, taken: int) -> None:
+        """Returns when a load that has taken this many batches may take another."""
+        await asyncio.sleep(0)  # others run between two batches, as with an engine
+        if self._held_after is not None and taken >= self._held_after:
+            await self._released.wait()
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
@@ -125,7 +137,7 @@ class FakeLoader:
         self._engine.loads += 1
         try:
             async for batch in batches:
-                await asyncio.sleep(self._engine.takes_s)
+                await self._engine.take_turn(len(table.batches))
                 _check_nulls(load, batch)
                 table.batches.append(batch)
             self._publish(load, target, table)

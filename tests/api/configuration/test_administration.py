@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.api.configuration.conftest import SECRET_KEY, Opener
 from tests.api.driving import Api, Caller
+from tests.cases import each
 
 from queryserver.platform.logs import configure_logging, stop_logging
 from queryserver.platform.settings.desktop import LoggingSettings
@@ -17,7 +18,6 @@ from queryserver.platform.settings.desktop import LoggingSettings
 
 @pytest.fixture
 async def admin(api: Api) -> Caller:
-    """An administrator of this test's own."""
     return await api.user("admin", admin=True)
 
 
@@ -51,15 +51,14 @@ async def test_without_a_banner_there_is_none(api: Api) -> None:
 
 
 @pytest.mark.platform(89)
-@pytest.mark.parametrize("path", ["check_config", "logs", "logs/download", "available_app_examples"])
+@each("path", ["check_config", "logs", "logs/download", "available_app_examples"])
 async def test_only_administrators_look_inside(api: Api, ana: Caller, path: str) -> None:
     refused = await ana.get(path)
     assert (refused.status_code, refused.json()["code"]) == (403, "admin_required")
     assert (await api.stranger.get(path)).status_code == 401
 
 
-@pytest.mark.platform(85)
-@pytest.mark.platform(89)
+@pytest.mark.platform(85, 89)
 async def test_check_config_tells_warnings_with_their_values_and_no_secret(open_with: Opener, tmp_path: Path) -> None:
     toml = """
 [notebook]

@@ -1,11 +1,12 @@
-"""get_config: everything a client needs before it begins (Contract platform 7.1, 7.2)."""
+"""get_config, contexts and the optimizer (Contract platform 7.1 to 7.3, 7.8)."""
 
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.api.configuration.conftest import Opener
-from tests.api.driving import Caller
+from tests.api.driving import Api, Caller
+from tests.cases import each
 
 from queryserver import __version__
 
@@ -14,6 +15,7 @@ KEYS = (
     "vw_name", "img_version", "hue_version", "svc_config", "hue_config", "storage_browser", "importer", "clusters",
     "documents", "status",
 )  # fmt: skip
+
 FLAGS = {
     "is_admin", "is_yarn_enabled", "enable_task_server", "enable_workflow_creation_action",
     "allow_sample_data_from_views", "enable_sharing", "collect_usage",
@@ -92,8 +94,7 @@ async def test_a_caller_sees_only_what_their_groups_may_use(open_with: Opener) -
         assert "vault" in (await told(admin))["app_config"]["editor"]["interpreter_names"]
 
 
-@pytest.mark.platform(82)
-@pytest.mark.platform(85)
+@pytest.mark.platform(82, 85)
 async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with: Opener) -> None:
     wheel = '[notebook]\ninterpreters_shown_on_wheel = "nope, LITE, 77"\n'
     async with open_with(wheel + THREE) as api:
@@ -102,7 +103,7 @@ async def test_the_wheel_goes_first_and_its_unknown_names_are_skipped(open_with:
 
 
 @pytest.mark.platform(82)
-@pytest.mark.parametrize("named", ["lite", "Light", "LITE"])
+@each("named", ["lite", "Light", "LITE"])
 async def test_the_default_interpreter_is_the_main_action(open_with: Opener, named: str) -> None:
     toml = f'[notebook]\ndefault_interpreter = "{named}"\n' + THREE.replace("sqlite", 'sqlite"\nname = "Light', 1)
     async with open_with(toml) as api:
@@ -120,7 +121,7 @@ async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
 
 
 @pytest.mark.platform(82)
-@pytest.mark.parametrize(
+@each(
     ("notebook", "main", "first"),
     [
         ('default_interpreter = "LIGHT"', "lite", "duck"),
@@ -130,9 +131,7 @@ async def runs_in(caller: Caller, path: str, **fields: Any) -> str:
         ("", "duck", "duck"),
     ],
 )
-async def test_a_call_that_names_none_runs_in_the_main_one(
-    open_with: Opener, notebook: str, main: str, first: str
-) -> None:
+async def test_a_call_that_names_none_runs_in_the_main_one(open_with, notebook, main, first):
     named = THREE.replace("sqlite", 'sqlite"\nname = "Light', 1) + 'name = "Spare"\n'
     async with open_with(f"[notebook]\n{notebook}\n{named}") as api:
         ana = await api.user()
@@ -200,9 +199,7 @@ max_local_file_size_upload_limit = 99
 
 
 @pytest.mark.platform(82)
-async def test_browsers_are_those_configured_and_permitted_with_the_callers_home(
-    open_with: Opener, tmp_path: Any
-) -> None:
+async def test_browsers_are_those_configured_and_permitted_with_the_callers_home(open_with, tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     toml = f"""
@@ -258,3 +255,45 @@ async def test_types_of_documents_are_those_of_the_callers_own_history(open_with
             await ana.run(dialect, "select 1")
         assert (await told(ana))["documents"] == {"types": ["directory", "query-duckdb", "query-sqlite"]}
         assert (await told(bob))["documents"] == {"types": ["directory"]}
+
+
+CLUSTER = {"id": "default", "name": "default", "type": "direct", "credentials": {}}
+NAMESPACE = {"id": "default", "name": "default", "status": "CREATED", "computes": [CLUSTER]}
+
+
+def compute(interface: str) -> dict[str, Any]:
+    return {
+        "id": "default", "name": "default", "namespace": "default", "interface": interface, "type": "direct",
+        "options": {},
+    }  # fmt: skip
+
+
+@pytest.mark.platform(86)
+@each("interface", ["hive", "7070", "never_heard-of", "Status", "statusx"])
+@each("prefix", ["context", "/desktop/api2/context"])
+async def test_contexts_answer_under_the_key_that_was_asked_for(ana: Caller, prefix: str, interface: str) -> None:
+    for kind, expected in (("namespaces", NAMESPACE), ("computes", compute(interface)), ("clusters", CLUSTER)):
+        found = (await ana.get(f"{prefix}/{kind}/{interface}")).json()
+        assert found == {interface: [expected], "status": 0}
+    assert (await ana.get(f"get_namespaces/{interface}")).json() == {interface: [NAMESPACE], "status": 0}
+
+
+@pytest.mark.platform(86)
+@each("path", ["context/namespaces", "/desktop/api2/context/namespaces", "get_namespaces"])
+async def test_status_and_other_words_are_no_interface(ana: Caller, path: str) -> None:
+    for word in ("status", "status/", "a.b", "a%20b", "%C3%A4", ""):
+        assert (await ana.get(f"{path}/{word}")).status_code == 404, word
+
+
+@pytest.mark.platform(86)
+async def test_the_alias_of_hue_clients_needs_the_token(api: Api) -> None:
+    for kind in ("namespaces", "computes", "clusters"):
+        assert (await api.stranger.get(f"/desktop/api2/context/{kind}/hive")).status_code == 401
+        assert (await api.stranger.get(f"context/{kind}/hive")).status_code == 401
+
+
+@each("name", ["top_databases", "query_risk", "similar_queries", "predict"])
+async def test_the_optimizer_is_not_served(ana: Caller, name: str) -> None:
+    assert await ana.refused(f"optimizer/{name}") == (501, -1, "not_supported")
+    assert (await ana.post("optimizer/unknown")).status_code == 404
+    assert (await ana.get(f"optimizer/{name}")).status_code == 405

@@ -5,12 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.api.conftest import make_settings
 from tests.api.connectors.driving import Keeper
-from tests.api.driving import Api, Caller, open_api
+from tests.api.driving import Api, open_api
 
 
 @pytest.fixture(scope="package")
 async def api(tmp_path_factory: pytest.TempPathFactory, folder_database_dsn: str, users_url: str) -> AsyncIterator[Api]:
-    """The application that the tests here call."""
     settings = make_settings(tmp_path_factory.mktemp("connectors"), folder_database_dsn, users_url)
     async with open_api(settings) as opened:
         yield opened
@@ -18,11 +17,4 @@ async def api(tmp_path_factory: pytest.TempPathFactory, folder_database_dsn: str
 
 @pytest.fixture
 async def keeper(api: Api) -> Keeper:
-    """An administrator of this test's own."""
     return await Keeper.of(api)
-
-
-@pytest.fixture
-async def ana(api: Api) -> Caller:
-    """A user of this test's own."""
-    return await api.user("ana")

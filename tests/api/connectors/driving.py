@@ -29,11 +29,9 @@ class Keeper:
 
     @classmethod
     async def of(cls, api: Api) -> "Keeper":
-        """A new one."""
         return cls(await api.user("root", admin=True))
 
     async def update(self, connector: object) -> httpx.Response:
-        """The call as it is made."""
         return await self.caller.post("connector/instance/update", connector=json.dumps(connector))
 
     async def save(self, **connector: Any) -> dict[str, Any]:
@@ -41,7 +39,6 @@ class Keeper:
         return await self.send({**connector, "settings": listed(connector["settings"])})
 
     async def create(self, nice_name: str, dialect: str, interface: str, **settings: Any) -> dict[str, Any]:
-        """A new connector."""
         return await self.save(nice_name=nice_name, dialect=dialect, interface=interface, settings=settings)
 
     async def send(self, connector: object) -> dict[str, Any]:
@@ -70,19 +67,12 @@ class Keeper:
         return await instances_of(self.caller)
 
     async def delete(self, connector_id: str) -> httpx.Response:
-        """The call as it is made."""
         return await self.caller.post("connector/instance/delete", connector=json.dumps({"id": connector_id}))
 
 
 async def instances_of(caller: Caller) -> list[dict[str, Any]]:
     """All that a caller sees, in their order."""
     body = (await caller.get("connector/instances")).json()
-    assert [group["category"] for group in body["connectors"]] == [
-        "editor",
-        "browsers",
-        "catalogs",
-        "optimizers",
-        "schedulers",
-        "plugins",
-    ]
+    seen = [group["category"] for group in body["connectors"]]
+    assert seen == ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
     return [one for group in body["connectors"] for one in group["values"]]

@@ -1,16 +1,26 @@
-"""Stored connectors: who sees them, how they change, how they end (Contract platform 5.3 to 5.7)."""
+"""Stored connectors: visibility, changes, grants, deletion, encodings (Contract platform 1.2, 4.3, 5.3 to 5.7, 12)."""
 
 import asyncio
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
+import httpx
 import pytest
+from scripts.check_operations import SERVED, read_operations
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, instances_of, listed
 from tests.api.driving import Api, Caller, verdict
+from tests.cases import each
+from tests.unit.cli.test_commands import Command, command_in
+
+from queryserver.connectors.instances import Draft
+from queryserver.identity.users import Groups
 
 
 @pytest.mark.platform(63)
@@ -42,7 +52,7 @@ async def test_users_see_what_is_granted_to_their_groups_and_administrators_see_
     assert ids == sorted(ids)
 
 
-@pytest.mark.parametrize("text", ["0", "x", "-1", "1.0", "9" * 30, "²", "7;8"])
+@each("text", ["0", "x", "-1", "1.0", "9" * 30, "²", "7;8"])
 async def test_an_id_that_is_none_is_unknown(keeper: Keeper, text: str) -> None:
     assert verdict(await keeper.caller.get(f"connector/instance/get/{text}")) == (404, -1, "connector_not_found")
 
@@ -68,7 +78,7 @@ async def test_update_creates_without_an_id_and_changes_with_one(keeper: Keeper)
     assert (shown["description"], by_name(shown)["url"]) == ("Native protocol", "https://t:8443")
 
 
-@pytest.mark.parametrize("nothing", [None, "", 0, "0"])
+@each("nothing", [None, "", 0, "0"])
 async def test_an_empty_id_creates(keeper: Keeper, nothing: object) -> None:
     sent = {"id": nothing, "nice_name": f"Empty {nothing!r}", "dialect": "sqlite", "interface": "sqlite"}
     assert (await keeper.update(sent)).json()["saved_as"] is True
@@ -86,7 +96,7 @@ async def test_members_of_an_answer_may_be_sent_back_and_both_forms_of_the_field
 
 @pytest.mark.platform(67)
 @pytest.mark.security("T10")
-@pytest.mark.parametrize("call", ["instance/update", "instance/delete", "instance/test", "examples/install"])
+@each("call", ["instance/update", "instance/delete", "instance/test", "examples/install"])
 async def test_only_administrators_change_connectors(api: Api, ana: Caller, keeper: Keeper, call: str) -> None:
     made = await keeper.create(f"Kept {call}", "sqlite", "sqlite")
     body = json.dumps({"id": made["id"], "nice_name": "Taken over"})
@@ -131,7 +141,7 @@ async def test_of_two_changes_of_one_version_one_wins(keeper: Keeper) -> None:
     assert (await keeper.shown(made["id"]))["version"] == 14
 
 
-@pytest.mark.parametrize(
+@each(
     ("sent", "code", "where"),
     [
         ({}, "validation_failed", ["nice_name"]),
@@ -156,9 +166,7 @@ async def test_of_two_changes_of_one_version_one_wins(keeper: Keeper) -> None:
         ({"settings": listed({"password": "********"})}, "secret_required", ["password"]),
     ],
 )
-async def test_each_wrong_setting_is_told_by_its_name(
-    keeper: Keeper, sent: dict[str, Any], code: str, where: list[str]
-) -> None:
+async def test_each_wrong_setting_is_told_by_its_name(keeper, sent, code, where):
     usual = {"nice_name": "Wrong", "dialect": "hive", "interface": "hiveserver2"}
     status, said, errors = await keeper.refused(
         {**(usual if sent else {"dialect": "hive", "interface": "hiveserver2"}), **sent}
@@ -167,14 +175,14 @@ async def test_each_wrong_setting_is_told_by_its_name(
     assert all(text[0].isupper() and text.endswith(".") for texts in errors.values() for text in texts)
 
 
-@pytest.mark.parametrize("amount", ["", "much", "1GB; ATTACH 'x'", "-1GB", "5"])
+@each("amount", ["", "much", "1GB; ATTACH 'x'", "-1GB", "5"])
 async def test_the_memory_of_duckdb_is_a_number_with_its_unit(keeper: Keeper, amount: str) -> None:
     sent = {"nice_name": "Small", "dialect": "duckdb", "interface": "duckdb"}
     refused = await keeper.refused({**sent, "settings": listed({"memory_limit": amount})})
     assert (*refused[:2], list(refused[2])) == (400, "validation_failed", ["memory_limit"])
 
 
-@pytest.mark.parametrize("end", ["?user.name=x", "#top", "/?", "?op=DELETE#"])
+@each("end", ["?user.name=x", "#top", "/?", "?op=DELETE#"])
 async def test_a_server_of_http_is_named_without_query_and_fragment(keeper: Keeper, end: str) -> None:
     for dialect, interface, name in (("hdfs", "rest", "server_url"), ("trino", "trino", "url")):
         sent = {"nice_name": "Asked", "dialect": dialect, "interface": interface}
@@ -215,9 +223,7 @@ async def test_new_connectors_are_granted_as_the_policy_says(small_api: ApiOpene
 
 
 @pytest.mark.platform(75)
-async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(
-    api: Api, keeper: Keeper, users_url: str
-) -> None:
+async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(api, keeper, users_url):
     ana = await api.user("ana")
     made = await keeper.create("Short-lived", "postgresql", "sqlalchemy", url=users_url)
     done = await ana.run(made["id"], "SELECT 41 + 1 AS answer")
@@ -243,9 +249,7 @@ async def test_a_connector_that_works_is_not_deleted_and_leaves_its_history(
     assert rights == []
 
 
-async def test_a_new_connector_runs_statements_at_once_and_a_changed_one_as_it_is_now(
-    api: Api, keeper: Keeper, users_url: str
-) -> None:
+async def test_a_new_connector_runs_statements_at_once_and_a_changed_one_as_it_is_now(api, keeper, users_url):
     ana = await api.user("ana")
     made = await keeper.create("At once", "postgresql", "sqlalchemy", url=f"{users_url}?application_name=one")
     named = "SELECT current_setting('application_name')"
@@ -267,3 +271,162 @@ async def test_types_that_run_nowhere_here_can_be_kept_and_edited(keeper: Keeper
         1
     ] == "validation_failed"
     assert (await keeper.refused({"id": made["id"], "settings": listed({"read_only": True})}))[1] == "unknown_setting"
+
+
+@pytest.fixture
+def command(tmp_path: Path, folder_database_dsn: str) -> Command:
+    """The program beside the running server."""
+    return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=folder_database_dsn)
+
+
+@pytest.mark.platform(54, 63)
+@pytest.mark.security("T22")
+async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, keeper: Keeper, command: Command) -> None:
+    ana = await api.user("ana", groups=("watchers",))
+    made = await keeper.save(
+        nice_name="Granted by hand", dialect="sqlite", interface="sqlite", settings={"path": ":memory:"}, groups=[]
+    )
+    number = made["id"]
+    assert await _sees(ana, number) is False
+    assert (await command("grant", "watchers", f"connector:{number}")).code == 0
+    assert await _sees(ana, number) is True
+    operation = (await ana.run(number, "select 41 + 1"))["history_uuid"]
+    assert (await ana.page(operation))["data"] == [[42]]
+    assert (await command("ungrant", "watchers", f"connector:{number}")).code == 0
+    assert await _sees(ana, number) is False
+    assert await ana.refused("editor/fetch_result_data", operationId=operation) == (403, -1, "permission_denied")
+    # All of them at once, and by way of another group.
+    groups = Groups(api.database)
+    await groups.grant("default", "connector:*")
+    try:
+        assert await _sees(ana, number) is True
+    finally:
+        await groups.ungrant("default", "connector:*")
+    assert await _sees(ana, number) is False
+
+
+@pytest.mark.platform(54)
+@pytest.mark.security("T22")
+async def test_a_right_that_is_taken_during_a_change_does_not_come_back(api, keeper, monkeypatch):
+    made = await keeper.save(
+        nice_name="Taken meanwhile", dialect="sqlite", interface="sqlite", settings={}, groups=["default"]
+    )
+    groups = Groups(api.database)
+    await groups.create("given-meanwhile")
+    drafts = api.services.stored_connectors
+    usual = drafts.draft
+
+    async def slow(*asked: Any) -> Draft:
+        draft = await usual(*asked)
+        await groups.ungrant("default", f"connector:{made['id']}")
+        await groups.grant("given-meanwhile", f"connector:{made['id']}")
+        return draft
+
+    monkeypatch.setattr(drafts, "draft", slow)
+    changed = await keeper.send({"id": made["id"], "description": "x"})
+    assert (changed["description"], changed["groups"]) == ("x", ["given-meanwhile"])
+
+
+@pytest.mark.platform(63)
+@pytest.mark.security("T10")
+async def test_a_right_given_before_its_connector_was_there_does_not_open_it(api: Api, keeper: Keeper) -> None:
+    ana = await api.user("ana", groups=("early",))
+    made = await keeper.create("First", "sqlite", "sqlite")
+    await Groups(api.database).grant("early", f"connector:{int(made['id']) + 1}")
+    later = await keeper.save(nice_name="Later", dialect="sqlite", interface="sqlite", settings={}, groups=[])
+    assert int(later["id"]) == int(made["id"]) + 1
+    assert later["groups"] == []
+    assert await _sees(ana, later["id"]) is False
+
+
+async def _sees(caller: Caller, number: str) -> bool:
+    """What every kind of call says alike."""
+    listed = number in {one["id"] for one in await instances_of(caller)}
+    got = (await caller.get(f"connector/instance/get/{number}")).status_code == 200
+    executed = await caller.post(f"editor/execute/{number}", statement="select 1", wait=30)
+    assert executed.status_code in {200, 404}
+    assert listed == got == (executed.status_code == 200)
+    return listed
+
+
+ENCODINGS = ("form", "json with texts", "json")
+
+# What differs from one equal call to the next: numbers that are given out, times, and how long something took.
+_VOLATILE = frozenset({"id", "last_modified", "ms", "duration_ms"})
+_IDS = frozenset({"added", "updated", "unchanged"})
+
+
+@dataclass
+class Sender:
+    """An administrator who sends each body in one encoding. What was answered is kept without what differs."""
+
+    caller: Caller
+    encoding: str
+    answers: list[tuple[str, int, Any]] = field(default_factory=list)
+
+    async def post(self, path: str, **fields: Any) -> dict[str, Any]:
+        response = await self._sent(path, fields)
+        self.answers.append((path, response.status_code, steady(response.json())))
+        return response.json()
+
+    async def _sent(self, path: str, fields: Mapping[str, Any]) -> httpx.Response:
+        if self.encoding == "json":
+            return await self.caller.post_json(path, **fields)
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items()}
+        return await (self.caller.post if self.encoding == "form" else self.caller.post_json)(path, **texts)
+
+
+def steady(value: Any, name: str = "") -> Any:
+    # A stored connector has its id as name; settings and checks have names of their own.
+    if name in _VOLATILE or (name == "name" and isinstance(value, str) and value.isdecimal()):
+        return None if value is None else "…"
+    if isinstance(value, dict):
+        return {key: steady(element, key) for key, element in value.items()}
+    if isinstance(value, list):
+        return ["…" if name in _IDS else steady(element) for element in value]
+    return value
+
+
+async def whole_life(sender: Sender) -> None:
+    """A connector from its making to its end, with what is refused on the way; then examples come and go."""
+    drawer = {"nice_name": "Drawer", "dialect": "sqlite", "interface": "sqlite"}
+    made = (await sender.post("connector/instance/update", connector={**drawer, "description": "Ours"}))["connector"]
+    await sender.post("connector/instance/update", connector=drawer)
+    await sender.post(
+        "connector/instance/update", connector={"id": made["id"], "version": 1, "description": "All of ours"}
+    )
+    await sender.post(
+        "connector/instance/update", connector={"id": made["id"], "version": 1, "description": "Too late"}
+    )
+    await sender.post("connector/instance/update", connector={"id": made["id"], "settings": listed({"colour": "red"})})
+    await sender.post("connector/instance/update")
+    await sender.post("connector/instance/test", connector={"id": made["id"]})
+    await sender.post("connector/instance/test", connector={**drawer, "settings": made["settings"]})
+    await sender.post("connector/instance/test", connector={"dialect": "sqlite", "interface": "livy"})
+    await sender.post("connector/instance/delete", connector={"id": made["id"]})
+    await sender.post("connector/instance/delete", connector={"id": "123456789"})
+    installed = await sender.post("connector/examples/install")
+    await sender.post("connector/examples/install", unknown=1)
+    await sender.post("install_app_examples", app_name="connectors")
+    await sender.post(f"admin/statements/{UUID(int=0)}/cancel")
+    for connector_id in installed["added"]:
+        await sender.post("connector/instance/delete", connector={"id": connector_id})
+
+
+@pytest.mark.platform(2)
+async def test_calls_of_administrators_answer_the_same_in_every_encoding(small_api: ApiOpener) -> None:
+    told: dict[str, list[tuple[str, int, Any]]] = {}
+    async with small_api() as api:
+        for encoding in ENCODINGS:
+            sender = Sender(await api.user("root", admin=True), encoding)
+            await whole_life(sender)
+            told[encoding] = sender.answers
+    served = {
+        row.path for row in read_operations() if (row.method, row.rights, row.status) == ("POST", "admin", SERVED)
+    }
+    sent = {f"/api/v1/{path}".replace(str(UUID(int=0)), "{operation_id}") for path, _, _ in told["form"]}
+    assert sent == served
+    statuses = [status for _, status, _ in told["form"]]
+    assert statuses == [200, 409, 200, 409, 400, 400, 200, 200, 404, 200, 404, 200, 200, 200, 404, 200, 200]
+    assert told["json"] == told["form"]
+    assert told["json with texts"] == told["form"]

@@ -1,7 +1,6 @@
 """Stored connectors at work: a change on one server holds for the next call on any (Contract platform 4.3, 5)."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -10,7 +9,7 @@ from uuid import UUID
 import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
-from tests.api.driving import Api, Caller
+from tests.api.driving import Api, Caller, until
 from tests.fixtures.database import execute
 
 from queryserver.connectors.model import Connector
@@ -22,15 +21,6 @@ from queryserver.platform.database import Database, PoolLimits, open_database
 _numbers = count(1)
 _SLEEP = "SELECT pg_sleep(1.5), current_setting('application_name') AS who"
 _WHO = "SELECT current_setting('application_name') AS who"
-
-
-async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    """Returns once `check` is true."""
-    for _ in range(300):
-        if await check():
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +82,6 @@ async def offered(caller: Caller) -> list[str]:
 
 
 async def rows(caller: Caller, connector: str, statement: str) -> list[list[Any]]:
-    """What a statement gives."""
     return (await caller.result(connector, statement))["data"]
 
 
@@ -110,11 +99,8 @@ async def test_digits_name_an_instance_and_a_dialect_the_first_of_the_settings(s
     made = await servers.new(name)
     assert await rows(servers.ana, made["id"], _WHO) == [[name]]
     assert await rows(servers.ana, "postgresql", _WHO) != [[name]]
-    assert await servers.ana.refused(f"editor/execute/hive-{made['id']}", statement="x") == (
-        404,
-        -1,
-        "dialect_not_found",
-    )
+    refused = await servers.ana.refused(f"editor/execute/hive-{made['id']}", statement="x")
+    assert refused == (404, -1, "dialect_not_found")
 
 
 @pytest.mark.platform(66)
@@ -173,9 +159,7 @@ async def test_sessions_and_statements_outlive_a_change_to_what_does_not_run_her
 
 
 @pytest.mark.platform(66)
-async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(
-    servers: Servers, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_is_reached_on_the_one_server_that_lacks_the_driver_now(servers, name, monkeypatch):
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
@@ -210,11 +194,8 @@ async def test_a_revoked_connector_is_gone_for_the_next_call_with_its_results(se
     done = (await servers.there.run(made["id"], _WHO))["history_uuid"]
     await servers.keeper.send({"id": made["id"], "groups": []})
     assert made["id"] not in await offered(servers.there)
-    assert await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1") == (
-        404,
-        -1,
-        "dialect_not_found",
-    )
+    seen = await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1")
+    assert seen == (404, -1, "dialect_not_found")
     assert (await servers.there.get(f"connector/instance/get/{made['id']}")).status_code == 404
     for call in ("fetch_result_data", "check_status"):
         refused = await servers.there.post(f"editor/{call}", operationId=done)
@@ -234,11 +215,8 @@ async def test_delete_waits_for_no_statement_and_leaves_history(servers: Servers
     await servers.there.ended(under_way)
     deleted = await servers.keeper.delete(made["id"])
     assert (deleted.status_code, deleted.json()) == (200, {"id": made["id"], "status": 0})
-    assert await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1") == (
-        404,
-        -1,
-        "dialect_not_found",
-    )
+    seen = await servers.there.refused(f"editor/execute/{made['id']}", statement="SELECT 1")
+    assert seen == (404, -1, "dialect_not_found")
     assert (await servers.there.page(under_way))["data"][0][1] == name
     await servers.drained(name)
 
@@ -310,9 +288,7 @@ async def test_logins_of_users_never_go_to_a_new_address(servers: Servers, name:
     assert refused.json()["code"] == "credentials_required"
 
 
-async def test_a_server_hears_of_changes_between_calls_and_after_it_lost_the_database(
-    servers: Servers, name: str
-) -> None:
+async def test_a_server_hears_of_changes_between_calls_and_after_it_lost_the_database(servers, name):
     there = servers.second.services.connectors
 
     async def knows(connector_id: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Caller
+from tests.cases import each
 
 _numbers = count(1)
 _PLANTED = "planted-outside"
@@ -31,7 +32,6 @@ class Place:
         return self.keeper.caller
 
     async def new(self, dialect: str, path: str, **settings: Any) -> str:
-        """A connector's id."""
         name = f"Files {next(_numbers)}"
         return (await self.keeper.create(name, dialect, dialect, path=path, **settings))["id"]
 
@@ -43,7 +43,6 @@ class Place:
         return body["message"]
 
     async def rows(self, connector: str, statement: str) -> list[list[Any]]:
-        """What a statement gives."""
         return (await self.caller.result(connector, statement))["data"]
 
 
@@ -56,21 +55,19 @@ def directory() -> Iterator[Path]:
 
 
 def names_in(directory: Path) -> list[str]:
-    """What is there."""
     return sorted(one.name for one in directory.iterdir())
 
 
 @pytest.fixture
 async def place(small_api: ApiOpener, tmp_path: Path) -> AsyncIterator[Place]:
-    """A server of this test's own."""
     async with small_api(lease_timeout_s=3) as api:
         yield Place(await Keeper.of(api), tmp_path / "databases")
 
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T7")
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
-@pytest.mark.parametrize(
+@each("dialect", ["duckdb", "sqlite"])
+@each(
     "path",
     [
         "/etc/passwd",
@@ -100,7 +97,7 @@ async def test_paths_that_lead_elsewhere_are_not_stored(keeper: Keeper, dialect:
 
 
 @pytest.mark.platform(77)
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@each("dialect", ["duckdb", "sqlite"])
 async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: str) -> None:
     (place.databases / f"{dialect}.linked").symlink_to(directory / "secret.csv")
     (place.databases / f"{dialect}-dir").symlink_to(directory)
@@ -112,7 +109,7 @@ async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: st
 
 @pytest.mark.platform(77)
 @pytest.mark.security("T24")
-@pytest.mark.parametrize(
+@each(
     ("dialect", "statements"),
     [
         (
@@ -155,9 +152,7 @@ async def test_a_link_is_not_followed(place: Place, directory: Path, dialect: st
         ),
     ],
 )
-async def test_no_statement_reaches_another_file(
-    place: Place, directory: Path, dialect: str, statements: list[str]
-) -> None:
+async def test_no_statement_reaches_another_file(place, directory, dialect, statements):
     for path in (f"own.{dialect}", ":memory:"):
         if dialect == "sqlite" and path != ":memory:":
             (place.databases / path).touch()
@@ -168,14 +163,15 @@ async def test_no_statement_reaches_another_file(
 
 
 @pytest.mark.platform(73)
-@pytest.mark.parametrize("dialect", ["duckdb", "sqlite"])
+@each("dialect", ["duckdb", "sqlite"])
 async def test_a_test_makes_no_file(place: Place, dialect: str) -> None:
-    given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": "unborn.db"})}
+    file = f"unborn.{dialect}"
+    given = {"dialect": dialect, "interface": dialect, "settings": listed({"path": file})}
     body = await place.caller.told("connector/instance/test", connector=json.dumps(given))
     assert body["ok"]
     assert "does not exist yet" in body["warnings"]
-    assert "unborn.db" not in names_in(place.databases)
-    connector = await place.new(dialect, "unborn.db")
+    assert file not in names_in(place.databases)
+    connector = await place.new(dialect, file)
     assert (await place.caller.run(connector, "CREATE TABLE t (a int)"))["status"] == 0
     body = await place.caller.told("connector/instance/test", connector=json.dumps({"id": connector}))
     assert (body["ok"], body["warnings"]) == (True, "")
@@ -226,9 +222,7 @@ async def test_a_changed_duckdb_connector_opens_the_new_file_while_the_old_one_i
     assert await place.rows(connector, "SELECT * FROM n") == [[2]]
 
 
-async def test_the_server_that_holds_a_stored_duckdb_file_runs_its_statements(
-    small_api: ApiOpener, place: Place
-) -> None:
+async def test_the_server_that_holds_a_stored_duckdb_file_runs_its_statements(small_api, place):
     async with small_api(lease_timeout_s=3) as second:
         there = Caller(second, place.caller.username, place.caller.headers)
         connector = await place.new("duckdb", "held.db")

@@ -1,4 +1,4 @@
-"""Secrets of connectors: nowhere to be read, kept by their mask, asked for again with a new place (5.1)."""
+"""Secrets, and drivers, options and hosts that no connector may name (Contract platform 5.1, 5.11; T7, T8)."""
 
 import json
 import logging
@@ -12,6 +12,7 @@ import pytest
 from tests.api.conftest import ApiOpener
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Api
+from tests.cases import each
 
 from queryserver.platform.logs import AUDIT_LOGGER
 
@@ -43,11 +44,8 @@ class Overheard:
 
 
 @pytest.mark.platform(69)
-@pytest.mark.security("T9")
-@pytest.mark.security("T28")
-async def test_no_answer_log_line_error_or_table_shows_a_planted_password(
-    small_api: ApiOpener, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.security("T9", "T28")
+async def test_no_answer_log_line_error_or_table_shows_a_planted_password(small_api, tmp_path, caplog, capsys):
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
     audit.addHandler(caplog.handler)
@@ -136,7 +134,7 @@ async def test_a_masked_connector_sent_back_keeps_its_secret_working(api: Api, k
 
 @pytest.mark.platform(70)
 @pytest.mark.security("T9")
-@pytest.mark.parametrize(
+@each(
     ("before", "after"),
     [
         ("mysql://svc:x@one:3306/d", f"mysql://svc:{_MASK}@two:3306/d"),
@@ -167,3 +165,222 @@ async def test_single_settings_say_where_a_secret_goes_too(keeper: Keeper) -> No
     cleared = await keeper.send({"id": made["id"], "settings": listed({**values, "password": ""})})
     assert by_name(cleared)["password"] == ""
     assert (await keeper.refused({"id": made["id"], "settings": listed(masked)}))[:2] == (400, "secret_required")
+
+
+_REFUSED = (
+    "host",
+    "hostaddr",
+    "port",
+    "unix_socket",
+    "service",
+    "passfile",
+    "options",
+    "local_infile",
+    "allow_local_infile",
+    "allowLoadLocalInfile",
+    "allowUrlInLocalInfile",
+    "autoDeserialize",
+    "queryInterceptors",
+    "init_command",
+    "read_default_file",
+    "read_default_group",
+    "plugin_dir",
+    "socketFactory",
+    "connectionFactoryClass",
+    "ssl_ca",
+    "ssl_key",
+    "sslcert",
+    "sslrootcert",
+    "sslkey",
+    "sslcrl",
+    "krb_keytab",
+    "ssl_key_path",
+    "option_files",
+    "auth_plugins",
+    "krb5_conf",
+    "verify",
+    "connectionLifecycleInterceptors",
+    "config",
+    "ssl_verify_certs",
+    "hosts",
+    "proxies",
+    "driver_class_name",
+    "trust_stores",
+)
+
+_SCHEMES = ("mysql", "postgresql", "druid")
+
+
+def connector(url: str, dialect: str = "mysql") -> dict[str, object]:
+    return {"nice_name": "Smuggled", "dialect": dialect, "interface": "sqlalchemy", "settings": listed({"url": url})}
+
+
+def mixed(name: str) -> str:
+    return "".join(one.upper() if place % 2 else one.lower() for place, one in enumerate(name))
+
+
+def encoded(name: str) -> str:
+    return "".join(f"%{ord(one):02x}" for one in name)
+
+
+def spelled(name: str) -> set[str]:
+    """Ways to write it that drivers take for the same."""
+    return {name, mixed(name), name.upper(), name.replace("_", "-")}
+
+
+@pytest.mark.platform(71)
+@pytest.mark.security("T7")
+@each("option", _REFUSED)
+async def test_refused_options_are_refused_in_every_spelling(keeper: Keeper, option: str) -> None:
+    spellings = {*spelled(option), encoded(option), encoded(mixed(option))}
+    for scheme in _SCHEMES:
+        for name in spellings:
+            for query in (f"{name}=x", f"charset=utf8&{name}=x" if scheme == "mysql" else name):
+                refused = await keeper.refused(connector(f"{scheme}://h/d?{query}"))
+                assert refused[:2] == (400, "option_not_allowed"), (scheme, query)
+                assert list(refused[2]) == ["url"]
+
+
+@pytest.mark.platform(71)
+@pytest.mark.security("T7")
+async def test_an_administrator_who_lists_them_allows_none_of_them(small_api: ApiOpener, tmp_path: Path) -> None:
+    names = sorted(name for option in _REFUSED for name in spelled(option))
+    policy = {
+        "local_database_dir": tmp_path / "databases",
+        "extra_url_options": dict.fromkeys(_SCHEMES, (*names, "harmless")),
+    }
+    async with small_api(desktop={"connector_policy": policy}) as api:
+        keeper = await Keeper.of(api)
+        for scheme in _SCHEMES:
+            assert (await keeper.update(connector(f"{scheme}://h/d?harmless=x"))).status_code in {200, 409}
+            status, code, errors = await keeper.refused(connector(f"{scheme}://h/d?{'&'.join(names)}"))
+            assert (status, code) == (400, "option_not_allowed")
+            assert errors == {"url": [f"The option {name} is not allowed." for name in names]}
+
+
+@pytest.mark.platform(71)
+@pytest.mark.security("T7")
+@each(
+    "url",
+    [
+        "exotic://h/d",
+        "EXOTIC://h/d",
+        "mysql+aiomysql://h/d",
+        "MySQL+MySQLdb://h/d",
+        "sqlite:///etc/passwd",
+        "SQLite:////etc/passwd",
+        "sqlite+pysqlite:///x",
+        "sqlite+aiosqlite:///x",
+        "sqlite://",
+        "duckdb:///x",
+        "DuckDB:///:memory:",
+        "duckdb+x:///x",
+        "jdbc:mysql://h/d?autoDeserialize=true",
+        "JDBC:db2://h",
+        "file:///etc/passwd",
+        "%73qlite:///x",
+        "http://h/",
+        "name://projectName/datasetName",
+    ],
+)
+async def test_drivers_outside_the_list_are_refused(keeper: Keeper, url: str) -> None:
+    status, code, errors = await keeper.refused(connector(url))
+    assert (status, code, list(errors)) == (400, "driver_not_allowed", ["url"])
+    assert (await keeper.refused(connector(url, "sql")))[:2] == (400, "driver_not_allowed")
+
+
+@pytest.mark.security("T7")
+@each("url", ["sq\tlite:///x", "mysql://h/d\r\n", "mysql://h:port/d", "mysql://h:99999/d", "://h", "mysql"])
+async def test_what_is_no_url_is_refused(keeper: Keeper, url: str) -> None:
+    status, _, errors = await keeper.refused(connector(url))
+    assert (status, list(errors)) == (400, ["url"])
+
+
+@pytest.mark.security("T7")
+async def test_an_alias_means_its_driver(keeper: Keeper) -> None:
+    made = await keeper.create("Alias", "postgresql", "sqlalchemy", url="POSTGRES://u:p@h/d?sslmode=require")
+    assert by_name(made)["url"] == "POSTGRES://u:********@h/d?sslmode=require"
+    assert made["is_runnable"] is True
+
+
+async def test_tunnels_and_impersonation_where_there_is_none_are_refused(keeper: Keeper) -> None:
+    sent = connector("mysql://h/d")
+    status, code, errors = await keeper.refused({**sent, "settings": listed({"url": "mysql://h/d", "has_ssh": "yes"})})
+    assert (status, code, list(errors)) == (400, "validation_failed", ["has_ssh"])
+    presto = {
+        **connector("presto://h/d", "presto"),
+        "settings": listed({"url": "presto://h/d", "has_impersonation": 1}),
+    }
+    assert list((await keeper.refused(presto))[2]) == ["has_impersonation"]
+
+
+_BLOCKED = (
+    "169.254.169.254",
+    "2852039166",
+    "0xA9FEA9FE",
+    "0251.0376.0251.0376",
+    "0xa9.0xfe.0xa9.0xfe",
+    "169.254.43518",
+    "[::ffff:169.254.169.254]",
+    "[::ffff:a9fe:a9fe]",
+    "[fe80::1]",
+    "0.0.0.0",
+    "0",
+    "[::]",
+    "224.0.0.1",
+    "255.255.255.255",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "[fd00:ec2::254]",
+    "[fd20:ce::254]",
+)
+
+
+@pytest.mark.platform(72)
+@pytest.mark.security("T8")
+@each("host", _BLOCKED)
+async def test_blocked_addresses_are_refused_in_every_spelling(keeper: Keeper, host: str) -> None:
+    calls: list[tuple[str, str, str, str]] = [
+        ("mysql", "sqlalchemy", "url", f"mysql://u:p@{host}:3306/d"),
+        ("postgresql", "sqlalchemy", "url", f"postgresql://{host}/d"),
+        ("druid", "sqlalchemy", "url", f"druid://{host}/"),
+        ("trino", "sqlalchemy", "url", f"trino://{host}/tpch"),
+        ("trino", "trino", "url", f"http://{host}:8080"),
+        ("phoenix", "phoenix", "url", f"http://{host}/"),
+        ("hive", "hiveserver2", "server_host", host),
+        ("impala", "hiveserver2", "server_host", f"good.example,{host}:21050"),
+        ("hdfs", "rest", "server_url", f"http://{host}:9870/webhdfs/v1"),
+        ("atlas", "rest", "url", f"https://{host}"),
+    ]
+    for dialect, interface, name, value in calls:
+        sent = {"nice_name": "Blocked", "dialect": dialect, "interface": interface, "settings": listed({name: value})}
+        status, code, errors = await keeper.refused(sent)
+        assert (status, code, list(errors)) == (400, "host_not_allowed", [name]), value
+
+
+@pytest.mark.security("T8")
+async def test_the_first_kind_of_problem_decides_the_code_and_all_are_told(keeper: Keeper) -> None:
+    settings = listed({"url": "exotic://169.254.169.254/d?host=x", "has_ssh": True})
+    status, code, errors = await keeper.refused({**connector(""), "settings": settings})
+    assert (status, code) == (400, "driver_not_allowed")
+    assert set(errors) == {"url", "has_ssh"}
+    assert len(errors["url"]) == 3
+
+
+@pytest.mark.platform(77)
+@pytest.mark.security("T7")
+@each("dialect", ["duckdb", "sqlite"])
+@each("path", ["/etc/passwd", "../x", "a/../../x", "file:x", "", "a\\..\\b"])
+async def test_embedded_databases_stay_below_their_directory(keeper: Keeper, dialect: str, path: str) -> None:
+    sent = {"nice_name": "Out", "dialect": dialect, "interface": dialect, "settings": listed({"path": path})}
+    status, code, errors = await keeper.refused(sent)
+    assert (status, code, list(errors)) == (400, "validation_failed", ["path"])
+
+
+@pytest.mark.security("T9")
+@each("reserved", ["/", "?", "#"])
+async def test_a_password_that_was_not_percent_encoded_is_refused_and_not_told(keeper: Keeper, reserved: str) -> None:
+    response = await keeper.update(connector(f"mysql://svc:pla@in{reserved}planted@db:3306/shop"))
+    assert response.status_code == 400
+    assert "planted" not in response.text

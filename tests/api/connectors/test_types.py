@@ -1,13 +1,13 @@
 """types, new: the catalogue over HTTP (Contract platform 5.2, 5.4)."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.connectors.driving import Keeper, by_name, listed
 from tests.api.driving import Caller, open_api
+from tests.cases import each
 
 from queryserver.connectors.types import TYPES, ConnectorType
 from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
@@ -101,7 +101,7 @@ async def test_hidden_dialects_are_not_offered(small_api: ApiOpener) -> None:
 
 
 @pytest.mark.platform(64)
-@pytest.mark.parametrize("row", TYPES, ids=lambda row: f"{row.dialect}-{row.interface}")
+@each("row", TYPES, ids=lambda row: f"{row.dialect}-{row.interface}")
 async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper: Keeper, row: ConnectorType) -> None:
     sent = await template(keeper.caller, row.dialect, row.interface)
     assert sent["id"] is None
@@ -120,12 +120,11 @@ async def test_the_template_of_every_type_can_be_stored_once_it_is_named(keeper:
     assert await keeper.shown(stored["id"]) == stored
     again = await keeper.send(stored)
     assert again == {**stored, "version": 2, "last_modified": again["last_modified"]}
+    assert (await keeper.delete(stored["id"])).status_code == 200
 
 
 @pytest.mark.platform(65)
-async def test_sections_of_the_settings_name_defaults_of_hive_and_impala(
-    tmp_path: Path, database_dsn: str, users_url: str
-) -> None:
+async def test_sections_of_the_settings_name_defaults_of_hive_and_impala(tmp_path, database_dsn, users_url):
     impala = ImpalaSettings(query_timeout_s=77, session_timeout_s=88)
     sections = {"beeswax": BeeswaxSettings(close_queries=True), "impala": impala}
     of_hive = {"query_timeout_s": 0, "session_timeout_s": 0, "close_queries": True}
@@ -166,10 +165,9 @@ async def test_new_lays_what_was_given_over_the_defaults_and_stores_nothing(ana:
     assert await keeper.instances() == before
 
 
-@pytest.mark.platform(69)
-@pytest.mark.platform(70)
+@pytest.mark.platform(69, 70)
 @pytest.mark.security("T9")
-@pytest.mark.parametrize(
+@each(
     ("row", "given", "secret"),
     [
         ("trino trino", {"url": "https://t", "username": "svc", "password": "planted"}, {"password": "********"}),

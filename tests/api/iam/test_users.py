@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api, sign_in, verdict
+from tests.cases import each
 from tests.timing import at_best
 
 from queryserver.errors.base import NameTaken
@@ -69,7 +70,7 @@ async def completed(caller: Caller, **query: Any) -> tuple[list[str], list[str]]
 
 @pytest.mark.platform(67)
 @pytest.mark.security("T15")
-@pytest.mark.parametrize("path", PATHS)
+@each("path", PATHS)
 async def test_others_than_administrators_are_sent_away(ana: Caller, path: str) -> None:
     assert verdict(await ana.get(f"iam/{path}")) == (403, -1, "admin_required")
     # Before the parameters are looked at.
@@ -107,11 +108,8 @@ async def test_users_are_listed_by_name_state_and_groups(admin: Caller) -> None:
         "is_active": True,
         "superuser": False,
     }
-    assert ([user["username"] for user in everybody["users"]], everybody["count"], everybody["status"]) == (
-        ["ana", "ana.x", "bob", "cy", "root"],
-        5,
-        0,
-    )
+    seen = ([user["username"] for user in everybody["users"]], everybody["count"], everybody["status"])
+    assert seen == (["ana", "ana.x", "bob", "cy", "root"], 5, 0)
     assert [user["superuser"] for user in everybody["users"]] == [False] * 4 + [True]
     assert await listed(admin, username="ANA") == ["ana"]
     assert await listed(admin, username="an") == []
@@ -137,7 +135,7 @@ async def test_members_of_several_groups_come_once(admin: Caller) -> None:
 
 
 @pytest.mark.platform(78)
-@pytest.mark.parametrize(
+@each(
     "query",
     [
         {"is_active": "maybe"},
@@ -190,7 +188,7 @@ async def test_users_are_shown_by_ids(admin: Caller) -> None:
 
 
 @pytest.mark.platform(79)
-@pytest.mark.parametrize(
+@each(
     ("userids", "code"),
     [
         ("[1", "invalid_json"),
@@ -272,7 +270,7 @@ async def test_users_bring_their_groups_when_asked_for(admin: Caller) -> None:
 
 
 @pytest.mark.platform(80)
-@pytest.mark.parametrize("query", [{"count": "0"}, {"count": "1001"}, {"extend_user": "x"}, {"only_mygroups": "2"}])
+@each("query", [{"count": "0"}, {"count": "1001"}, {"extend_user": "x"}, {"only_mygroups": "2"}])
 async def test_wrong_parameters_of_the_completion_are_named(anyone: Caller, query: dict[str, str]) -> None:
     response = await anyone.get("iam/users/autocomplete", **query)
     assert verdict(response) == (400, -1, "invalid_parameter")

@@ -16,7 +16,6 @@ async def guess(caller: Caller, file_path: str, **query: Any) -> httpx.Response:
 
 
 async def header(caller: Caller, file_path: str, file_type: str = "csv", **query: Any) -> httpx.Response:
-    """guess_header."""
     asked = {"file_path": file_path, "file_type": file_type, "import_type": "local", **query}
     return await caller.get(f"{FILE}/guess_header/", **asked)
 
@@ -58,5 +57,4 @@ def names(body: dict[str, Any]) -> list[str]:
 
 
 def types(body: dict[str, Any]) -> list[str]:
-    """Their types."""
     return [column["type"] for column in body["columns"]]

@@ -24,7 +24,6 @@ class Tables:
 
     @property
     def slow(self) -> FakeLoadingEngine:
-        """The scripted engine whose key is `slow`."""
         connector = self.api.services.connectors.find("slow")
         assert connector is not None
         engine = self.api.services.connectors.engine(connector)
@@ -89,7 +88,6 @@ def table_settings(directory: Path, database_dsn: str, users_url: str, **editor:
 
 
 async def open_tables(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> AsyncIterator[Tables]:
-    """One application."""
     async with open_api(table_settings(directory, database_dsn, users_url, **editor)) as api:
         yield Tables(api, directory / "files")
 
@@ -142,7 +140,6 @@ async def failed(caller: Caller, connector: str, table: str, **fields: Any) -> t
 
 
 async def log_of(caller: Caller, operation: str) -> str:
-    """All log lines."""
     return (await caller.on(operation, "get_logs"))["logs"]
 
 
@@ -152,7 +149,6 @@ def quoted(name: str) -> str:
 
 
 async def rows(caller: Caller, connector: str, table: str, columns: str = "*", order: str = "1") -> list[list[Any]]:
-    """What is in a table."""
     sql = f"SELECT {columns} FROM {quoted(table)} ORDER BY {order}"
     return (await caller.result(connector, sql))["data"]
 

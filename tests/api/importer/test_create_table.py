@@ -26,6 +26,7 @@ from tests.api.importer.tables import (
     started,
     tables_like,
 )
+from tests.cases import each
 from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -53,17 +54,19 @@ def connector(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture
-def table() -> str:
+def new_table() -> str:
     """A name that no other test uses."""
     return f"t{next(_numbers)}_import"
 
 
+@pytest.fixture
+def table() -> str:
+    return new_table()
+
+
 @pytest.mark.importer(52)
 class TestAnswer:
-    async def test_an_import_is_an_operation_whose_result_has_four_counts(
-        self, ana: Caller, connector: str, table: str
-    ):
+    async def test_an_import_is_an_operation_whose_result_has_four_counts(self, ana, connector, table):
         answer = await ask(ana, connector, table, file_path=(path := await uploaded(ana, CONTENT)))
         body = answer.json()
         assert answer.status_code == 202
@@ -166,7 +169,7 @@ class TestColumns:
         await imported(ana, "postgresql", table, columns=[column], file_path=await uploaded(ana, content))
         assert await rows(ana, "postgresql", table, '"n"::text') == [["-0.25"], ["12345678901234567890.50"]]
 
-    @pytest.mark.parametrize(
+    @each(
         "columns",
         [
             '[{"source": 9}]', '[{"source": "nobody"}]', '[{"source": 0}]', '[{"name": "x"}]', "[]", "{}", "[1]",
@@ -180,7 +183,7 @@ class TestColumns:
     async def test_columns_that_cannot_be_made_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_columns")
 
-    @pytest.mark.parametrize("columns", ["[{", '[{"source": 1, "name": "a\\u0000b"}]'])
+    @each("columns", ["[{", '[{"source": 1, "name": "a\\u0000b"}]'])
     async def test_columns_that_are_no_json_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_json")
 
@@ -210,10 +213,9 @@ class TestBadRows:
         assert await tables_like(ana, connector, table) == []
         assert await tables_like(ana, connector, "_qs_import_") == []
 
-    @pytest.mark.parametrize("allowed", ["2", "-1"])
-    async def test_allowed_bad_rows_are_left_out_and_reported(
-        self, ana: Caller, connector: str, table: str, allowed: str
-    ):
+    @each("allowed", ["2", "-1"])
+    async def test_allowed_bad_rows_are_left_out_and_reported(self, ana: Caller, connector: str, allowed: str):
+        table = new_table()
         path = await uploaded(ana, self.content)
         done = await imported(ana, connector, table, file_path=path, columns=list(self.columns), max_bad_rows=allowed)
         assert (done["rows_read"], done["rows_loaded"], done["rows_bad"]) == (5, 3, 2)
@@ -315,7 +317,7 @@ class TestWrittenForms:
             ["1.500", "anna", "1"], ["2.250", None, "2"], [None, "carl", "3"],
         ]  # fmt: skip
 
-    @pytest.mark.parametrize(
+    @each(
         "column",
         [
             {"type": "numeric(39,2)"},
@@ -351,9 +353,7 @@ class TestExistingTable:
             done = await imported(ana, connector, table, if_exists="append")
             assert (done["rows_loaded"], len(await rows(ana, connector, table))) == (3, expected)
 
-    async def test_replace_puts_the_new_table_in_the_place_of_the_old_one(
-        self, ana: Caller, connector: str, table: str
-    ):
+    async def test_replace_puts_the_new_table_in_the_place_of_the_old_one(self, ana, connector, table):
         for content in (b"a\n7\n", CONTENT):
             done = await imported(ana, connector, table, if_exists="replace", file_path=await uploaded(ana, content))
         assert done["rows_loaded"] == 3
@@ -403,14 +403,14 @@ class TestText:
 class TestRefusals:
     @pytest.mark.importer(58)
     @pytest.mark.security("T20")
-    @pytest.mark.parametrize("name", ["closed", "nobody", "mysql", "postgresql-closed"])
+    @each("name", ["closed", "nobody", "mysql", "postgresql-closed"])
     async def test_a_connector_that_is_not_the_callers_is_not_found(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "connector_not_found")
 
     async def test_a_dialect_without_imports_is_refused(self, ana: Caller, table: str):
         assert refusal(await ask(ana, "odd", table)) == (400, "invalid_dialect")
 
-    @pytest.mark.parametrize("name", ["frozen", "login"])
+    @each("name", ["frozen", "login"])
     async def test_a_connector_that_takes_no_tables_now_is_refused(self, ana: Caller, table: str, name: str):
         assert refusal(await ask(ana, name, table)) == (400, "permission_denied")
 
@@ -422,7 +422,7 @@ class TestRefusals:
         assert refusal(await ask(bob, "duckdb", table, file_path=path)) == (400, "file_not_found")
 
     @pytest.mark.importer(16)
-    @pytest.mark.parametrize(
+    @each(
         ("fields", "code"),
         [
             ({"connector": ""}, "missing_parameter"),
@@ -444,9 +444,7 @@ class TestRefusals:
             ({"file_path": "/etc/passwd"}, "file_not_found"),
         ],
     )
-    async def test_wrong_parameters_are_told_before_the_answer(
-        self, ana: Caller, table: str, fields: dict[str, str], code: str
-    ):
+    async def test_wrong_parameters_are_told_before_the_answer(self, ana, table, fields, code):
         path = await uploaded(ana, CONTENT)
         given = {"connector": "duckdb", "table": table, "file_path": path, **fields}
         assert refusal(await ask(ana, given.pop("connector"), given.pop("table"), **given)) == (400, code)
@@ -454,9 +452,7 @@ class TestRefusals:
 
 @pytest.mark.importer(59)
 class TestSources:
-    async def test_remote_and_local_files_give_the_same_table(
-        self, tables: Tables, ana: Caller, connector: str, table: str
-    ):
+    async def test_remote_and_local_files_give_the_same_table(self, tables, ana, connector, table):
         content = CONTENT + b'4,"d ""q"", x",4,2025-02-01\n'
         await imported(ana, connector, table, file_path=await uploaded(ana, content))
         path = tables.shared_file(f"{table}.csv", content)

@@ -6,15 +6,17 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
-from tests.api.driving import Caller
+from tests.api.driving import Caller, until
 from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import CONTENT, Tables, ask, imported, open_tables, quoted, started, tables_like
+from tests.cases import each
 from tests.fakes.loading import StoredTable
 from tests.fixtures.database import new_database
 
 from queryserver.engines.protocol import TableName
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
+ROWS = CONTENT.count(b"\n") - 1
 LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_000))
 
 
@@ -31,9 +33,10 @@ async def opened(
 
 @pytest.fixture
 def tables(opened: Tables) -> Tables:
-    """With a slow engine that is not slow yet, and empty."""
+    """With an engine that holds no load, and is empty."""
     slow = opened.slow
-    slow.takes_s, slow.refuse_drops, slow.loads = 0.0, False, 0
+    slow.refuse_drops, slow.loads = False, 0
+    slow.release()
     slow.tables.clear()
     return opened
 
@@ -44,21 +47,17 @@ async def ana(tables: Tables) -> Caller:
 
 
 async def eventually_loading(tables: Tables) -> None:
-    """Returns once the slow engine has rows in a staging table."""
-    for _ in range(500):
-        if any(name.name.startswith("_qs_import_") for name in tables.slow.tables):
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail("no load has begun")
+    """Returns once the slow engine has a staging table."""
+    await until(lambda: any(name.name.startswith("_qs_import_") for name in tables.slow.tables))
 
 
 async def eventually_progressing(ana: Caller, operation: str) -> None:
     """Returns once the progress of the load has been written down."""
-    for _ in range(500):
-        if (await ana.on(operation, "get_logs"))["progress"]:
-            return
-        await asyncio.sleep(0.02)
-    pytest.fail("no progress is told")
+
+    async def progress() -> bool:
+        return bool((await ana.on(operation, "get_logs"))["progress"])
+
+    await until(progress)
 
 
 async def leftovers(tables: Tables) -> int:
@@ -75,9 +74,7 @@ async def left_behind(tables: Tables, caller: Caller, connector: str, table: str
     )  # fmt: skip
 
 
-async def test_a_server_that_stops_begins_no_import_and_records_none(
-    tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_server_that_stops_begins_no_import_and_records_none(tables, ana, monkeypatch):
     path = await uploaded(ana, CONTENT)
     monkeypatch.setattr(tables.api.services.statements.runner, "_draining", True)
     answer = await ask(ana, "duckdb", "late", file_path=path)
@@ -91,7 +88,7 @@ async def test_a_server_that_stops_begins_no_import_and_records_none(
 @pytest.mark.importer(56)
 class TestCancel:
     async def test_a_cancel_in_mid_load_leaves_nothing(self, tables: Tables, ana: Caller):
-        tables.slow.takes_s = 0.5
+        tables.slow.hold(after=1)
         operation = await started(ana, "slow", "stopped", file_path=await uploaded(ana, LARGE))
         await eventually_loading(tables)
         assert await leftovers(tables) == 1
@@ -101,7 +98,7 @@ class TestCancel:
         assert tables.slow.tables == {}
         assert await leftovers(tables) == 0
 
-    @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
+    @each("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_databases_keep_nothing_of_a_canceled_import(self, tables: Tables, ana: Caller, connector: str):
         path = await uploaded(ana, LARGE)
         for pause_s in (0.0, 0.2, 0.4):
@@ -121,8 +118,8 @@ class TestCancel:
 class TestLimits:
     @pytest.mark.security("T30")
     async def test_imports_count_among_the_statements_of_a_user(self, tables: Tables, ana: Caller):
-        tables.slow.takes_s = 0.5
-        path = await uploaded(ana, LARGE)
+        tables.slow.hold()
+        path = await uploaded(ana, CONTENT)
         operations = [await started(ana, "slow", f"t{n}", file_path=path) for n in range(2)]
         answer = await ask(ana, "slow", "t3", file_path=path)
         assert refusal(answer) == (429, "too_many_statements")
@@ -130,8 +127,8 @@ class TestLimits:
         for operation in operations:
             await ana.on(operation, "cancel_statement")
             await ana.ended(operation)
-        tables.slow.takes_s = 0.0
-        assert (await imported(ana, "slow", "t3", file_path=path))["rows_loaded"] == 200_000
+        tables.slow.release()
+        assert (await imported(ana, "slow", "t3", file_path=path))["rows_loaded"] == ROWS
 
     async def test_the_engine_does_not_take_the_text_that_the_history_shows(self, tables: Tables, ana: Caller):
         """The fake engine refuses what it does not understand, so that this import would fail."""
@@ -141,13 +138,14 @@ class TestLimits:
 
 
 @pytest.mark.importer(55)
-@pytest.mark.slow
 async def test_appends_to_a_table_that_is_not_there_yet_all_arrive(tables: Tables, ana: Caller):
-    tables.slow.takes_s = 0.3
-    path = await uploaded(ana, LARGE)
+    tables.slow.hold()
+    path = await uploaded(ana, CONTENT)
     operations = [await started(ana, "slow", "shared", file_path=path, if_exists="append") for _ in range(2)]
+    await until(lambda: tables.slow.loads == 2)
+    tables.slow.release()
     assert [(await ana.ended(one))["query_status"]["state"] for one in operations] == ["available", "available"]
-    assert [table.rows for table in tables.slow.tables.values()] == [400_000]
+    assert [table.rows for table in tables.slow.tables.values()] == [2 * ROWS]
     # One of them has found out late.
     assert tables.slow.loads == 3
     assert await leftovers(tables) == 0
@@ -155,26 +153,18 @@ async def test_appends_to_a_table_that_is_not_there_yet_all_arrive(tables: Table
 
 class TestFile:
     @pytest.mark.importer(9)
-    async def test_an_upload_that_has_expired_meanwhile_fails_the_import(self, tables: Tables, ana: Caller):
-        tables.slow.takes_s = 0.5
+    async def test_an_upload_that_has_expired_is_not_imported(self, tables: Tables, ana: Caller):
         path = await uploaded(ana, CONTENT)
-        other = await uploaded(ana, LARGE)
-        first = await started(ana, "slow", "first", file_path=other)
-        await eventually_loading(tables)
-        await tables.api.database.execute("update import_uploads set expires_at = now() where size_bytes < 1000")
-        answer = await ask(ana, "duckdb", "second", file_path=path)
-        assert refusal(answer) == (400, "file_not_found")
-        await ana.on(first, "cancel_statement")
-        await ana.ended(first)
+        await tables.api.database.execute("update import_uploads set expires_at = now()")
+        assert refusal(await ask(ana, "duckdb", "second", file_path=path)) == (400, "file_not_found")
 
-    async def test_a_remote_file_that_changes_while_it_is_loaded_is_imported_as_it_was(
-        self, tables: Tables, ana: Caller
-    ):
-        tables.slow.takes_s = 0.3
+    async def test_a_remote_file_that_changes_while_it_is_loaded_is_imported_as_it_was(self, tables, ana):
+        tables.slow.hold()
         path = tables.shared_file("large.csv", LARGE)
         operation = await started(ana, "slow", "changed", file_path=path, import_type="remote")
         await eventually_loading(tables)
         tables.shared_file("large.csv", LARGE + b"1,2\n")
+        tables.slow.release()
         end = await ana.ended(operation)
         assert end["query_status"]["state"] == "available", end
         (table,) = tables.slow.tables.values()
@@ -183,7 +173,7 @@ class TestFile:
 
 @pytest.mark.importer(56)
 class TestJanitor:
-    @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
+    @each("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_what_a_crash_left_is_dropped(self, tables: Tables, ana: Caller, connector: str):
         await left_behind(tables, ana, connector, table := f"_qs_import_{uuid4().hex}", uuid4())
         assert (await tables.api.services.statements.retention.clean_up(dry_run=True))["tables of broken imports"] == 1
@@ -193,8 +183,8 @@ class TestJanitor:
         assert await leftovers(tables) == 0
 
     async def test_the_tables_of_an_import_that_goes_on_are_left_alone(self, tables: Tables, ana: Caller):
-        tables.slow.takes_s = 0.5
-        operation = await started(ana, "slow", "t", file_path=await uploaded(ana, LARGE))
+        tables.slow.hold()
+        operation = await started(ana, "slow", "t", file_path=await uploaded(ana, CONTENT))
         await eventually_loading(tables)
         assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 0
         assert await leftovers(tables) == 1
@@ -213,9 +203,9 @@ class TestJanitor:
 
     async def test_an_import_whose_server_is_gone_fails_and_its_tables_go(self, tables: Tables, ana: Caller):
         """The next sweep finds the record whose lease has run out, and wakes the janitor."""
-        tables.slow.takes_s = 0.5
+        tables.slow.hold()
         tables.slow.refuse_drops = True
-        operation = await started(ana, "slow", "t", file_path=await uploaded(ana, LARGE))
+        operation = await started(ana, "slow", "t", file_path=await uploaded(ana, CONTENT))
         await eventually_loading(tables)
         await tables.api.database.execute(
             "update statements set owner = 'gone', fence = fence + 1, lease_until = now() where id = $1",
@@ -224,9 +214,8 @@ class TestJanitor:
         tables.slow.refuse_drops = False
         end = await ana.ended(operation)
         assert (end["query_status"]["state"], end["code"]) == ("failed", "outcome_unknown")
-        for _ in range(200):
-            if not tables.slow.tables and not await leftovers(tables):
-                break
-            await asyncio.sleep(0.05)
-        assert tables.slow.tables == {}
-        assert await leftovers(tables) == 0
+
+        async def cleared() -> bool:
+            return not tables.slow.tables and not await leftovers(tables)
+
+        await until(cleared)

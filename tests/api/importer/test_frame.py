@@ -1,15 +1,25 @@
-"""What all calls of the importer share (Contract importer 2; checklist 1, 2, 60)."""
+"""Rules of all calls of the importer, and hostile files (Contract importer 2, 14.4, 14.5)."""
 
 import shutil
-from collections.abc import Mapping
+import time
+import tracemalloc
+import zipfile
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripts.check_operations import SERVED, Operation, read_operations
 from tests.api.driving import Api, Caller, open_api
-from tests.api.importer.conftest import CONTENT, ImporterOpener, importer_settings, refusal, upload
+from tests.api.importer.asking import guess, header, preview
+from tests.api.importer.conftest import CONTENT, ImporterOpener, importer_settings, refusal, upload, uploaded
+from tests.api.storage.conftest import storage_settings
+from tests.api.storage.worlds import World, memory_stores, open_world
+from tests.cases import each
+from tests.fakes.storage_reads import OddFileSystem, Oddity
+from tests.fakes.workbook_files import column_xml, sheet_xml, workbook_parts, write_package
 
+from queryserver.files.model import Scheme
 from queryserver.imports.model import PREVIEW_DIALECTS
 
 DIALECTS = f"Valid values: {', '.join(PREVIEW_DIALECTS)}."
@@ -20,12 +30,7 @@ def name_of(operation: Operation) -> str:
     return f"{operation.method} {operation.path}"
 
 
-@pytest.fixture
-def every(request: pytest.FixtureRequest) -> Operation:
-    return request.param
-
-
-every_call = pytest.mark.parametrize("every", CALLS, ids=name_of, indirect=True)
+every_call = each("every", CALLS, ids=name_of)
 
 
 class TestCaller:
@@ -106,7 +111,7 @@ class TestFields:
         assert refusal(other) == (400, "invalid_dialect")
 
     @pytest.mark.importer(2)
-    @pytest.mark.parametrize(
+    @each(
         ("query", "code", "text"),
         [
             ("", "missing_parameter", "sql_dialect is required."),
@@ -129,3 +134,151 @@ class TestFields:
         assert answer.status_code == 200
         sent: Mapping[str, Any] = {"params": {"x": "1"}, "files": {"file": ("a.csv", CONTENT)}}
         assert (await ana.send("POST", "importer/upload/file", **sent)).status_code == 201
+
+
+KIB = 1024
+MIB = 1024 * KIB
+SAMPLE = 256 * KIB
+
+
+class Timed:
+    """Fails if what is done inside costs more time at work in this process: a busy machine has other things to do."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> None:
+        self._began = time.process_time()
+
+    def __exit__(self, *_error: object) -> None:
+        assert time.process_time() - self._began < self._seconds
+
+
+class TestText:
+    @pytest.mark.importer(50, 61)
+    @each(
+        "content",
+        [
+            b'"' * SAMPLE,
+            b"'" * SAMPLE,
+            b'"a' * (SAMPLE // 2),
+            b'"\n' * (SAMPLE // 2),
+            b',"' * (SAMPLE // 2),
+            b'" ' * (SAMPLE // 2),
+            b"," * SAMPLE,
+            b"|" * SAMPLE,
+            b"\t" * SAMPLE,
+            b" " * (SAMPLE - 1) + b"x",
+            b"\n" * SAMPLE + b"x",
+            b"\r" * SAMPLE + b"x",
+            b"|~" * (SAMPLE // 2),
+            b"[" * SAMPLE,
+            b"9" * SAMPLE,
+            b"1e" * (SAMPLE // 2),
+        ],
+        ids=lambda content: content[:4],
+    )
+    async def test_no_text_takes_long(self, ana: Caller, content: bytes):
+        reference = await uploaded(ana, content)
+        for ask in (guess, header, preview):
+            with Timed(2):
+                answer = await ask(ana, reference)
+            assert answer.status_code == 200 or refusal(answer)[0] == 400
+
+    @pytest.mark.importer(33, 50)
+    async def test_a_quote_that_never_closes_in_a_long_file(self, ana: Caller):
+        reference = await uploaded(ana, b'a,b\n1,"x\n' + b"2,y\n" * (3 * MIB // 4))
+        with Timed(6):
+            body = (await preview(ana, reference)).json()
+        assert body["preview_data"][:2] == [["1", '"x'], ["2", "y"]]
+        assert len(body["preview_data"]) == 50
+
+    async def test_limits_of_fields_and_records(self, ana: Caller):
+        reference = await uploaded(ana, b"a,b\n1," + b"x" * (MIB + 1) + b"\n")
+        for _ in range(2):
+            assert refusal(await preview(ana, reference)) == (400, "record_too_long")
+        reference = await uploaded(ana, b"a,b\n1," + b"x" * MIB + b"\n")
+        assert len((await preview(ana, reference)).json()["preview_data"][0][1]) == MIB
+
+    @each("width", [1000, MIB // 2])
+    async def test_a_field_that_the_sample_cuts_is_as_long_as_it_is(self, ana: Caller, width: int):
+        """Seven MiB and a half of records, and a field that begins there: half of it lies behind the sample."""
+        line = b"1," + b"y" * width + b"\n"
+        before = b"a,b\n" + line * (15 * MIB // 2 // len(line))
+        too_long = await uploaded(ana, before + b"1," + b"x" * (MIB + 1) + b"\n")
+        assert refusal(await preview(ana, too_long)) == (400, "record_too_long")
+        longest = await uploaded(ana, before + b"1," + b"x" * MIB + b"\n2,z\n")
+        assert (await preview(ana, longest)).status_code == 200
+
+
+class TestWorkbooks:
+    @pytest.mark.importer(49, 61)
+    @each("kind", ["ratio", "size", "entries", "columns", "entities"])
+    async def test_bombs_are_too_complex(self, ana: Caller, tmp_path: Path, kind: str):
+        path = bomb(tmp_path / "bomb.xlsx", kind)
+        reference = await uploaded(ana, path.read_bytes())
+        for ask in (guess, preview):
+            with Timed(5):
+                more = {} if ask is guess else {"file_type": "excel", "sheet_name": "one"}
+                answer = await ask(ana, reference, **more)
+            if ask is preview or kind in {"ratio", "size", "entries"}:
+                assert refusal(answer) in {(400, "file_too_complex"), (400, "file_corrupt")}
+                assert refusal(answer)[1] == "file_too_complex" or kind == "entities"
+
+
+def bomb(path: Path, kind: str) -> Path:
+    """A workbook beyond one limit of Contract importer 14.4."""
+    parts: dict[str, str | bytes] = {**workbook_parts({"one": column_xml(["<c><v>1</v></c>"])})}
+    if kind == "ratio":
+        parts["xl/media/a"] = bytes(8 * MIB)
+    if kind == "columns":
+        cells = "".join("<c><v>1</v></c>" for _ in range(2001))
+        parts |= workbook_parts({"one": sheet_xml(f"<row>{cells}</row>")})
+    if kind == "entities":
+        levels = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 10))
+        declared = f'<!DOCTYPE x [<!ENTITY e0 "ha">{levels}]>'
+        text = '<row><c t="inlineStr"><is><t>&e9;</t></is></c></row>'
+        parts["xl/worksheets/sheet1.xml"] = f'<?xml version="1.0"?>{declared}{sheet_xml(text)}'
+    write_package(path, parts)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as package:
+        for number in range(20_000 if kind == "entries" else 0):
+            package.writestr(f"a{number}", "")
+    return _with_false_size(path) if kind == "size" else path
+
+
+def _with_false_size(path: Path) -> Path:
+    """The directory says that the worksheet has 600 MiB."""
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"PK\x01\x02", 0, content.rindex(b"xl/worksheets/sheet1.xml"))
+    content[entry + 24 : entry + 28] = (600 * MIB).to_bytes(4, "little")
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture(scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
+    """An application whose HDFS has odd files."""
+    directory = tmp_path_factory.mktemp("odd-files")
+    memory = {**memory_stores(), Scheme.HDFS: OddFileSystem()}
+    settings = storage_settings(directory, shared_database_dsn)
+    async with open_world(settings, directory / "files", memory) as opened:
+        yield opened
+
+
+class TestMemory:
+    @pytest.mark.importer(41)
+    @each("pattern", [b"1,2,3\n", b'1,"a\nb",3\n', b",\n", b"1," + b"x" * 900 + b"\n"])
+    @pytest.mark.slow
+    async def test_a_file_of_ninety_mebibytes_takes_little(self, world: World, pattern: bytes):
+        store = world.memory[Scheme.HDFS]
+        assert isinstance(store, OddFileSystem)
+        store.odd["large.csv"] = Oddity(90 * MIB, pattern=pattern)
+        eva = await world.api.user("eva")
+        tracemalloc.start()
+        try:
+            for has_header in ("true", "false"):
+                query = {"import_type": "remote", "has_header": has_header}
+                assert (await preview(eva, "/large.csv", **query)).status_code == 200
+            assert tracemalloc.get_traced_memory()[1] < 64 * MIB
+        finally:
+            tracemalloc.stop()

@@ -4,9 +4,10 @@ import threading
 from typing import Any
 
 import pytest
-from tests.api.driving import Caller
+from tests.api.driving import Api, Caller
 from tests.api.importer.asking import asked_raw, guess, names, preview, shown, types
 from tests.api.importer.conftest import CONTENT, refusal, uploaded
+from tests.cases import each
 from tests.unit.formats.cell_types.test_classes import ROWS, expected
 from tests.unit.formats.test_detection import CASES
 
@@ -78,7 +79,7 @@ class TestAnswer:
         assert names(body) == ["a", "A_2", "column_3", "two lines", "padded", "a_3", "x" * 255]
 
     @pytest.mark.importer(31)
-    @pytest.mark.parametrize(("dialect", "kind"), [("hive", "STRING"), ("trino", "VARCHAR"), ("phoenix", "VARCHAR")])
+    @each(("dialect", "kind"), [("hive", "STRING"), ("trino", "VARCHAR"), ("phoenix", "VARCHAR")])
     async def test_a_header_alone_gives_columns_without_rows(self, ana: Caller, dialect, kind):
         body = await shown(ana, "a,b\n", sql_dialect=dialect)
         assert (names(body), types(body), body["preview_data"]) == (["a", "b"], [kind, kind], [])
@@ -106,7 +107,7 @@ class TestAnswer:
 
 class TestTypes:
     @pytest.mark.importer(29)
-    @pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS], ids=[f"{row[0]} {row[1]}" for row in ROWS])
+    @each(("cells", "row"), [row[1:] for row in ROWS])
     async def test_the_case_of_the_table_comes_out_in_all_dialects(self, ana: Caller, cells, row):
         reference = await uploaded(ana, "\n".join(["c;k", *(f"{cell};" for cell in cells)]).encode())
         for dialect, name in expected(row).items():
@@ -141,9 +142,10 @@ class TestTypes:
 
 class TestSeparators:
     @pytest.mark.importer(18, 19)
-    @pytest.mark.parametrize("escape", [False, True])
-    @pytest.mark.parametrize("text", [pytest.param(case[1], id=case[0]) for case in CASES])
-    async def test_what_was_guessed_is_read_back(self, ana: Caller, text: str, escape: bool):
+    @each("escape", [False, True])
+    @each("text", [case[1] for case in CASES])
+    async def test_what_was_guessed_is_read_back(self, api: Api, text: str, escape: bool):
+        ana = await api.user("ana")  # One user may keep fewer files.
         reference = await uploaded(ana, text.encode())
         guessed = (await guess(ana, reference)).json()
         separators = {name: guessed[name] for name in ("field_separator", "quote_char", "record_separator")}
@@ -156,13 +158,13 @@ class TestSeparators:
         assert len(answer.json()["columns"]) == len(first.split(guessed["field_separator"]))
 
     @pytest.mark.importer(19)
-    @pytest.mark.parametrize("separator", ["\x01", "\\x01", "\\u0001"])
+    @each("separator", ["\x01", "\\x01", "\\u0001"])
     async def test_control_characters_come_raw_or_escaped(self, ana: Caller, separator):
         body = await shown(ana, b"a\x01b\n1\x012\n", "delimiter_format", field_separator=separator)
         assert (body["type"], names(body)) == ("delimiter_format", ["a", "b"])
 
     @pytest.mark.importer(35)
-    @pytest.mark.parametrize(
+    @each(
         ("text", "separators"),
         [
             ("a||b\n1||2\n", {"field_separator": "||"}),
@@ -182,7 +184,7 @@ class TestSeparators:
         assert body["preview_data"] == [['"1', '2"']]
 
     @pytest.mark.importer(36)
-    @pytest.mark.parametrize(
+    @each(
         "separators",
         [
             {"field_separator": '"'},
@@ -201,7 +203,7 @@ class TestSeparators:
         assert refusal(await preview(ana, reference, **separators)) == (400, "invalid_parameter")
 
     @pytest.mark.importer(37)
-    @pytest.mark.parametrize(
+    @each(
         ("text", "record"),
         [
             ("a,b\r\n1,2\r\n3,4\r\n", None),
@@ -232,7 +234,7 @@ class TestQuotes:
 
 class TestEncodings:
     @pytest.mark.importer(38)
-    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1"])
+    @each("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1"])
     async def test_text_of_all_encodings_is_shown_right(self, ana: Caller, encoding):
         body = await shown(ana, "nàme,b\né,2\n".encode(encoding))
         assert (names(body), body["preview_data"]) == (["nàme", "b"], [["é", "2"]])
@@ -260,7 +262,7 @@ class TestEncodings:
 
 class TestParameters:
     @pytest.mark.importer(16, 24, 26)
-    @pytest.mark.parametrize(
+    @each(
         ("changes", "text", "code"),
         [
             ({"file_path": None}, "file_path is required.", "missing_parameter"),
@@ -298,7 +300,7 @@ class TestParameters:
         assert (answer.status_code, answer.json()) == (400, {"error": text, "code": code})
 
     @pytest.mark.importer(24)
-    @pytest.mark.parametrize(("word", "rows"), [("TRUE", 2), ("1", 2), ("on", 2), ("Off", 3), ("0", 3), ("no", 3)])
+    @each(("word", "rows"), [("TRUE", 2), ("1", 2), ("on", 2), ("Off", 3), ("0", 3), ("no", 3)])
     async def test_words_for_a_header(self, ana: Caller, word, rows):
         assert len((await shown(ana, CONTENT, has_header=word))["preview_data"]) == rows
 
@@ -322,7 +324,7 @@ class TestParameters:
         assert len((await shown(ana, CONTENT, sheet_name="one"))["columns"]) == 3
 
     @pytest.mark.importer(16)
-    @pytest.mark.parametrize("name", ["field_separator", "quote_char", "sheet_name", "encoding", "file_path"])
+    @each("name", ["field_separator", "quote_char", "sheet_name", "encoding", "file_path"])
     async def test_nul_is_refused(self, ana: Caller, name):
         answer = await ana.send("GET", f"importer/file/preview/?{name}=%00")
         assert refusal(answer) == (400, "invalid_parameter")
@@ -342,7 +344,7 @@ class TestParameters:
         assert body["preview_data"] == [['{"a":1}', "x"], ['{"a":2}', "y"]]
 
     @pytest.mark.importer(15)
-    @pytest.mark.parametrize("content", [b"\x1f\x8b\x08\0\0\0", b"%PDF-1.7\na,b\n", b"\x00\x01\x02\x03"])
+    @each("content", [b"\x1f\x8b\x08\0\0\0", b"%PDF-1.7\na,b\n", b"\x00\x01\x02\x03"])
     async def test_other_files_are_no_tables(self, ana: Caller, content):
         assert refusal(await preview(ana, await uploaded(ana, content))) == (400, "unsupported_format")
 

@@ -1,24 +1,30 @@
-"""Parquet, Arrow, Avro and JSON Lines on their way into tables (Contract importer 8a)."""
+"""Workbooks and files of records (Contract importer 4, 5, 7, 8a, 12.2)."""
 
 import asyncio
 import io
 import json
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xlwt
+from openpyxl.chart import BarChart
+from openpyxl.utils.datetime import CALENDAR_MAC_1904
 from pyarrow import feather
 from tests.api.driving import Caller
 from tests.api.importer.asking import guess, header, names, preview, types
 from tests.api.importer.conftest import refusal, uploaded
 from tests.api.importer.tables import Tables, ask, failed, imported, open_tables, rows
+from tests.cases import each
 from tests.fixtures.database import new_database
 
+from queryserver.imports.model import PREVIEW_DIALECTS, SQL_TYPES
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 AVRO = Path(__file__).parents[2] / "unit" / "formats" / "avro"
@@ -40,6 +46,7 @@ TABLE = pa.table(
         "wide": pa.array([2**63, None, 2**64 - 1], pa.uint64()),
     }
 )
+
 POSTGRESQL = [
     "BIGINT", "SMALLINT", "NUMERIC", "BOOLEAN", "DATE", "TIMESTAMP", "TIME", "TEXT", "TEXT", "TEXT", "BYTEA", "TEXT",
     "NUMERIC",
@@ -82,30 +89,30 @@ async def tables(
 
 
 @pytest.fixture
-async def ana(tables: Tables) -> Caller:
+async def eva(tables: Tables) -> Caller:
     return await tables.api.user("ana")
 
 
-async def table_of(ana: Caller, connector: str, table: str, path: str, kind: str, **fields: Any) -> Any:
+async def table_of(eva: Caller, connector: str, table: str, path: str, kind: str, **fields: Any) -> Any:
     """The result of an import without has_header, for such files name their columns."""
-    return await imported(ana, connector, table, file_path=path, file_type=kind, has_header="", **fields)
+    return await imported(eva, connector, table, file_path=path, file_type=kind, has_header="", **fields)
 
 
-@pytest.mark.parametrize("form", COLUMNAR)
-async def test_files_of_typed_columns_keep_their_types_and_values(ana: Caller, form: str):
+@each("form", COLUMNAR)
+async def test_files_of_typed_columns_keep_their_types_and_values(eva: Caller, form: str):
     kind, content = COLUMNAR[form]
-    path = await uploaded(ana, content())
-    assert (await guess(ana, path)).json() == {"type": kind}
-    assert (await header(ana, path, kind)).json() == {"has_header": True}
-    shown = (await preview(ana, path, kind, sql_dialect="postgresql", has_header=None)).json()
+    path = await uploaded(eva, content())
+    assert (await guess(eva, path)).json() == {"type": kind}
+    assert (await header(eva, path, kind)).json() == {"has_header": True}
+    shown = (await preview(eva, path, kind, sql_dialect="postgresql", has_header=None)).json()
     assert (names(shown), types(shown)) == (TABLE.schema.names, POSTGRESQL)
     assert (shown["columns"][2]["precision"], shown["columns"][2]["scale"]) == (12, 2)
     assert shown["preview_data"][0][:7] == ["1", "1", "1.50", "true", "2024-01-15", "2024-01-15 10:30:00", "10:20:30"]
     assert shown["preview_data"][0][7:11] == ["anna", '["a","b"]', '{"x":1}', "AAE="]
     # What the preview says may be sent back as it is.
-    done = await table_of(ana, "postgresql", f"t_{form}", path, kind, columns=shown["columns"])
+    done = await table_of(eva, "postgresql", f"t_{form}", path, kind, columns=shown["columns"])
     assert (done["rows_read"], done["rows_loaded"]) == (3, 3)
-    found = await rows(ana, "postgresql", f"t_{form}", order="small")
+    found = await rows(eva, "postgresql", f"t_{form}", order="small")
     assert found[0][:5] == [1, 1, "1.50", True, "2024-01-15"]
     assert found[0][7:] == ["anna", '["a","b"]', '{"x":1}', "AAE=", "a", str(2**63)]
     assert [row[7] for row in found] == ["anna", " ", None]
@@ -119,10 +126,10 @@ async def test_files_of_typed_columns_keep_their_types_and_values(ana: Caller, f
         {"source": "day", "type": "TIMESTAMP"},
         {"source": "small", "type": "DOUBLE"},
     ]
-    await table_of(ana, "duckdb", f"d_{form}", path, kind, columns=chosen)
-    assert (await rows(ana, "duckdb", f"d_{form}", order="small"))[0] == ["1", "1.500", "2024-01-15 00:00:00", 1.0]
+    await table_of(eva, "duckdb", f"d_{form}", path, kind, columns=chosen)
+    assert (await rows(eva, "duckdb", f"d_{form}", order="small"))[0] == ["1", "1.500", "2024-01-15 00:00:00", 1.0]
     bad = {"file_path": path, "file_type": kind, "columns": [{"source": "name", "type": "VARCHAR(3)"}]}
-    assert '"anna" has more than 3 characters' in (await failed(ana, "duckdb", "nothing", **bad))[1]
+    assert '"anna" has more than 3 characters' in (await failed(eva, "duckdb", "nothing", **bad))[1]
 
 
 LINES = [
@@ -132,39 +139,39 @@ LINES = [
 ]
 
 
-async def test_json_lines(ana: Caller):
+async def test_json_lines(eva: Caller):
     content = ("\ufeff" + "\r\n\n".join(map(json.dumps, LINES))).encode()
-    path = await uploaded(ana, content)
-    assert (await guess(ana, path)).json() == {"type": "ndjson"}
-    shown = (await preview(ana, path, "ndjson", sql_dialect="duckdb")).json()
+    path = await uploaded(eva, content)
+    assert (await guess(eva, path)).json() == {"type": "ndjson"}
+    shown = (await preview(eva, path, "ndjson", sql_dialect="duckdb")).json()
     assert names(shown) == ["id", "name", "day", "price", "tags", "ok", "code", "big"]
     assert types(shown) == ["INTEGER", "VARCHAR", "DATE", "DOUBLE", "VARCHAR", "BOOLEAN", "VARCHAR", "DECIMAL"]
     assert shown["preview_data"][2] == ["", "", "", "", "", "", " x ", ""]
-    await table_of(ana, "duckdb", "lines", path, "ndjson", columns=shown["columns"])
-    assert await rows(ana, "duckdb", "lines") == [
+    await table_of(eva, "duckdb", "lines", path, "ndjson", columns=shown["columns"])
+    assert await rows(eva, "duckdb", "lines") == [
         [1, "anna", "2024-01-15", 1.5, '["a",{"b":null}]', True, "007", None],
         [2, "", None, 2.0, None, False, "null", str(2**70)],
         [None, None, None, None, None, None, " x ", None],
     ]
 
 
-async def test_lines_that_are_no_objects_or_have_other_fields_are_bad_rows(ana: Caller):
+async def test_lines_that_are_no_objects_or_have_other_fields_are_bad_rows(eva: Caller):
     # The sample ends behind 10,000 records.
     content = b'{"n": 1}\n' * 10_001 + b'{"n": 1, "late": 2}\n[1]\n{"n": "x"}\n{"n": 7}\n'
-    fields = {"file_path": await uploaded(ana, content), "file_type": "ndjson"}
-    _, message, log = await failed(ana, "duckdb", "bad_lines", **fields)
+    fields = {"file_path": await uploaded(eva, content), "file_type": "ndjson"}
+    _, message, log = await failed(eva, "duckdb", "bad_lines", **fields)
     assert "3 of 10005 rows are bad" in message
     assert 'record 10002: the record has a field "late"' in log
     assert "record 10003: the line is no JSON object" in log
     assert 'record 10004, column "n": "x" is not an integer' in log
-    done = await imported(ana, "duckdb", "bad_lines", max_bad_rows="3", **fields)
+    done = await imported(eva, "duckdb", "bad_lines", max_bad_rows="3", **fields)
     assert (done["rows_loaded"], done["rows_bad"]) == (10_002, 3)
 
 
-async def test_avro(ana: Caller):
-    path = await uploaded(ana, (AVRO / "zstandard.avro").read_bytes())
-    assert (await guess(ana, path)).json() == {"type": "avro"}
-    shown = (await preview(ana, path, "avro", sql_dialect="duckdb")).json()
+async def test_avro(eva: Caller):
+    path = await uploaded(eva, (AVRO / "zstandard.avro").read_bytes())
+    assert (await guess(eva, path)).json() == {"type": "avro"}
+    shown = (await preview(eva, path, "avro", sql_dialect="duckdb")).json()
     found = dict(zip(names(shown), types(shown), strict=True))
     wanted = {
         "id": "BIGINT", "ok": "BOOLEAN", "f": "FLOAT", "g": "DOUBLE", "price": "DECIMAL", "day": "DATE",
@@ -172,16 +179,16 @@ async def test_avro(ana: Caller):
         "suit": "VARCHAR",
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
-    done = await table_of(ana, "duckdb", "avro", path, "avro")
+    done = await table_of(eva, "duckdb", "avro", path, "avro")
     assert done["rows_bad"] == 0
     chosen = 'id, price, CAST("at" AS VARCHAR), CAST("local" AS VARCHAR), tags, raw'
-    assert (await rows(ana, "duckdb", "avro", columns=chosen, order="abs(id)"))[1] == [
+    assert (await rows(eva, "duckdb", "avro", columns=chosen, order="abs(id)"))[1] == [
         -1000000000, "-1.25", "2024-01-31 10:20:30.12", "1969-12-31 23:59:59.5", '["a"]', "Af8=",
     ]  # fmt: skip
 
 
 @pytest.mark.security("T14")
-async def test_broken_and_hostile_files_are_refused(ana: Caller):
+async def test_broken_and_hostile_files_are_refused(eva: Caller):
     whole = parquet()
     stream = arrow_stream(pa.table({"s": ["abc", "def"]}))
     place = stream.index(b"\x03\x00\x00\x00\x06\x00\x00\x00")
@@ -201,27 +208,203 @@ async def test_broken_and_hostile_files_are_refused(ana: Caller):
         ("ndjson", json.dumps({f"c{place}": place for place in range(2001)}).encode(), "too_many_columns"),
         ("parquet", parquet(pa.table({f"c{place}": [1] for place in range(2001)})), "too_many_columns"),
     ]
-    answers = await asyncio.gather(*(refused(ana, kind, content) for kind, content, _ in cases))
+    answers = await asyncio.gather(*(refused(eva, kind, content) for kind, content, _ in cases))
     assert answers == [(400, code) for _, _, code in cases]
 
 
-async def refused(ana: Caller, kind: str, content: bytes) -> tuple[int, str]:
-    return refusal(await preview(ana, await uploaded(ana, content), kind))
+async def refused(eva: Caller, kind: str, content: bytes) -> tuple[int, str]:
+    return refusal(await preview(eva, await uploaded(eva, content), kind))
 
 
-async def test_a_remote_file_is_read_where_it_lies(tables: Tables, ana: Caller):
+async def test_a_remote_file_is_read_where_it_lies(tables: Tables, eva: Caller):
     path = tables.shared_file("a.parquet", parquet())
     remote = {"import_type": "remote"}
-    assert (await guess(ana, path, **remote)).json() == {"type": "parquet"}
-    done = await imported(ana, "duckdb", "remote", file_path=path, file_type="parquet", **remote)
+    assert (await guess(eva, path, **remote)).json() == {"type": "parquet"}
+    done = await imported(eva, "duckdb", "remote", file_path=path, file_type="parquet", **remote)
     assert done["rows_loaded"] == 3
 
 
-async def test_columns_of_one_name_are_told_apart(ana: Caller):
+async def test_columns_of_one_name_are_told_apart(eva: Caller):
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "A"])
-    await table_of(ana, "duckdb", "twins", await uploaded(ana, arrow_stream(table)), "arrow")
-    assert (await ana.result("duckdb", 'SELECT a, "A_2" FROM twins'))["data"] == [[1, 2]]
-    assert refusal(await ask(ana, "duckdb", "other", file_path=await uploaded(ana), has_header="")) == (
-        400,
-        "missing_parameter",
-    )
+    await table_of(eva, "duckdb", "twins", await uploaded(eva, arrow_stream(table)), "arrow")
+    assert (await eva.result("duckdb", 'SELECT a, "A_2" FROM twins'))["data"] == [[1, 2]]
+    seen = refusal(await ask(eva, "duckdb", "other", file_path=await uploaded(eva), has_header=""))
+    assert seen == (400, "missing_parameter")
+
+
+Rows = list[list[object]]
+
+ROWS: Rows = [
+    ["n", "price", "ok", "day", "at", "clock", "text", "long"],
+    [1, 1.5, True, date(2024, 1, 15), datetime(2024, 1, 15, 10, 30), time(8, 5), "12", 2**53],  # noqa: DTZ001 no zone
+    [2.0, -0.25, False, date(2024, 2, 29), datetime(2024, 2, 29, 23, 59, 59), time(23, 59, 59), "=x", 7],  # noqa: DTZ001
+    [3, None, None, None, None, None, "é", -1],
+]
+
+SHOWN = [
+    ["1", "1.5", "true", "2024-01-15", "2024-01-15 10:30:00", "08:05:00", "12", "9007199254740992"],
+    ["2", "-0.25", "false", "2024-02-29", "2024-02-29 23:59:59", "23:59:59", "=x", "7"],
+    ["3", "", "", "", "", "", "é", "-1"],
+]
+
+HIVE = ["INT", "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP", "STRING", "STRING", "BIGINT"]
+
+
+def xlsx(
+    rows: Rows, *, epoch: datetime | None = None, change: Callable[[openpyxl.Workbook], None] | None = None
+) -> bytes:
+    """A workbook with these rows in the sheet `one`."""
+    book = openpyxl.Workbook()
+    if epoch is not None:
+        book.epoch = epoch
+    sheet = book.active
+    assert sheet is not None
+    sheet.title = "one"
+    for number, row in enumerate(rows, 1):
+        for position, value in enumerate(row, 1):
+            cell = sheet.cell(number, position)
+            cell.value = value  # type: ignore[assignment]
+            if isinstance(value, str):
+                cell.data_type = "s"
+    if change is not None:
+        change(book)
+    made = io.BytesIO()
+    book.save(made)
+    return made.getvalue()
+
+
+def xls(rows: Rows) -> bytes:
+    """The same as an old workbook."""
+    book = xlwt.Workbook()
+    sheet = book.add_sheet("one")
+    formats = {date: "YYYY-MM-DD", datetime: "YYYY-MM-DD HH:MM:SS", time: "HH:MM:SS"}
+    for number, row in enumerate(rows):
+        for position, value in enumerate(row):
+            if value is not None:
+                style = xlwt.easyxf(num_format_str=formats.get(type(value), "General"))
+                sheet.write(number, position, value, style)
+    made = io.BytesIO()
+    book.save(made)
+    return made.getvalue()
+
+
+async def shown(caller: Caller, content: bytes, **query: str) -> dict[str, object]:
+    """The preview of the sheet `one`."""
+    answer = await preview(caller, await uploaded(caller, content), "excel", **{"sheet_name": "one", **query})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+class TestSheets:
+    @pytest.mark.importer(13)
+    async def test_worksheets_come_in_order_with_hidden_ones_and_without_charts(self, ana: Caller):
+        def more(book: openpyxl.Workbook) -> None:
+            book.create_sheet("before", 0)
+            book.create_chartsheet("chart").add_chart(BarChart())
+            book.create_sheet("hidden & é").sheet_state = "veryHidden"
+            book.create_sheet("last")
+
+        reference = await uploaded(ana, xlsx(ROWS, change=more))
+        guessed = (await guess(ana, reference)).json()
+        assert guessed == {"type": "excel", "sheet_names": ["before", "one", "hidden & é", "last"]}
+        assert refusal(await preview(ana, reference, "excel", sheet_name="chart")) == (400, "sheet_not_found")
+        for name in ("before", "hidden & é"):
+            assert refusal(await preview(ana, reference, "excel", sheet_name=name)) == (400, "file_empty")
+        assert (await preview(ana, reference, "excel", sheet_name="one")).status_code == 200
+
+    @pytest.mark.importer(21, 25)
+    async def test_a_sheet_must_be_named_exactly(self, ana: Caller):
+        reference = await uploaded(ana, xlsx(ROWS))
+        assert refusal(await preview(ana, reference, "excel")) == (400, "sheet_required")
+        for name in ("One", "one ", "two"):
+            assert refusal(await preview(ana, reference, "excel", sheet_name=name)) == (400, "sheet_not_found")
+        for file_type in ("csv", "tsv"):
+            assert refusal(await preview(ana, reference, file_type)) == (400, "format_mismatch")
+        assert refusal(await preview(ana, reference, "delimiter_format", field_separator=";"))[1] == "format_mismatch"
+
+
+class TestCells:
+    @pytest.mark.importer(14, 27, 42, 44)
+    @each("write", [xlsx, xls])
+    async def test_cells_have_the_type_that_the_workbook_gives_them(self, ana: Caller, write: Callable[[Rows], bytes]):
+        reference = await uploaded(ana, write(ROWS))
+        assert (await guess(ana, reference)).json() == {"type": "excel", "sheet_names": ["one"]}
+        assert (await header(ana, reference, "excel", sheet_name="one")).json() == {"has_header": True}
+        body = (await preview(ana, reference, "excel", sheet_name="one")).json()
+        assert (body["type"], names(body), types(body)) == ("excel", ROWS[0], HIVE)
+        assert body["preview_data"] == SHOWN
+        assert "warnings" not in body
+
+    @pytest.mark.importer(42, 43)
+    async def test_every_dialect_names_the_types(self, ana: Caller):
+        reference = await uploaded(ana, xlsx(ROWS))
+        others = {
+            "phoenix": ["DATE", "TIMESTAMP", "TIME"],
+            "trino": ["DATE", "TIMESTAMP", "VARCHAR"],
+            "duckdb": ["DATE", "TIMESTAMP", "TIME"],
+            "postgresql": ["DATE", "TIMESTAMP", "TIME"],
+            "mysql": ["DATE", "DATETIME(6)", "TIME(6)"],
+            "sqlite": ["TEXT", "TEXT", "TEXT"],
+        }
+        for dialect in PREVIEW_DIALECTS:
+            body = (await preview(ana, reference, "excel", sheet_name="one", sql_dialect=dialect)).json()
+            found = types(body)
+            assert set(found) <= set(SQL_TYPES[dialect])
+            assert found[3:6] == others.get(dialect, ["DATE", "TIMESTAMP", "STRING"])
+
+    @pytest.mark.importer(42)
+    async def test_durations_may_exceed_a_day(self, ana: Caller):
+        body = await shown(ana, xlsx([["d"], [timedelta(hours=30)], [timedelta(minutes=90)]]), sql_dialect="trino")
+        assert types(body) == ["INTERVAL DAY TO SECOND"]
+        assert body["preview_data"] == [["30:00:00"], ["01:30:00"]]
+
+    @pytest.mark.importer(42)
+    async def test_days_are_counted_from_1904_where_the_workbook_does(self, ana: Caller):
+        content = xlsx([["day"], [date(2024, 1, 15)]], epoch=CALENDAR_MAC_1904)
+        assert (await shown(ana, content))["preview_data"] == [["2024-01-15"]]
+
+    @pytest.mark.importer(42)
+    async def test_errors_merged_cells_and_empty_rows(self, ana: Caller):
+        def change(book: openpyxl.Workbook) -> None:
+            sheet = book["one"]
+            sheet.insert_rows(1, 3)
+            sheet.insert_cols(1, 2)
+            sheet.insert_rows(6, 2)
+            sheet["C8"].data_type = "e"
+            sheet.merge_cells("C9:D9")
+
+        rows: Rows = [["a", "b"], [1, 2], ["#N/A", 4], [5, None]]
+        body = await shown(ana, xlsx(rows, change=change))
+        assert (names(body), types(body)) == (["a", "b"], ["INT", "INT"])
+        assert body["preview_data"] == [["1", "2"], ["", "4"], ["5", ""]]
+
+    @pytest.mark.importer(42)
+    async def test_formulas_without_a_stored_value_are_empty(self, ana: Caller):
+        def change(book: openpyxl.Workbook) -> None:
+            book["one"]["A2"].value = "=1+1"
+
+        body = await shown(ana, xlsx([["a", "b"], [None, 1]], change=change))
+        assert body["preview_data"] == [["", "1"]]
+
+    @pytest.mark.importer(44, 51)
+    async def test_text_stays_text(self, ana: Caller):
+        body = await shown(ana, xlsx([["a", "b"], ["007", "=1+1"], ["12", "true"]]))
+        assert (types(body), body["preview_data"]) == (["STRING", "STRING"], [["007", "=1+1"], ["12", "true"]])
+
+    async def test_without_a_header_all_rows_are_shown(self, ana: Caller):
+        body = await shown(ana, xlsx([["a", 1], ["b", 2]]), has_header="no")
+        assert (names(body), types(body)) == (["column_1", "column_2"], ["STRING", "INT"])
+        assert len(body["preview_data"]) == 2  # type: ignore[arg-type]
+
+    @pytest.mark.importer(29, 41)
+    async def test_a_long_sheet_is_read_in_part(self, ana: Caller):
+        body = await shown(ana, xlsx([["n"], *([n] for n in range(10_001))]))
+        assert (types(body), len(body["preview_data"])) == (["BIGINT"], 50)  # type: ignore[arg-type]
+
+    @pytest.mark.importer(47)
+    async def test_a_workbook_can_be_previewed_after_a_failure(self, ana: Caller):
+        reference = await uploaded(ana, xlsx(ROWS))
+        assert refusal(await preview(ana, reference, "excel", sheet_name="x"))[1] == "sheet_not_found"
+        first = await preview(ana, reference, "excel", sheet_name="one")
+        second = await preview(ana, reference, "excel", sheet_name="one")
+        assert (first.status_code, second.json()) == (200, first.json())

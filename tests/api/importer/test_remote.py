@@ -1,20 +1,26 @@
-"""Files of stores, read with the caller's own rights (Contract importer 2.8, 7.4, 14.8)."""
+"""Remote files, and the clean-up of uploads (Contract importer 2.8, 3.2, 7.4, 14.1, 14.8; platform 12.2)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
 import pytest
-from tests.api.driving import Caller
+from tests.api.driving import Api, Caller, until
 from tests.api.importer.asking import guess, header, names, preview, types
-from tests.api.importer.conftest import refusal
+from tests.api.importer.conftest import CONTENT, ImporterOpener, refusal, uploaded
+from tests.api.importer.test_uploads import area, files_in, is_found, turn_clock, user_of
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import World, memory_stores, open_world
+from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 from tests.fakes.workbook_files import column_xml, workbook_parts, write_package
+from tests.refusals import raises_code
 
 from queryserver.errors.files import ChangedMeanwhile, PathNotFound, StorageError, StorageUnavailable
 from queryserver.files.model import Scheme
@@ -74,7 +80,7 @@ async def all_calls(caller: Caller, path: str, file_type: str = "csv", **query: 
 
 class TestFiles:
     @pytest.mark.importer(45)
-    @pytest.mark.parametrize("scheme", list(Scheme))
+    @each("scheme", list(Scheme))
     async def test_a_file_of_any_store_is_read(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(sales_dot_csv=CSV)
@@ -162,14 +168,10 @@ class TestWorkbooks:
     async def test_a_caller_who_leaves_leaves_no_copy(self, world: World, eva: Caller):
         path = odd_file(world, "slow.xlsx", Oddity(3 * MIB, pattern=b"PK\x03\x04" * 4, pause_s=0.2))
         asked = asyncio.create_task(guess(eva, path, **REMOTE))
-        await asyncio.sleep(0.5)
+        await until(lambda: bool(left(world)))
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
-        for _ in range(400):
-            if not left(world):
-                break
-            await asyncio.sleep(0.05)
-        assert left(world) == []
+        await until(lambda: not left(world))
 
 
 def left(world: World) -> list[str]:
@@ -180,7 +182,7 @@ def left(world: World) -> list[str]:
 
 class TestRefusals:
     @pytest.mark.importer(16)
-    @pytest.mark.parametrize("scheme", list(Scheme))
+    @each("scheme", list(Scheme))
     async def test_what_is_missing_is_not_found(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(x=CSV)
@@ -190,7 +192,7 @@ class TestRefusals:
                 assert answer.status_code == 400
 
     @pytest.mark.importer(16)
-    @pytest.mark.parametrize("scheme", list(Scheme))
+    @each("scheme", list(Scheme))
     async def test_a_directory_is_no_file(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(d=None)
@@ -200,7 +202,7 @@ class TestRefusals:
 
     @pytest.mark.importer(61)
     @pytest.mark.security("T1")
-    @pytest.mark.parametrize(
+    @each(
         ("path", "code"),
         [
             ("file:///../etc/passwd", "invalid_parameter"),
@@ -219,7 +221,7 @@ class TestRefusals:
             assert refusal(answer) == (400, code)
 
     @pytest.mark.security("T1")
-    @pytest.mark.parametrize("scheme", [Scheme.FILE, Scheme.HDFS])
+    @each("scheme", [Scheme.FILE, Scheme.HDFS])
     async def test_links_are_not_followed(self, world: World, eva: Caller, scheme: Scheme):
         place = world.place(scheme)
         place.put(x=CSV)
@@ -252,7 +254,7 @@ class TestRefusals:
             assert refusal(answer) == (400, "permission_denied")
 
     @pytest.mark.importer(46)
-    @pytest.mark.parametrize("call", ["stat", "read"])
+    @each("call", ["stat", "read"])
     async def test_a_store_that_is_down_is_told(self, world: World, eva: Caller, call: str):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)
@@ -262,7 +264,7 @@ class TestRefusals:
         world.heal()
         assert [answer.status_code for answer in await all_calls(eva, place.at("x"))] == [200] * 3
 
-    @pytest.mark.parametrize("failure", [ChangedMeanwhile("x was changed."), PathNotFound("x is gone.")])
+    @each("failure", [ChangedMeanwhile("x was changed."), PathNotFound("x is gone.")])
     async def test_a_file_that_changes_while_it_is_read_is_not_found(self, world: World, eva: Caller, failure):
         place = world.place(Scheme.S3A)
         place.put(x=CSV)
@@ -279,3 +281,132 @@ class TestRefusals:
         await all_calls(eva, place.at("x"))
         assert set(world.calls(Scheme.S3A)) == {"stat", "read"}
         assert place.all() == before
+
+
+_HEX = "0123456789abcdef" * 4
+
+
+def made(path: Path, *, hours_ago: float) -> Path:
+    """A file that was last written at that time."""
+    path.write_bytes(CONTENT)
+    then = time.time() - hours_ago * 3600
+    os.utime(path, (then, then))
+    return path
+
+
+def grown_old(path: Path) -> None:
+    made(path, hours_ago=2)
+
+
+async def clean_up(api: Api, *, dry_run: bool = False) -> tuple[int, int]:
+    """How many expired files, and how many abandoned ones, went or would go."""
+    counts: Mapping[str, int] = await api.services.statements.retention.clean_up(dry_run=dry_run)
+    return counts["expired import files"], counts["abandoned import files"]
+
+
+class TestExpired:
+    @pytest.mark.importer(9)
+    async def test_an_expired_file_is_removed_and_others_stay(self, small_importer: ImporterOpener):
+        async with small_importer() as api:
+            ana, bob = await api.user("ana"), await api.user("bob")
+            await clean_up(api)
+            await uploaded(ana)
+            kept = await uploaded(bob)
+            await turn_clock(ana, timedelta(hours=25))
+            assert await clean_up(api, dry_run=True) == (1, 0)
+            assert len(files_in(api)) == 2
+            assert await clean_up(api) == (1, 0)
+            assert len(files_in(api)) == 1
+            assert await is_found(api, bob, kept)
+            assert await clean_up(api) == (0, 0)
+
+    @pytest.mark.importer(9)
+    async def test_a_file_that_cannot_be_found_in_the_area_is_not_found(self, small_importer: ImporterOpener):
+        async with small_importer() as api:
+            ana = await api.user("ana")
+            file_path = await uploaded(ana)
+            found = await api.services.importing.uploads.find(await user_of(api, ana), file_path)
+            files_in(api)[0].unlink()
+            with raises_code("file_not_found"):
+                _ = [piece async for piece in found.read()]
+
+
+class TestAbandoned:
+    @pytest.mark.importer(8)
+    async def test_what_a_crash_left_is_removed_after_an_hour(self, small_importer: ImporterOpener):
+        async with small_importer() as api:
+            await clean_up(api)
+            for name in ("._qs_upload_1", _HEX):
+                made(area(api) / name, hours_ago=1.1)
+            young = [made(area(api) / name, hours_ago=0.9) for name in ("._qs_upload_2", _HEX[::-1])]
+            assert await clean_up(api, dry_run=True) == (0, 2)
+            assert len(files_in(api)) == 4
+            assert await clean_up(api) == (0, 2)
+            assert files_in(api) == sorted(young)
+
+    async def test_a_file_with_a_record_stays_however_old(self, small_importer: ImporterOpener):
+        async with small_importer() as api:
+            ana = await api.user("ana")
+            await clean_up(api)
+            file_path = await uploaded(ana)
+            made(files_in(api)[0], hours_ago=1000)
+            assert await clean_up(api) == (0, 0)
+            assert await is_found(api, ana, file_path)
+
+    async def test_the_files_of_a_user_go_with_the_user(self, small_importer: ImporterOpener):
+        async with small_importer() as api:
+            ana = await api.user("ana")
+            await clean_up(api)
+            await uploaded(ana)
+            await api.database.execute("delete from users where username = $1", ana.username)
+            grown_old(files_in(api)[0])
+            assert await clean_up(api) == (0, 1)
+            assert files_in(api) == []
+
+    @pytest.mark.security("T3")
+    @pytest.mark.importer(61)
+    async def test_what_the_importer_did_not_make_is_never_removed(self, small_importer: ImporterOpener):
+        async with small_importer() as api:
+            await clean_up(api)
+            outside = made(area(api).parent / "outside.csv", hours_ago=5)
+            (area(api) / _HEX).symlink_to(outside)
+            (area(api) / "tree").mkdir()
+            (area(api) / _HEX.replace("0", "1")).mkdir()
+            others = [
+                made(area(api) / name, hours_ago=5)
+                for name in ("README", _HEX[1:], f"{_HEX}0", _HEX.upper(), f"tree/{_HEX}")
+            ]
+            assert await clean_up(api) == (0, 0)
+            assert outside.exists()
+            assert (area(api) / _HEX).is_symlink()
+            assert all(path.exists() for path in others)
+
+
+async def content() -> AsyncGenerator[bytes]:
+    yield CONTENT
+
+
+class TestPassingCopy:
+    async def test_a_copy_is_there_as_long_as_the_block(self, small_importer: ImporterOpener):
+        async with small_importer() as api:
+            ana = await api.user("ana")
+            async with api.services.importing.uploads.temporary_copy(content()) as path:
+                assert path.read_bytes() == CONTENT
+                assert path.parent == area(api)
+                assert not await is_found(api, ana, f"upload/{path.name[:43]}/a.csv")
+            assert files_in(api) == []
+
+    async def test_a_copy_goes_whatever_happens(self, small_importer: ImporterOpener):
+        async def broken() -> AsyncGenerator[bytes]:
+            yield CONTENT
+            raise KeyError("cut")
+
+        async with small_importer() as api:
+            uploads = api.services.importing.uploads
+            with pytest.raises(KeyError):
+                async with uploads.temporary_copy(broken()):
+                    pass
+            with pytest.raises(KeyError):
+                async with uploads.temporary_copy(content()) as path:
+                    raise KeyError(path)
+            assert files_in(api) == []

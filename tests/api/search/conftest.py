@@ -37,12 +37,6 @@ async def ana(api: Api) -> Caller:
     return await api.user("ana")
 
 
-@pytest.fixture
-async def bob(api: Api) -> Caller:
-    """Another user."""
-    return await api.user("bob")
-
-
 def described(database: str, name: str, *columns: str, **more: object) -> TableDescription:
     """A table with columns of these names."""
     made = tuple(TableColumn(column, "int") for column in columns)

@@ -1,11 +1,10 @@
 """The refresh of the index, done when a test says so."""
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from tests.api.driving import Api, Caller
+from tests.api.driving import Api, Caller, until
 
 from queryserver.connectors.model import Connector
 from queryserver.identity.model import User
@@ -45,11 +44,7 @@ def another(
 
 async def asked(api: Api, what: str) -> None:
     """Returns once the engine is asked that."""
-    for _ in range(1000):
-        if what in api.shelf.looks:
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError(what)
+    await until(lambda: what in api.shelf.looks)
 
 
 async def user_of(api: Api, caller: Caller) -> User:
@@ -67,7 +62,6 @@ async def refreshed(
 
 
 def shelf_of(api: Api) -> Connector:
-    """The connector of the scripted engine."""
     shelf = api.services.connectors.find("shelf")
     assert shelf is not None
     return shelf

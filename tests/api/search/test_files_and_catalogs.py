@@ -1,14 +1,17 @@
-"""Files of stores and external catalogues in the metadata search, over HTTP (Contract platform 8.4, 8.5)."""
+"""Files of stores, external catalogues, and the records of the index (Contract platform 8.4, 8.5)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.api.driving import Api, open_api
+from tests.api.driving import Api, Caller, open_api
+from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.storage.conftest import storage_settings
+from tests.cases import each
 from tests.engines.scripted_atlas import PASSWORD, USER, Fault, entity, scripted_atlas
 from tests.fakes.storage import LIKE_HDFS, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import FaultyFileSystem
@@ -17,11 +20,12 @@ from tests.unit.search.late_atlas import late_atlas
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import EntryKind, Scheme, StorageUser
 from queryserver.files.protocol import Storage, StorageTraits
+from queryserver.search.model import DATABASE, TABLE, IndexedColumn, IndexedObject, Scope, ScopeKey
+from queryserver.search.repository import MetadataIndexRecords
 
 T = TypeVar("T")
 Make = Callable[..., MemoryFileSystem]
 
-CALL = "metadata/search/entities_interactive"
 KEYS = {
     "originalName", "name", "selectionName", "hue_name", "hue_description", "description", "originalDescription",
     "type", "sourceType", "parentPath", "owner", "tags", "identity", "created", "lastModified", "connector", "dialect",
@@ -97,12 +101,8 @@ class TestFiles:
             one = await ana.told(CALL, query_s='"/data/ sample"', sources='["hdfs"]')
             (record,) = one["results"]
             assert set(record) >= KEYS
-            assert (record["originalName"], record["type"], record["sourceType"], record["parentPath"]) == (
-                "hdfs:///data/in/sample.csv",
-                "FILE",
-                "HDFS",
-                "/data/in",
-            )
+            seen = (record["originalName"], record["type"], record["sourceType"], record["parentPath"])
+            assert seen == ("hdfs:///data/in/sample.csv", "FILE", "HDFS", "/data/in")
             assert record["hue_name"] == "hdfs://<em>/data/</em>in/<em>sample</em>.csv"
             assert one["sources"] == {"hdfs": {"ok": True, "matched": 1, "truncated": False, "message": ""}}
             two = await ana.told(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')
@@ -122,8 +122,8 @@ class TestFiles:
             assert "/data" in report["message"]
 
     @pytest.mark.platform(96)
-    @pytest.mark.parametrize(("make", "source", "path"), [(hdfs, "hdfs", "/lake/"), (s3, "s3", "s3a://lake/")])
-    @pytest.mark.parametrize(("max_seconds", "matched"), [(1, 0), (60, 1)])
+    @each(("make", "source", "path"), [(hdfs, "hdfs", "/lake/"), (s3, "s3", "s3a://lake/")])
+    @each(("max_seconds", "matched"), [(1, 0), (60, 1)])
     async def test_a_search_ends_within_the_seconds_of_the_settings(
         self, tmp_path: Path, database_dsn: str, make: Make, source: str, path: str, max_seconds: int, matched: int
     ):
@@ -182,9 +182,7 @@ ENTITIES = [
 
 @pytest.mark.platform(97)
 class TestCatalogs:
-    async def test_atlas_without_an_address_is_501_and_so_is_what_has_no_adapter(
-        self, tmp_path: Path, database_dsn: str
-    ):
+    async def test_atlas_without_an_address_is_501_and_so_is_what_has_no_adapter(self, tmp_path, database_dsn):
         async with opened(tmp_path, database_dsn) as api:
             ana = await api.user("ana")
             for interface, code in (("atlas", "catalog_not_configured"), ("navigator", "catalog_not_supported")):
@@ -276,10 +274,8 @@ class TestCatalogs:
             alone = await ana.post(CALL, query_s="sample", sources='["sql"]')
             assert (alone.status_code, alone.json()["code"]) == (503, "catalog_unavailable")
 
-    @pytest.mark.parametrize("interface", ["", "local"])
-    async def test_local_is_what_is_searched_without_a_catalogue(
-        self, tmp_path: Path, database_dsn: str, interface: str
-    ):
+    @each("interface", ["", "local"])
+    async def test_local_is_what_is_searched_without_a_catalogue(self, tmp_path, database_dsn, interface):
         catalog = {"interface": interface}
         async with opened(tmp_path, database_dsn, hdfs("data/x"), metadata={"catalog": catalog}) as api:
             ana = await api.user("ana")
@@ -312,3 +308,118 @@ async def atlas_api(
     catalog = {"interface": "atlas", "api_url": url, "server_user": USER, "server_password": PASSWORD, "timeout_s": 1}
     async with opened(directory, dsn, metadata={"catalog": catalog}, desktop=desktop) as api:
         yield api
+
+
+KEY = ScopeKey("elsewhere", None, b"address", is_stored=False)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+async def records(api: Api, ana: Caller) -> MetadataIndexRecords:
+    return MetadataIndexRecords(api.database)
+
+
+def table(name: str, *columns: str, cut: bool = False) -> IndexedObject:
+    return IndexedObject(TABLE, "web", name, columns=[IndexedColumn(one) for one in columns], columns_cut=cut)
+
+
+async def now_of(records: MetadataIndexRecords) -> Scope:
+    (scope,) = await records.scopes([KEY])
+    return scope
+
+
+async def completed(
+    records: MetadataIndexRecords, *, seen: Sequence[str], unread: Sequence[str] = (), again: bool = False
+) -> Scope:
+    began = await records.now()
+    scope = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(0))
+    assert scope is not None
+    await records.complete(
+        scope.id,
+        owner="me",
+        seen={"web": seen} if seen else {},
+        unread=unread,
+        began=began,
+        truncated=False,
+        again=again,
+    )
+    return await now_of(records)
+
+
+async def test_tables_that_are_left_out_are_told_at_once(records: MetadataIndexRecords) -> None:
+    scope = await records.scope(KEY)
+    assert await records.put(scope.id, [table("a")], max_tables=1)
+    assert not (await now_of(records)).truncated
+    assert await records.put(scope.id, [table("a", "id")], max_tables=1)
+    assert not (await now_of(records)).truncated
+    assert not await records.put(scope.id, [table("b"), IndexedObject(DATABASE, "web", "")], max_tables=1)
+    assert (await now_of(records)).truncated
+    assert await records.tables_by_database(scope.id) == {"web": 1}
+    assert not (await completed(records, seen=["a"])).truncated
+
+
+async def test_columns_that_are_left_out_are_told_until_they_are_all_there(records: MetadataIndexRecords) -> None:
+    """Also when the columns that are kept are the same as before."""
+    scope = await records.scope(KEY)
+    await records.put(scope.id, [table("a", "id", "name")], max_tables=9)
+    assert not (await completed(records, seen=["a"])).truncated
+    await records.put(scope.id, [table("a", "id", "name", cut=True)], max_tables=9)
+    assert (await now_of(records)).truncated
+    assert (await completed(records, seen=["a"])).truncated
+    await records.put(scope.id, [IndexedObject(TABLE, "web", "a", "a list knows no columns")], max_tables=9)
+    assert (await completed(records, seen=["a"])).truncated
+    await records.put(scope.id, [table("a", "id", "name")], max_tables=9)
+    assert not (await completed(records, seen=["a"])).truncated
+
+
+async def test_rows_of_databases_that_were_not_read_stay(records: MetadataIndexRecords) -> None:
+    scope = await records.scope(KEY)
+    await records.put(scope.id, [table("a"), table("b"), IndexedObject(TABLE, "shop", "c")], max_tables=9)
+    await completed(records, seen=["a"], unread=["shop"])
+    assert await records.tables_by_database(scope.id) == {"web": 1, "shop": 1}
+    await completed(records, seen=[], unread=["web"])
+    assert await records.tables_by_database(scope.id) == {"web": 1}
+
+
+async def test_scopes_of_one_connector_are_claimed_one_at_a_time(api, records, ana, bob):
+    ids = [await api.database.value("select id from users where username_key = $1", one.username) for one in (ana, bob)]
+    mine, theirs = (ScopeKey("elsewhere", one, b"address", is_stored=False) for one in ids)
+    scope = await records.claim(mine, owner="me", lease=MINUTE, interval=MINUTE)
+    assert scope is not None
+    assert await records.claim(theirs, owner="you", lease=MINUTE, interval=MINUTE) is None
+    other = ScopeKey("another", ids[1], b"address", is_stored=False)
+    assert await records.claim(other, owner="you", lease=MINUTE, interval=MINUTE) is not None
+    await records.give_up(scope.id, owner="me", soon=True)
+    assert await records.claim(theirs, owner="you", lease=-MINUTE, interval=MINUTE) is not None
+    assert await records.claim(mine, owner="me", lease=MINUTE, interval=MINUTE) is not None, "that lease is over"
+
+
+async def test_what_a_caller_s_look_cut_is_told_in_the_next_search(api: Api, ana: Caller) -> None:
+    stock(api.shelf)
+    api.shelf.content["web"]["wide"] = described("web", "wide", *(f"c{number:03}" for number in range(501)))
+    await look(ana, web=["sample_07"])
+    assert not (await ana.told(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
+    await look(ana, web=["wide"])
+    assert (await ana.told(CALL, query_s="", sources='["sql"]'))["sources"]["sql"]["truncated"]
+    assert len(await found(ana, "web.wide.c4", limit=1000)) == 100
+
+
+async def test_databases_are_bounded_too(records: MetadataIndexRecords) -> None:
+    """Beside the tables, for a refresh that never ends removes none."""
+    scope = await records.scope(KEY)
+    a, b, c = [IndexedObject(DATABASE, name, "") for name in "abc"]
+    assert await records.put(scope.id, [a, table("t"), b], max_tables=2)
+    assert await records.put(scope.id, [table("u"), b], max_tables=2)
+    assert not await records.put(scope.id, [c, table("v")], max_tables=2)
+    assert (await records.tables_by_database(scope.id)).keys() == {"a", "b", "web"}
+    assert (await now_of(records)).truncated
+
+
+@each(("seen", "is_due"), [(["t"], False), ([], True)])
+async def test_it_is_read_again_at_once_when_that_can_help(records, seen, *, is_due):
+    """What found no room finds some only where something was removed."""
+    scope = await records.scope(KEY)
+    await records.put(scope.id, [table("t")], max_tables=1)
+    await completed(records, seen=seen, again=True)
+    claimed = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(hours=1))
+    assert (claimed is not None) is is_due

@@ -1,8 +1,18 @@
-"""What queries find in the index (Contract platform 8.3)."""
+"""Queries of the metadata search, documents, sources and encodings (Contract platform 1.2, 8.1, 8.3, 8.4)."""
+
+import json
+import random
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
+from tests.cases import each
+
+from queryserver.search.documents import DocumentRecords
+from queryserver.search.model import age_limits, position_of
+from queryserver.search.query_language import folded, parse_query
 
 SQL = '["sql"]'
 
@@ -15,7 +25,7 @@ async def stocked(api: Api, ana: Caller) -> Caller:
 
 
 @pytest.mark.platform(91)
-@pytest.mark.parametrize(
+@each(
     ("text", "names"),
     [
         ("sample type:table", ["web.sample_07", "web.sample_08"]),
@@ -49,16 +59,12 @@ async def test_terms_and_filters_find_what_they_say(stocked: Caller, text: str, 
 
 @pytest.mark.platform(91)
 async def test_better_names_come_first(stocked: Caller) -> None:
-    assert await found(stocked, "sample", sources=SQL, limit=4) == [
-        "web.sample_07",
-        "shop.orders.sample_size",
-        "web.sample_08",
-        "web.resample",
-    ]
+    seen = await found(stocked, "sample", sources=SQL, limit=4)
+    assert seen == ["web.sample_07", "shop.orders.sample_size", "web.sample_08", "web.resample"]
 
 
 @pytest.mark.platform(91)
-@pytest.mark.parametrize("text", ["x" * 1001, " ".join("abcdefghijklmnopqrstu")])
+@each("text", ["x" * 1001, " ".join("abcdefghijklmnopqrstu")])
 async def test_long_queries_are_refused(stocked: Caller, text: str) -> None:
     assert await stocked.refused(CALL, query_s=text) == (400, -1, "invalid_parameter")
 
@@ -95,7 +101,7 @@ async def test_pages_give_each_match_once(api: Api, ana: Caller) -> None:
 
 
 @pytest.mark.platform(93)
-@pytest.mark.parametrize("fields", [{"limit": 1001}, {"limit": 0}, {"offset": 9999, "limit": 10}, {"offset": -1}])
+@each("fields", [{"limit": 1001}, {"limit": 0}, {"offset": 9999, "limit": 10}, {"offset": -1}])
 async def test_reach_is_bounded(ana: Caller, fields: dict[str, int]) -> None:
     assert await ana.refused(CALL, **fields) == (400, -1, "invalid_parameter")
 
@@ -112,3 +118,247 @@ async def test_only_em_is_markup(api: Api, ana: Caller) -> None:
     assert shown["hue_name"] == "web.<em>&lt;b&gt;</em>x"
     assert shown["originalName"] == "web.<b>x"
     assert shown["hue_description"] == "&lt;script&gt;&quot;&amp;"
+
+
+FIELDS: dict[str, Any] = {
+    "query_s": "sample*",
+    "sources": ["sql"],
+    "field_facets": ["type", "owner"],
+    "limit": 3,
+    "offset": 1,
+}
+
+
+@pytest.mark.platform(2)
+async def test_a_search_finds_the_same_in_every_encoding(api: Api, ana: Caller) -> None:
+    stock(api.shelf)
+    await look(ana, web=["sample_07", "sample_08"], shop=["orders"])
+    texts = {name: value if isinstance(value, str | int) else json.dumps(value) for name, value in FIELDS.items()}
+    form = (await ana.post(CALL, **texts)).json()
+    assert len(form["results"]) == 3
+    assert form["facets"]["type"].keys() >= {"TABLE", "FIELD"}
+    assert (await ana.post_json(CALL, **texts)).json() == form
+    assert (await ana.post_json(CALL, **FIELDS)).json() == form
+
+
+_DOCUMENTS = '["documents"]'
+
+
+async def _user_id(api: Api, caller: Caller) -> int:
+    return await api.database.value("select id from users where username_key = $1", caller.username)
+
+
+@pytest.mark.platform(91)
+async def test_names_of_documents_are_ranked_as_terms_say(api: Api, ana: Caller) -> None:
+    run = await ana.run("duckdb", "SELECT 1")
+    records, mine = DocumentRecords(api.database), await _user_id(api, ana)
+    chance = random.Random(9)
+    seen: set[int] = set()
+    for _ in range(150):
+        text = "".join(chance.choices("abAB_.-'\n \täÄ", k=chance.randrange(1, 12)))
+        pattern = "".join(chance.choices("abBäÄ*?", k=chance.randrange(1, 3)))
+        terms = parse_query(pattern).terms
+        statement = f"x{text}" if chance.random() < 0.5 else text
+        await api.database.execute(
+            "update statements set statement = $2 where id = $1::uuid", run["history_uuid"], statement
+        )
+        found = await records.search(mine, terms, most=1, ages=age_limits(datetime.now(UTC)))
+        for one in found.first:
+            assert one.position == position_of(terms, " ".join(statement.split())), (statement, pattern)
+            seen.add(one.position)
+    assert seen >= {0, 1, 2, 3}
+
+
+@pytest.mark.platform(91)
+async def test_better_documents_come_first_and_pages_of_them_do_not_overlap(ana: Caller) -> None:
+    """The newest is the worst: found beyond the name, in it, at a word, at its begin, and the name itself."""
+    texts = ["select 1", "select 1 + 1", "(select 1) union all select 2", "values ('Xselect 1')"]
+    texts.append(f"values ({', '.join(str(number) for number in range(100, 150))}) -- select 1")
+    for text in texts:
+        await ana.run("duckdb", text)
+    asked = {"query_s": '"\\"SELECT 1\\""', "sources": _DOCUMENTS}
+    whole = await ana.told(CALL, **asked)
+    assert [one["name"] for one in whole["results"]] == [text[:100] for text in texts]
+    pages = [await ana.told(CALL, **asked, limit=2, offset=offset) for offset in (0, 2, 4)]
+    assert [one for page in pages for one in page["results"]] == whole["results"]
+    assert {page["totalMatched"] for page in pages} == {5}
+
+
+@pytest.mark.platform(92)
+async def test_ages_of_documents_are_counted_over_all_matches(api: Api, ana: Caller) -> None:
+    for days in (0, 3, 20, 200, 700):
+        run = await ana.run("duckdb", f"select 'aged', {days}")
+        await api.database.execute(
+            "update statements set recorded_at = recorded_at - make_interval(days => $2) where id = $1::uuid",
+            run["history_uuid"],
+            days,
+        )
+    body = await ana.told(CALL, query_s="aged", sources=_DOCUMENTS, field_facets='["lastModified"]', limit=1)
+    assert body["facets"]["lastModified"] == {"month": 1, "older": 1, "today": 1, "week": 1, "year": 1}
+
+
+@pytest.mark.platform(91)
+async def test_a_phrase_is_found_across_the_line_breaks_of_a_statement(ana: Caller, bob: Caller) -> None:
+    """The name, which has a blank there, is what callers see."""
+    await ana.run("duckdb", "SELECT 1\n  AS lined,\t2,\r\n'äö\n3'")
+    await ana.run("duckdb", "SELECT 1, 2 AS lined")
+    for text in ('"1 as lined, 2"', '"1 AS l?ned,"', '"1*lined, 2"', '"ÄÖ 3"', '"1 as" "lined, 2"'):
+        body = await ana.told(CALL, query_s=json.dumps(text), sources=_DOCUMENTS)
+        assert [one["name"] for one in body["results"]] == ["SELECT 1 AS lined, 2, 'äö 3'"], text
+        assert "<em>" in body["results"][0]["hue_name"]
+        assert await bob.told(CALL, query_s=json.dumps(text), sources=_DOCUMENTS) == body | {
+            "results": [], "count": 0, "totalMatched": 0, "sources": body["sources"] | {
+                "documents": body["sources"]["documents"] | {"matched": 0},
+            },
+        }  # fmt: skip
+
+
+async def test_the_place_that_matched_is_shown_however_far_it_lies(ana: Caller) -> None:
+    """A wildcard's short beginning occurs everywhere: the longest literal tells where to look."""
+    await ana.run("duckdb", f"select 's' -- {'so on, ' * 100}\n, 'salary of the month'")
+    body = await ana.told(CALL, query_s="s*salary?of", sources=_DOCUMENTS)
+    assert "salary of</em> the month" in body["results"][0]["hue_description"]
+
+
+@pytest.mark.platform(90)
+@each("sources", [None, "[]", '["documents", "sql", "hdfs", "s3"]'])
+async def test_documents_and_objects_come_in_one_list(api: Api, ana: Caller, sources: str | None) -> None:
+    stock(api.shelf)
+    await look(ana, web=["sample_07"])
+    await ana.run("duckdb", "SELECT 1 AS sample")
+    body = await ana.told(CALL, query_s="sample_07", **({} if sources is None else {"sources": sources}))
+    assert list(body["sources"]) == ["documents", "sql", "hdfs", "s3"]
+    assert body["sources"]["sql"] == {"ok": True, "matched": 3, "truncated": False, "message": ""}
+    assert body["sources"]["hdfs"] == {"ok": False, "matched": 0, "truncated": False, "message": "Not configured."}
+    body = await ana.told(CALL, query_s="sample", **({} if sources is None else {"sources": sources}))
+    assert {one["type"] for one in body["results"]} >= {"HUE", "TABLE", "FIELD"}
+    assert body["totalMatched"] == body["count"] == sum(one["matched"] for one in body["sources"].values())
+
+
+async def test_without_the_right_only_documents_are_found(api: Api, ana: Caller) -> None:
+    stock(api.shelf)
+    await look(ana, web=[])
+    await api.database.execute("update group_rights set \"right\" = 'meta' where \"right\" = 'metadata'")
+    try:
+        body = await ana.told(CALL, query_s="sample")
+        alone = await ana.refused(CALL, query_s="sample", sources=SQL)
+        dummy = await ana.told(CALL, query_s="sample", interface="dummy")
+    finally:
+        await api.database.execute("update group_rights set \"right\" = 'metadata' where \"right\" = 'meta'")
+    assert not body["sources"]["sql"]["ok"]
+    assert alone == (403, -1, "permission_denied")
+    assert all(one["ok"] for one in dummy["sources"].values())  # for tests: nothing is in it that a right could hide
+
+
+async def test_dialects_limit_sql(api: Api, ana: Caller) -> None:
+    stock(api.shelf)
+    await look(ana, web=[])
+    assert await found(ana, "sample_07", sources='["shelf"]') == ["web.sample_07"]
+    assert await found(ana, "sample_07", sources='["hive"]') == []
+    assert await ana.refused(CALL, sources='["cellar"]') == (400, -1, "invalid_parameter")
+    assert await ana.refused(CALL, sources="[1") == (400, -1, "invalid_json")
+
+
+async def test_json_bodies_take_arrays_natively(api: Api, ana: Caller) -> None:
+    stock(api.shelf)
+    await look(ana, web=[])
+    response = await ana.post_json(CALL, query_s='"sample_07"', sources=["sql"], field_facets=["type"], limit="2")
+    assert response.json()["facets"] == {"type": {"TABLE": 1}}
+
+
+@pytest.mark.platform(94)
+async def test_history_of_others_is_never_found(ana: Caller, bob: Caller) -> None:
+    await ana.run("duckdb", "SELECT 'needle ÄÖ' AS a")
+    assert await found(ana, "NEEDLE äö", sources='["documents"]') == ["SELECT 'needle ÄÖ' AS a"]
+    assert await found(bob, "needle", sources='["documents"]') == []
+
+
+@pytest.mark.platform(94)
+async def test_what_is_not_in_the_history_is_never_found(ana: Caller) -> None:
+    """Statements stay for their results when they leave the history, or never come into it."""
+    for hidden in ('{"type": "notebook"}', '{"skipHistorify": true}'):
+        await ana.run("duckdb", "SELECT 'needle'", notebook=hidden)
+    assert await found(ana, "needle") == []
+    body = await ana.run("duckdb", "SELECT 'needle' AS shown")
+    assert await found(ana, "needle") == ["SELECT 'needle' AS shown"]
+    await ana.api.database.execute("update statements set in_history = false where id = $1::uuid", body["history_uuid"])
+    assert await found(ana, "needle") == []
+
+
+async def test_documents_are_described(ana: Caller) -> None:
+    run = await ana.run("duckdb", "SELECT 1 AS a_b,\n 'needle <i>' AS c")
+    body = await ana.told(CALL, query_s="needle", sources='["documents"]', field_facets='["type", "lastModified"]')
+    one = body["results"][0]
+    assert one["uuid"] == one["identity"] == run["history_uuid"]
+    assert (one["type"], one["sourceType"], one["doc_type"]) == ("HUE", "HUE", "query-duckdb")
+    assert "<em>needle</em> &lt;i&gt;" in one["hue_description"]
+    assert body["facets"] == {"type": {"HUE": 1}, "lastModified": {"today": 1}}
+    assert len(await found(ana, "a?b c*", sources='["documents"]')) == 1
+    assert await found(ana, "a%c", sources='["documents"]') == []
+
+
+@pytest.mark.platform(94)
+@pytest.mark.security("T20")
+async def test_connectors_that_are_not_granted_are_not_searched(api: Api, ana: Caller) -> None:
+    carl = await api.user("carl", groups=("analysts",))
+    engine = api.services.connectors.engine(api.services.connectors.find("vault"))
+    engine.content = {"deep": {"gold": described("deep", "gold", "bars")}}
+    await look(carl, "vault", deep=["gold"])
+    assert await found(carl, "gold") == ["deep.gold", "deep.gold.bars"]
+    assert await found(ana, "gold") == []
+    await api.database.execute(
+        "delete from group_members where user_id = (select id from users where username = $1)", carl.username
+    )
+    assert await found(carl, "gold") == []
+
+
+@pytest.mark.platform(94)
+@pytest.mark.security("T20")
+async def test_rows_of_a_connector_that_acts_as_the_caller_are_the_callers_own(api, ana, bob):
+    api.shelf.act_as_caller(True)
+    stock(api.shelf)
+    await look(ana, web=["sample_07"])
+    assert len(await found(ana, "sample_07", sources=SQL)) == 3
+    # To search makes the index read what bob sees: not within this search.
+    api.shelf.look_s = 2.0
+    try:
+        assert await found(bob, "sample_07", sources=SQL) == []
+    finally:
+        api.shelf.look_s = 0.0
+
+
+async def test_objects_that_are_described_anew_are_found_anew(api: Api, ana: Caller) -> None:
+    stock(api.shelf)
+    await look(ana, web=["sample_07"])
+    assert await found(ana, "wages") == []
+    api.shelf.content["web"]["sample_07"] = described("web", "sample_07", "wages")
+    await ana.told("editor/autocomplete/web/sample_07", snippet='{"type": "shelf"}', refresh="true")
+    await api.services.searching.feed.settled()
+    assert await found(ana, "wages") == ["web.sample_07.wages"]
+    assert await found(ana, "salary") == []
+
+
+async def test_catalogues_by_name(ana: Caller) -> None:
+    assert await ana.refused(CALL, interface="atlas") == (501, -1, "catalog_not_configured")
+    assert await ana.refused(CALL, interface='"navigator"') == (501, -1, "catalog_not_supported")
+    body = await ana.told(CALL, interface="dummy")
+    assert (body["results"], body["totalMatched"]) == ([], 0)
+    assert all(one["ok"] for one in body["sources"].values())
+
+
+@pytest.mark.platform(91)
+async def test_statements_are_matched_as_terms_say(api: Api, ana: Caller) -> None:
+    """PostgreSQL compares as Python does, letters of other alphabets included."""
+    run = await ana.run("duckdb", "SELECT 1")
+    chance = random.Random(5)
+    for _ in range(60):
+        text = "".join(chance.choices("abAB_ .%\\*?äÄßſİK", k=chance.randrange(1, 10)))
+        pattern = "".join(chance.choices("abB_.%*?äÄß", k=chance.randrange(1, 4)))
+        await api.database.execute(
+            "update statements set statement = $2 where id = $1::uuid", run["history_uuid"], text
+        )
+        terms = parse_query(f'"{pattern}"').terms
+        texts = folded(text), folded(" ".join(text.split()))
+        wanted = all(any(term.found_in(one) is not None for one in texts) for term in terms)
+        body = await ana.told(CALL, query_s=f'"\\"{pattern}\\""', sources='["documents"]')
+        assert body["totalMatched"] == int(wanted), (text, pattern)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.driving import Api, open_api
+from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.worlds import World, open_world
 
 from queryserver.platform.settings.tree import Settings
@@ -78,6 +78,23 @@ async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_
 
 @pytest.fixture
 async def world(five_stores: World) -> AsyncIterator[World]:
-    """The same, with stores that do not fail."""
     yield five_stores
     five_stores.heal()
+
+
+@pytest.fixture
+async def ana(files: Files) -> Caller:
+    """A user of the application with a local root."""
+    return await files.api.user("ana")
+
+
+@pytest.fixture
+async def eva(world: World) -> Caller:
+    """A user of the application with five stores."""
+    return await world.api.user("eva")
+
+
+@pytest.fixture
+def place(files: Files) -> str:
+    """A new directory of the local root, without `file:///`."""
+    return files.place()

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from tests.api.driving import Caller
 from tests.api.importer.everywhere import PreviewsEverywhere
+from tests.cases import each
 
 _numbers = count(1)
 STRANGE_NAMES = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[y]&=+;,$!", "c..d", "plus+sign")
@@ -47,7 +48,6 @@ class Place:
     path: str
 
     def at(self, name: str) -> str:
-        """Normal form of an entry."""
         return f"{self.path}/{name}"
 
     async def post(self, call: str, /, **fields: Any) -> httpx.Response:
@@ -149,7 +149,7 @@ class EverywhereContract(PreviewsEverywhere):
         assert (await place.get("list", path=place.path, filter="A")).json()["files"] == []
 
     @pytest.mark.storage(28)
-    @pytest.mark.parametrize("order", ["type", "name", "atime", "mtime", "user", "group", "size"])
+    @each("order", ["type", "name", "atime", "mtime", "user", "group", "size"])
     async def test_every_order_has_both_directions(self, place, order):
         for name, size in (("b", 3), ("a", 3), ("c", 1)):
             await place.put(name, b"x" * size)
@@ -255,11 +255,8 @@ class EverywhereContract(PreviewsEverywhere):
     async def test_rename(self, place):
         await place.put("x", b"one")
         beside = await place.post("rename", src_path=place.at("x"), dest_path="y")
-        assert (beside.status_code, beside.json()["path"], beside.json()["source"]) == (
-            200,
-            place.at("y"),
-            place.at("x"),
-        )
+        seen = (beside.status_code, beside.json()["path"], beside.json()["source"])
+        assert seen == (200, place.at("y"), place.at("x"))
         await place.put("z", b"two")
         refused(await place.post("rename", source_path=place.at("y"), destination_path="z"), 409, "already_exists")
         refused(await place.post("rename", src_path=place.at("no"), dest_path="q"), 404, "path_not_found")

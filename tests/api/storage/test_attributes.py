@@ -1,32 +1,26 @@
-"""chmod, chown and replication on the local root (Contract storage 6)."""
+"""chmod, chown, replication, stat, content_summary and doas (Contract storage 2.1.7, 5.4, 5.6, 6; S14)."""
 
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.api.driving import open_api
+from tests.api.driving import Api, Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
-from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem
+from tests.api.storage.worlds import World, builders
+from tests.cases import each
+from tests.fakes.storage import LIKE_HDFS, MemoryFileSystem, MemoryStorage
 from tests.fakes.storage_faults import FaultyFileSystem
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.files import changing as attributes
-from queryserver.files.model import Scheme
+from queryserver.files.model import ContentSummary, Scheme, StorageUser
 from queryserver.files.protocol import StorageTraits
-
-
-@pytest.fixture
-async def ana(files: Files):
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
+from queryserver.identity.repository import AccountRepository
 
 
 @pytest.mark.storage(81)
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"mode": "1640"},
@@ -55,7 +49,7 @@ async def test_a_chmod_without_permissions_is_refused(ana, place):
         assert (refused.status_code, refused.json()["code"]) == (400, "missing_parameter")
 
 
-@pytest.mark.parametrize("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
+@each("mode", ["4755", "2755", "999", "75", "u+x", "100644"])
 async def test_modes_that_cannot_be_set_are_refused(ana, place, mode):
     refused = await ana.post("storage/chmod", path=f"file:///{place}", mode=mode)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
@@ -109,7 +103,7 @@ async def test_the_local_root_has_no_owners_and_no_replication(ana, place):
 
 
 @pytest.mark.storage(79)
-@pytest.mark.parametrize("factor", ["0", "513", "x", "1.5", ""])
+@each("factor", ["0", "513", "x", "1.5", ""])
 async def test_a_replication_factor_is_a_number_in_its_bounds(ana, place, factor):
     refused = await ana.post("storage/set_replication", path=f"file:///{place}", replication_factor=factor)
     assert (refused.status_code, refused.json()["code"]) == (400, "invalid_parameter")
@@ -140,3 +134,196 @@ async def test_a_refusal_in_a_tree_does_not_stop_the_rest_and_is_told(tmp_path: 
         assert body["details"] == {"changed": 4, "failed": 1}
     modes = {path: entry.permissions for path, entry in inner.tree.entries.items() if path.startswith("tree")}
     assert {path for path, mode in modes.items() if mode == 0o700} == {"tree", "tree/a", "tree/c", "tree/d"}
+
+
+@pytest.mark.storage(1)
+async def test_both_forms_tell_the_attributes_of_a_file(files: Files) -> None:
+    ana, place = await files.api.user("ana"), files.place()
+    (files.root / place / "a.csv").write_bytes(b"id,name\n")
+    path_form = await ana.get(f"storage/stat=file:///{place}/a.csv")
+    query_form = await ana.get("storage/stat", path=f"file:///{place}/a.csv")
+    body = path_form.json()
+    assert query_form.json() == body
+    assert (body["status"], body["name"], body["size"], body["type"]) == (0, "a.csv", 8, "file")
+    assert (body["path"], body["rwx"]) == (f"file:///{place}/a.csv", "-rw-r--r--")
+
+
+async def test_a_root_is_a_directory_of_size_0(files: Files) -> None:
+    body = (await (await files.api.user("ana")).get("storage/stat=file:///")).json()
+    assert (body["type"], body["size"], body["path"]) == ("dir", 0, "file:///")
+
+
+async def test_a_missing_entry_is_404(files: Files) -> None:
+    ana = await files.api.user("ana")
+    for answer in (await ana.get("storage/stat=/shared/none"), await ana.get("storage/stat", path="/shared/none")):
+        assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
+
+
+async def test_stat_needs_a_path(files: Files) -> None:
+    ana = await files.api.user("ana")
+    for answer in (
+        await ana.get("storage/stat="),
+        await ana.get("storage/stat"),
+        await ana.get("storage/stat", path=""),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
+
+
+class _Summed(MemoryStorage):
+    """Tells what HDFS tells of a directory with quotas and erasure coding."""
+
+    async def content_summary(self, path: str) -> ContentSummary:
+        del path
+        further = {"ecPolicy": "RS-6-3-1024k", "snapshotFileCount": 0, "typeQuota": {"SSD": {"quota": -1}}}
+        return ContentSummary(1, 2, 4096, 12288, quota=10, space_quota_bytes=99, further=further)
+
+
+class _SummedFileSystem(MemoryFileSystem):
+    def as_user(self, user: StorageUser) -> MemoryStorage:
+        del user
+        return _Summed()
+
+
+@pytest.mark.storage(80)
+async def test_a_tree_of_the_local_root_is_summed_up(files: Files) -> None:
+    caller, place = await files.api.user("ana"), files.place()
+    (files.root / place / "d").mkdir()
+    (files.root / place / "d" / "a").write_bytes(b"x" * 10)
+    (files.root / place / "b").write_bytes(b"x" * 5)
+    body = (await caller.get(f"storage/content_summary=file:///{place}")).json()
+    counts = {
+        "directoryCount": 2, "fileCount": 2, "length": 15, "quota": -1, "spaceQuota": -1, "typeQuota": {},
+        "replication": 0, "spaceConsumed": body["spaceConsumed"],
+    }  # fmt: skip
+    assert body == {**counts, "status": 0, "message": "", "path": f"file:///{place}", "summary": counts}
+    assert (await caller.get("storage/content_summary", path=f"file:///{place}")).json() == body
+
+
+@pytest.mark.storage(80)
+async def test_what_the_store_tells_besides_is_passed_on(tmp_path: Path, shared_database_dsn: str) -> None:
+    store = _SummedFileSystem(Scheme.HDFS, StorageTraits())
+    async with open_api(storage_settings(tmp_path, shared_database_dsn), builders({Scheme.HDFS: store})) as api:
+        body = (await (await api.user("ana")).get("storage/content_summary=/x")).json()
+    summary = body.pop("summary")
+    assert summary == {
+        "directoryCount": 1, "fileCount": 2, "length": 4096, "quota": 10, "spaceConsumed": 12288, "spaceQuota": 99,
+        "typeQuota": {"SSD": {"quota": -1}}, "replication": 0, "ecPolicy": "RS-6-3-1024k", "snapshotFileCount": 0,
+    }  # fmt: skip
+    assert body == {**summary, "status": 0, "message": "", "path": "/x"}
+
+
+@pytest.mark.storage(80)
+@each("path", ["s3a://lake", "abfs://box", "s3a://lake/none"])
+async def test_stores_that_sum_up_nothing_are_not_asked(world: World, eva: Caller, path: str) -> None:
+    world.heal()
+    for answer in (
+        await eva.get(f"storage/content_summary={path}"),
+        await eva.get("storage/content_summary", path=path),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (501, "not_supported")
+    assert not any(world.calls(scheme) for scheme in world.faulty)
+
+
+@pytest.mark.storage(80)
+async def test_a_missing_path_is_404_and_none_is_400(eva: Caller) -> None:
+    for path in ("/none", "ofs://service/volume/bucket/none", "file:///none"):
+        answer = await eva.get(f"storage/content_summary={path}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found"), path
+    for answer in (await eva.get("storage/content_summary="), await eva.get("storage/content_summary")):
+        assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
+
+
+READING = ("view=/user/carol", "stat=/user/carol", "content_summary=/user/carol", "list?path=/user/carol",
+           "stat?path=/user/carol")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Api]:
+    """An HDFS in which carol has a home that nobody else may read, and a local root."""
+    directory: Path = tmp_path_factory.mktemp("doas")
+    traits = StorageTraits(lists_in_order=True, acts_as_user=True)
+    hdfs = MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, private={"user/carol": "carol"})
+    hdfs.tree.put("user/carol/a", b"x")
+    async with open_api(storage_settings(directory, shared_database_dsn), builders({Scheme.HDFS: hdfs})) as opened:
+        yield opened
+
+
+@pytest.mark.storage(95)
+@each("call", READING)
+async def test_an_administrator_reads_as_another(api: Api, call: str) -> None:
+    admin = await api.user("admin", admin=True)
+    sign = "&" if "?" in call else "?"
+    assert (await admin.send("GET", f"storage/{call}")).status_code == 403
+    answer = await admin.send("GET", f"storage/{call}{sign}doas=carol")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["path"] == "/user/carol"
+
+
+async def test_who_holds_the_right_reads_as_another(api: Api) -> None:
+    await AccountRepository(api.database).ensure_group("proxies", ["security.impersonate"])
+    proxy = await api.user("proxy", groups=("proxies",))
+    answer = await proxy.get("storage/list", path="/user/carol", doas="carol")
+    assert [entry["name"] for entry in answer.json()["files"]] == ["a"]
+
+
+@pytest.mark.storage(95)
+@pytest.mark.security("S14")
+@each(("call", "operation"), [
+    ("view=/user/carol", "storage.view"), ("list?path=/user/carol", "storage.list"),
+    ("stat=/user/carol", "storage.stat"), ("content_summary?path=/user/carol", "storage.content_summary"),
+    ("download=/user/carol", "storage.download"),
+])  # fmt: skip
+async def test_others_are_refused_and_leave_an_event(api, call, operation, audited):
+    ana = await api.user("ana")
+    sign = "&" if "?" in call else "?"
+    answer = await ana.send("GET", f"storage/{call}{sign}doas=carol")
+    assert (answer.status_code, answer.json()["code"]) == (403, "impersonation_not_allowed")
+    (event,) = audited
+    audited.clear()
+    assert event == {
+        "operation": operation,
+        "user": ana.username,
+        "effective_user": "carol",
+        "path": "/user/carol",
+        "outcome": "impersonation_not_allowed",
+    }
+
+
+async def test_everybody_may_act_as_oneself(api: Api) -> None:
+    ana = await api.user("ana")
+    assert (await ana.get("storage/list", path="/", doas=ana.username)).status_code == 200
+    assert (await ana.get("storage/list", path="/", doas="")).status_code == 200
+
+
+@each("name", ["a b", "../x", "x/y", "x\\y", "x:y", " carol", "\uff43arol"])
+async def test_what_is_no_user_name_is_refused(api: Api, name: str) -> None:
+    admin = await api.user("admin", admin=True)
+    answer = await admin.get("storage/list", path="/", doas=name)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")
+
+
+async def test_an_administrator_who_acts_as_another_is_none_on_the_local_root(api: Api) -> None:
+    admin, ana = await api.user("admin", admin=True), await api.user("ana")
+    assert (await ana.get(f"storage/view=file:///user/{ana.username}")).status_code == 200
+    own = f"file:///user/{ana.username}"
+    assert (await admin.get("storage/list", path=own)).status_code == 200
+    assert (await admin.get("storage/list", path=own, doas=ana.username)).status_code == 200
+    answer = await admin.get("storage/list", path=own, doas="carol")
+    assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
+
+
+@pytest.mark.storage(95)
+@each("place", ["query", "form", "json"])
+async def test_changing_calls_know_no_doas(api: Api, place: str) -> None:
+    admin = await api.user("admin", admin=True)
+    fields = {"path": "/user/carol/new"}
+    match place:
+        case "query":
+            answer = await admin.send("POST", "storage/mkdir?doas=carol", data=fields)
+        case "form":
+            answer = await admin.post("storage/mkdir", **fields, doas="carol")
+        case _:
+            answer = await admin.post_json("storage/mkdir", **fields, doas="carol")
+            absent = await admin.post_json("storage/mkdir", path="/no/../path", doas=None)
+            assert absent.json()["code"] == "invalid_path"
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")

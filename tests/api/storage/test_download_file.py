@@ -12,6 +12,7 @@ from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.serving import served
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import builders
+from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.files import ChangedMeanwhile, StorageUnavailable
@@ -20,16 +21,6 @@ from queryserver.identity.repository import AccountRepository
 
 MIB = 1024 * 1024
 CONTENT = bytes(range(256)) * 5000
-
-
-@pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
 
 
 @pytest.fixture
@@ -86,7 +77,7 @@ class TestHeaders:
 
     @pytest.mark.storage(46)
     @pytest.mark.security("S7")
-    @pytest.mark.parametrize(
+    @each(
         ("name", "plain", "encoded"),
         [
             ("test file name.txt", "test file name.txt", "test%20file%20name.txt"),
@@ -106,9 +97,8 @@ class TestHeaders:
         assert "set-cookie" not in answer.headers
 
     @pytest.mark.storage(53)
-    @pytest.mark.security("S8")
-    @pytest.mark.security("T5")
-    @pytest.mark.parametrize(
+    @pytest.mark.security("S8", "T5")
+    @each(
         ("name", "kind", "disposition"),
         [
             ("a.html", "text/html", "attachment"), ("a.svg", "image/svg+xml", "attachment"),
@@ -133,7 +123,7 @@ class TestHeaders:
         assert plain.headers["content-disposition"].startswith("attachment;")
 
     @pytest.mark.storage(52)
-    @pytest.mark.parametrize("headers", [{}, {"range": "bytes=5-9"}, {"if_none_match": "*"}, {"range": "bytes=x"}])
+    @each("headers", [{}, {"range": "bytes=5-9"}, {"if_none_match": "*"}, {"range": "bytes=x"}])
     async def test_head_has_the_headers_of_get(self, ana, path, headers):
         get, head = await fetch(ana, path, **headers), await fetch(ana, path, "HEAD", **headers)
         assert head.status_code == get.status_code
@@ -172,7 +162,7 @@ class TestHeaders:
 
 class TestRanges:
     @pytest.mark.storage(47)
-    @pytest.mark.parametrize(
+    @each(
         ("asked", "first", "last"),
         [
             ("bytes=0-0", 0, 0), ("bytes=-1", -1, -1), ("bytes=5-", 5, -1), ("bytes=5-9", 5, 9),
@@ -190,7 +180,7 @@ class TestRanges:
         assert answer.headers["etag"]
 
     @pytest.mark.storage(47)
-    @pytest.mark.parametrize(
+    @each(
         "asked",
         ["bytes=9999999-", "bytes=1280000-", "bytes=5-2", "bytes=x", "bytes=", "bytes=-", "bytes=-0", "bytes=1-2-3",
          "bytes=1", "bytes=--1", "bytes=+1-2", "bytes=0-1,x", "bytes=\u0661-"],
@@ -200,7 +190,7 @@ class TestRanges:
         assert verdict(answer) == (416, -1, "range_not_satisfiable")
         assert answer.headers["content-range"] == f"bytes */{len(CONTENT)}"
 
-    @pytest.mark.parametrize("asked", ["bytes=0-1,3-4", "lines=0-1", "0-1", ""])
+    @each("asked", ["bytes=0-1,3-4", "lines=0-1", "0-1", ""])
     async def test_the_whole_file_is_sent_instead(self, ana, path, asked):
         answer = await fetch(ana, path, range=asked)
         assert (answer.status_code, answer.content) == (200, CONTENT)
@@ -318,7 +308,7 @@ class TestRefusals:
 
 class TestBrokenTransfers:
     @pytest.mark.storage(51)
-    @pytest.mark.parametrize(
+    @each(
         "oddity",
         [
             Oddity(5 * MIB, sent_bytes=3 * MIB, failure=StorageUnavailable("It is down.")),
@@ -327,11 +317,11 @@ class TestBrokenTransfers:
             Oddity(5 * MIB, failure=ChangedMeanwhile("It was changed.")),
             Oddity(5 * MIB, sent_bytes=6 * MIB),
         ],
-        ids=["fails at half", "ends at half", "lacks a byte", "fails behind the last byte", "does not end"],
     )
     async def test_the_client_sees_an_incomplete_body(self, odd, audited, oddity):
         store, ana = odd
         store.odd["a"] = oddity
+        audited.clear()
         async with served(ana.api) as address, httpx.AsyncClient(base_url=address) as http:
             received = bytearray()
             with pytest.raises(httpx.RemoteProtocolError):

@@ -1,30 +1,24 @@
-"""move and its bulk form (Contract storage 7.3, 7.4, 7.5, 7.8)."""
+"""move and its bulk form (Contract storage 7.3 to 7.5, 7.8)."""
 
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.driving import Caller
-from tests.api.storage.worlds import Place, World
+from tests.api.driving import Caller, open_api
+from tests.api.storage.conftest import storage_settings
+from tests.api.storage.worlds import Place, World, each_store
+from tests.cases import each
+from tests.engines.versitygw import S3Address
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import StorageError, StorageUnavailable
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 
-STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
-
-
-@pytest.fixture(params=STORES, ids=str)
-def place(request: pytest.FixtureRequest, world: World) -> Place:
-    return world.place(request.param)
-
-
-@pytest.fixture
-async def ana(world: World) -> Caller:
-    return await world.api.user("ana")
+every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
 
 
 async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
@@ -33,49 +27,52 @@ async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
 
 
 def nth(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:
-    """The call of that number fails."""
     return lambda call, _path: error if call == number else None
 
 
 @pytest.mark.storage(63)
-async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(ana: Caller, place: Place) -> None:
+@every_store
+async def test_into_a_directory_it_keeps_its_name_and_to_a_new_path_not(eva: Caller, place: Place) -> None:
     place.put(x=b"x", tree__y=b"y", d=None)
-    into = await ana.post("storage/move", src_path=place.at("x"), dest_path=place.at("d/"))
+    into = await eva.post("storage/move", src_path=place.at("x"), dest_path=place.at("d/"))
     assert into.json() == {
         "status": 0,
         "path": place.at("d/x"),
         "source": place.at("x"),
         "message": f"Moved '{place.at('x')}' to '{place.at('d/x')}' successfully",
     }
-    anew = await ana.post("storage/move", src_path=place.at("tree/"), dest_path=place.at("d/other"))
+    anew = await eva.post("storage/move", src_path=place.at("tree/"), dest_path=place.at("d/other"))
     assert anew.json()["path"] == place.at("d/other")
     assert place.all() == {"d": None, "d/x": b"x", "d/other": None, "d/other/y": b"y"}
 
 
 @pytest.mark.storage(63)
-@pytest.mark.parametrize("call", ["move", "copy"])
-async def test_onto_itself_or_into_its_own_parent_is_the_same_path(ana: Caller, place: Place, call: str) -> None:
+@each("call", ["move", "copy"])
+@every_store
+async def test_onto_itself_or_into_its_own_parent_is_the_same_path(eva: Caller, place: Place, call: str) -> None:
     place.put(d__x=b"x")
     for target in (place.at("d/x"), place.at("d//x"), place.at("d"), place.at("d/"), place.at("d/x ")):
         for overwrite in ("false", "true"):
             asked = {"src_path": place.at("d/x"), "dest_path": target, "overwrite": overwrite}
-            assert await refused(ana, call, **asked) == (400, "same_path")
+            assert await refused(eva, call, **asked) == (400, "same_path")
     assert place.all() == {"d": None, "d/x": b"x"}
 
 
-@pytest.mark.parametrize("call", ["move", "copy"])
-async def test_a_trailing_slash_demands_a_directory(ana: Caller, place: Place, call: str) -> None:
+@each("call", ["move", "copy"])
+@every_store
+async def test_a_trailing_slash_demands_a_directory(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
-    answer = await ana.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/"))
+    answer = await eva.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/"))
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
     assert answer.json()["details"] == {"path": place.at("none")}
-    assert await refused(ana, call, src_path=place.at("x"), dest_path=place.at("f/")) == (400, "not_a_directory")
-    assert await refused(ana, call, src_path=place.at("x"), dest_path=place.at("f")) == (409, "already_exists")
+    assert await refused(eva, call, src_path=place.at("x"), dest_path=place.at("f/")) == (400, "not_a_directory")
+    assert await refused(eva, call, src_path=place.at("x"), dest_path=place.at("f")) == (409, "already_exists")
 
 
-async def test_directories_are_never_merged(ana: Caller, place: Place) -> None:
+@every_store
+async def test_directories_are_never_merged(eva: Caller, place: Place) -> None:
     place.put(a__d__x=b"new", b__d__y=b"old")
-    moved = await refused(ana, "move", src_path=place.at("a/d"), dest_path=place.at("b"), overwrite="true")
+    moved = await refused(eva, "move", src_path=place.at("a/d"), dest_path=place.at("b"), overwrite="true")
     assert moved == (409, "already_exists")
     assert place.all()["b/d/y"] == b"old"
 
@@ -90,46 +87,42 @@ def tree(place: Place) -> None:
         place.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
 
 
-@pytest.mark.parametrize("call", ["rename", "move"])
-async def test_a_tree_moves_as_a_whole_with_its_empty_directories(ana: Caller, world: World, call: str) -> None:
+@each("call", ["rename", "move"])
+async def test_a_tree_moves_as_a_whole_with_its_empty_directories(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.S3A)
     tree(place)
     before = {path.removeprefix("d"): content for path, content in place.all().items()}
-    moved = await ana.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    moved = await eva.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
     assert moved.status_code == 200, moved.text
     assert {path.removeprefix("e"): content for path, content in place.all().items()} == before
 
 
 @pytest.mark.storage(65)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(
-    ana: Caller, world: World, call: str
-) -> None:
+@each("call", ["rename", "move", "copy"])
+async def test_a_failed_copy_leaves_the_source_complete_and_nothing_at_the_target(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
     before = place.all()
     world.fail(Scheme.S3A, "copy", nth(3, StorageError("The disk is on fire.")))
-    answer = await ana.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    answer = await eva.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
     assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
     assert answer.json()["message"] == "The disk is on fire."
     assert answer.json()["details"] == {"rolled_back": True}
     assert place.all() == before
     world.heal()
-    again = await ana.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
+    again = await eva.post(f"storage/{call}", src_path=place.at("d"), dest_path=place.at("e"))
     assert again.status_code == 200, again.text
 
 
 @pytest.mark.storage(66)
-@pytest.mark.parametrize("call", ["rename", "move"])
-async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(
-    ana: Caller, world: World, call: str
-) -> None:
+@each("call", ["rename", "move"])
+async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends_it(eva, world, call):
     place = world.place(Scheme.S3A)
     tree(place)
     before = {path.removeprefix("d"): content for path, content in place.all().items()}
     world.fail(Scheme.S3A, "delete", lambda number, _: StorageError("No deletions today.") if number > 2 else None)
     call_again = {"src_path": place.at("d"), "dest_path": place.at("e")}
-    answer = await ana.post(f"storage/{call}", **call_again)
+    answer = await eva.post(f"storage/{call}", **call_again)
     assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
     assert answer.json()["details"]["state"] == "deleting"
     # Twelve files and five directories, of which two files are gone.
@@ -141,24 +134,24 @@ async def test_a_failed_deletion_leaves_a_complete_target_and_the_same_call_ends
         # For anybody else it is another call, onto a directory that is there.
         bob = await world.api.user("bob")
         assert await refused(bob, call, **call_again) == (409, "already_exists")
-    again = await ana.post(f"storage/{call}", **call_again)
+    again = await eva.post(f"storage/{call}", **call_again)
     assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
     assert {path.removeprefix("e"): content for path, content in place.all().items()} == before
-    assert await refused(ana, call, **call_again) == (404, "path_not_found")
+    assert await refused(eva, call, **call_again) == (404, "path_not_found")
 
 
-async def test_a_move_into_a_directory_is_ended_by_the_same_call(ana: Caller, world: World) -> None:
+async def test_a_move_into_a_directory_is_ended_by_the_same_call(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     place.put(d__x=b"x", into=None)
     world.fail(Scheme.S3A, "delete", StorageUnavailable("Away."))
     call_again = {"src_path": place.at("d"), "dest_path": place.at("into")}
-    assert await refused(ana, "move", **call_again) == (502, "storage_error")
+    assert await refused(eva, "move", **call_again) == (502, "storage_error")
     world.heal()
-    assert (await ana.post("storage/move", **call_again)).json()["path"] == place.at("into/d")
+    assert (await eva.post("storage/move", **call_again)).json()["path"] == place.at("into/d")
     assert place.all() == {"into": None, "into/d": None, "into/d/x": b"x"}
 
 
-async def test_a_source_that_changed_since_its_copy_stays(ana: Caller, world: World) -> None:
+async def test_a_source_that_changed_since_its_copy_stays(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     place.put(d__x=b"old", d__y=b"y")
 
@@ -169,13 +162,13 @@ async def test_a_source_that_changed_since_its_copy_stays(ana: Caller, world: Wo
         return None
 
     world.fail(Scheme.S3A, "stat", change)
-    answer = await ana.post("storage/rename", src_path=place.at("d"), dest_path="e")
+    answer = await eva.post("storage/rename", src_path=place.at("d"), dest_path="e")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     assert place.all()["d/x"] == b"new"
     assert place.all()["e/x"] == b"old"
 
 
-async def test_a_source_that_got_a_file_meanwhile_keeps_it(ana: Caller, world: World) -> None:
+async def test_a_source_that_got_a_file_meanwhile_keeps_it(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
     place.put(d__x=b"x")
 
@@ -184,15 +177,15 @@ async def test_a_source_that_got_a_file_meanwhile_keeps_it(ana: Caller, world: W
         return None
 
     world.fail(Scheme.S3A, "copy", add)
-    answer = await ana.post("storage/rename", src_path=place.at("d"), dest_path="e")
+    answer = await eva.post("storage/rename", src_path=place.at("d"), dest_path="e")
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
     assert place.all() == {"d": None, "d/late": b"late", "e": None, "e/x": b"x"}
 
 
-async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(ana: Caller, world: World) -> None:
+async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(eva: Caller, world: World) -> None:
     here, there = world.place(Scheme.OFS), world.place(Scheme.OFS, parent="ofs://service/volume/other/area")
     here.put(d__large=b"x" * 101, d__empty=None)
-    moved = await ana.post("storage/move", src_path=here.at("d"), dest_path=there.path)
+    moved = await eva.post("storage/move", src_path=here.at("d"), dest_path=there.path)
     assert moved.json()["path"] == there.at("d")
     assert (here.all(), there.all()) == ({}, {"d": None, "d/large": b"x" * 101, "d/empty": None})
 
@@ -201,7 +194,7 @@ async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(ana: 
 
 
 @pytest.mark.storage(69)
-@pytest.mark.parametrize(
+@each(
     ("here", "there"),
     [
         (Scheme.HDFS, Scheme.S3A),
@@ -212,13 +205,11 @@ async def test_between_buckets_of_ozone_every_file_moves_whatever_its_size(ana: 
     ],
     ids=str,
 )
-async def test_between_stores_content_and_empty_directories_arrive(
-    ana: Caller, world: World, here: Scheme, there: Scheme
-) -> None:
+async def test_between_stores_content_and_empty_directories_arrive(eva, world, here, there):
     source, target = world.place(here), world.place(there)
     source.put(d__empty=None, d__large=bytes(range(256)) * 20_000, d__nothing=b"")
     before = source.all()
-    moved = await ana.post("storage/move", src_path=source.at("d"), dest_path=target.path)
+    moved = await eva.post("storage/move", src_path=source.at("d"), dest_path=target.path)
     assert moved.status_code == 200, moved.text
     assert moved.json()["path"] == target.at("d")
     assert (source.all(), target.all()) == ({}, before)
@@ -233,8 +224,6 @@ class Corrupting(FaultyFileSystem):
 
 
 class CorruptingStorage(FaultyStorage):
-    """See above."""
-
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
@@ -246,14 +235,14 @@ class CorruptingStorage(FaultyStorage):
 
 
 @pytest.mark.storage(69)
-async def test_a_target_that_corrupts_is_found_out_and_the_source_is_there(ana: Caller, world: World) -> None:
+async def test_a_target_that_corrupts_is_found_out_and_the_source_is_there(eva: Caller, world: World) -> None:
     source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
     source.put(d__x=b"good", d__y=b"good", f=b"good")
     store = world.faulty[Scheme.S3A]
     honest, store.inner = store.inner, Corrupting(store.inner)
     try:
         for item in ("d", "f"):
-            answer = await ana.post("storage/move", src_path=source.at(item), dest_path=target.path)
+            answer = await eva.post("storage/move", src_path=source.at(item), dest_path=target.path)
             assert (answer.status_code, answer.json()["code"]) == (422, "verification_failed")
             assert answer.json()["details"] == {"rolled_back": True}
     finally:
@@ -262,20 +251,20 @@ async def test_a_target_that_corrupts_is_found_out_and_the_source_is_there(ana: 
     assert target.all() == {}
 
 
-async def test_a_source_that_may_not_be_deleted_is_told_with_a_complete_target(ana: Caller, world: World) -> None:
+async def test_a_source_that_may_not_be_deleted_is_told_with_a_complete_target(eva: Caller, world: World) -> None:
     source, target = world.place(Scheme.HDFS), world.place(Scheme.S3A)
     source.put(f=b"f")
     world.fail(Scheme.HDFS, "delete", PermissionDenied("Not yours."))
-    answer = await ana.post("storage/move", src_path=source.at("f"), dest_path=target.path)
+    answer = await eva.post("storage/move", src_path=source.at("f"), dest_path=target.path)
     assert (answer.status_code, answer.json()["details"]) == (502, {"state": "deleting", "remaining": 1})
     assert (source.all(), target.all()) == ({"f": b"f"}, {"f": b"f"})
 
 
-async def test_links_are_left_out_and_left_where_they_are(ana: Caller, world: World) -> None:
+async def test_links_are_left_out_and_left_where_they_are(eva: Caller, world: World) -> None:
     source, target = world.place(Scheme.FILE), world.place(Scheme.S3A)
     source.put(d__sub__x=b"x", d__y=b"y")
     source.link("d/sub/link")
-    moved = await ana.post("storage/move", src_path=source.at("d"), dest_path=target.path)
+    moved = await eva.post("storage/move", src_path=source.at("d"), dest_path=target.path)
     assert moved.json()["details"] == {"skipped_links": [source.at("d/sub/link")]}
     assert target.all() == {"d": None, "d/sub": None, "d/sub/x": b"x", "d/y": b"y"}
     assert (source.directory / "d" / "sub" / "link").is_symlink()
@@ -286,14 +275,13 @@ async def test_links_are_left_out_and_left_where_they_are(ana: Caller, world: Wo
 
 
 @pytest.mark.storage(71)
-@pytest.mark.parametrize("call", ["move", "copy"])
-@pytest.mark.parametrize("route", ["", "/bulk"])
-async def test_one_of_three_that_fails_does_not_stop_the_others(
-    ana: Caller, place: Place, call: str, route: str
-) -> None:
+@each("call", ["move", "copy"])
+@each("route", ["", "/bulk"])
+@every_store
+async def test_one_of_three_that_fails_does_not_stop_the_others(eva, place, call, route):
     place.put(a=b"a", c=b"c", into=None)
     sources = [place.at(name) for name in ("a", "b", "c")]
-    answer = await ana.post(f"storage/{call}{route}", source_path=sources, destination_path=place.at("into"))
+    answer = await eva.post(f"storage/{call}{route}", source_path=sources, destination_path=place.at("into"))
     body = answer.json()
     assert (answer.status_code, body["status"], body["code"]) == (404, -1, "partial_failure")
     assert [body["results"][source]["status"] for source in sources] == [0, -1, 0]
@@ -306,53 +294,131 @@ async def test_one_of_three_that_fails_does_not_stop_the_others(
 
 
 @pytest.mark.storage(71)
-async def test_the_highest_status_counts_and_without_failure_it_is_200(ana: Caller, place: Place) -> None:
+@every_store
+async def test_the_highest_status_counts_and_without_failure_it_is_200(eva: Caller, place: Place) -> None:
     place.put(a=b"a", b=b"b", c=b"c", into__c=b"there")
     sources = [place.at(name) for name in ("a", "none", "c")]
-    answer = await ana.post_json("storage/move", source_path=sources, destination_path=place.at("into"))
+    answer = await eva.post_json("storage/move", source_path=sources, destination_path=place.at("into"))
     assert (answer.status_code, answer.json()["results"][sources[2]]["code"]) == (409, "already_exists")
-    fine = await ana.post_json("storage/move/bulk", source_path=place.at("b"), destination_path=place.at("into"))
+    fine = await eva.post_json("storage/move/bulk", source_path=place.at("b"), destination_path=place.at("into"))
     assert (fine.status_code, fine.json()["status"]) == (200, 0)
     assert fine.json()["results"][place.at("b")]["path"] == place.at("into/b")
 
 
-@pytest.mark.parametrize("call", ["move", "copy"])
-async def test_several_sources_need_a_directory(ana: Caller, place: Place, call: str) -> None:
+@each("call", ["move", "copy"])
+@every_store
+async def test_several_sources_need_a_directory(eva: Caller, place: Place, call: str) -> None:
     place.put(a=b"a", b=b"b", f=b"f")
     for target in ("none", "f"):
         asked = {"source_path": [place.at("a"), place.at("b")], "destination_path": place.at(target)}
-        assert await refused(ana, call, **asked) == (400, "not_a_directory")
+        assert await refused(eva, call, **asked) == (400, "not_a_directory")
     assert place.all() == {"a": b"a", "b": b"b", "f": b"f"}
 
 
-@pytest.mark.parametrize("call", ["move/bulk", "copy/bulk"])
-async def test_a_bulk_call_has_one_to_a_thousand_items(ana: Caller, world: World, call: str) -> None:
+@each("call", ["move/bulk", "copy/bulk"])
+async def test_a_bulk_call_has_one_to_a_thousand_items(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
-    assert await refused(ana, call, destination_path=place.path) == (400, "missing_parameter")
+    assert await refused(eva, call, destination_path=place.path) == (400, "missing_parameter")
     many = [place.at(str(number)) for number in range(1001)]
-    assert await refused(ana, call, source_path=many, destination_path=place.path) == (413, "too_many_entries")
+    assert await refused(eva, call, source_path=many, destination_path=place.path) == (413, "too_many_entries")
 
 
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_nothing_goes_through_a_link(ana: Caller, world: World, call: str) -> None:
+@each("call", ["rename", "move", "copy"])
+async def test_nothing_goes_through_a_link(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.FILE)
     place.put(a=b"a", b=b"b")
     place.link("link")
     targets = (place.at("link/new"),) if call == "rename" else (place.at("link/new"), place.at("link/"))
     for target in targets:
         asked = {"src_path": place.at("a"), "dest_path": target}
-        assert await refused(ana, call, **asked) == (403, "symlink_not_followed")
+        assert await refused(eva, call, **asked) == (403, "symlink_not_followed")
     if call != "rename":
         several = {"src_path": [place.at("a"), place.at("b")], "dest_path": place.at("link")}
-        assert await refused(ana, call, **several) == (403, "symlink_not_followed")
+        assert await refused(eva, call, **several) == (403, "symlink_not_followed")
     assert {name for name in place.all() if "link" not in name} == {"a", "b"}
 
 
-async def test_what_is_neither_file_nor_directory_is_named(ana: Caller, world: World) -> None:
+async def test_what_is_neither_file_nor_directory_is_named(eva: Caller, world: World) -> None:
     place = world.place(Scheme.FILE)
     place.put(d=None)
     os.mkfifo(place.directory / "d" / "pipe")
-    answer = await ana.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
+    answer = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
     assert (answer.status_code, answer.json()["code"]) == (400, "not_a_file")
     assert f"{place.at('d/pipe')} is neither" in answer.json()["message"]
     assert not (place.directory / "e").exists()
+
+
+FILES = {f"sub{number % 3}/{number}": bytes([number]) * (number * 4096) for number in range(40)}
+
+
+@pytest.fixture
+async def mover(s3_server: S3Address, tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Caller]:
+    """A user of a local root and of an S3 store with the bucket `moving`."""
+    account = {
+        "access_key_id": s3_server.access_key_id,
+        "secret_access_key": s3_server.secret_access_key,
+        "endpoint": s3_server.url,
+        "region": s3_server.region,
+        "path_style": True,
+        "is_secure": False,
+    }
+    tables = {"aws": {"aws_accounts": {"default": account}}}
+    settings = storage_settings(tmp_path, shared_database_dsn, tables=tables, allow_bucket_creation=True)
+    async with open_api(settings) as api:
+        admin, user = await api.user("admin"), await api.user("ana")
+        assert (await admin.post("storage/mkdir", path="s3a://moving")).status_code in {201, 409}
+        yield user
+
+
+def local_tree(root: Path) -> None:
+    for name, content in FILES.items():
+        place = root / "shared" / "tree" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    (root / "shared" / "tree" / "empty").mkdir()
+
+
+async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
+    """Size of every file below a path, None for directories."""
+    found: dict[str, int | None] = {}
+    pending = [path]
+    while pending:
+        directory = pending.pop()
+        listed = (await caller.get("storage/list", path=directory, pagesize=1000)).json()
+        for entry in listed["files"]:
+            is_directory = entry["type"] == "dir"
+            found[entry["path"].removeprefix(f"{path}/")] = None if is_directory else entry["size"]
+            pending += [entry["path"]] if is_directory else []
+    return found
+
+
+@pytest.mark.engine("s3")
+@pytest.mark.storage(69, 65)
+async def test_a_tree_goes_to_the_store_moves_there_and_comes_back(mover: Caller, tmp_path: Path) -> None:
+    root = tmp_path / "files"
+    local_tree(root)
+    expected = {name: len(content) for name, content in FILES.items()}
+    expected |= {"sub0": None, "sub1": None, "sub2": None, "empty": None}
+    base = f"s3a://moving/{mover.username}"
+    assert (await mover.post("storage/mkdir", path=base)).status_code == 201
+
+    out = await mover.post("storage/move", src_path="file:///shared/tree", dest_path=base)
+    assert (out.status_code, out.json()["path"]) == (200, f"{base}/tree"), out.text
+    assert not (root / "shared" / "tree").exists()
+    assert await sizes(mover, f"{base}/tree") == expected
+
+    renamed = await mover.post("storage/rename", src_path=f"{base}/tree/", dest_path="other")
+    assert (renamed.status_code, renamed.json()["path"]) == (200, f"{base}/other"), renamed.text
+    assert (await mover.get("storage/stat", path=f"{base}/tree")).status_code == 404
+    assert await sizes(mover, f"{base}/other") == expected
+
+    copied = await mover.post("storage/copy", src_path=f"{base}/other", dest_path=f"{base}/copy")
+    assert copied.status_code == 200, copied.text
+    assert await sizes(mover, f"{base}/copy") == await sizes(mover, f"{base}/other")
+
+    back = await mover.post("storage/move", src_path=f"{base}/other", dest_path="file:///shared/tree")
+    assert back.status_code == 200, back.text
+    there = {name: (root / "shared" / "tree" / name).read_bytes() for name in FILES}
+    assert there == FILES
+    assert (root / "shared" / "tree" / "empty").is_dir()
+    assert (await mover.get("storage/stat", path=f"{base}/other")).status_code == 404

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.api.driving import Caller
+from tests.api.driving import Caller, until
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import Place, World, memory_stores, open_world
+from tests.cases import each
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
 from queryserver.errors.files import OperationInProgress, StorageError
@@ -75,13 +76,7 @@ class _Gated(FaultyStorage):
 
 
 @pytest.fixture
-async def ana(world: World) -> Caller:
-    return await world.api.user("ana")
-
-
-@pytest.fixture
 async def gate(world: World) -> AsyncIterator[Gate]:
-    """Copies on S3 wait."""
     store = world.faulty[Scheme.S3A]
     honest, gate = store.inner, Gate(store, "copy")
     store.inner = gate
@@ -92,12 +87,14 @@ async def gate(world: World) -> AsyncIterator[Gate]:
 
 async def ended(caller: Caller, operation_id: str) -> dict[str, Any]:
     """The operation when it has ended."""
-    for _ in range(600):
-        body = (await caller.get("storage/operation", id=operation_id)).json()
-        if body["state"] != "running":
-            return body
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"still running: {body}")
+    body: dict[str, Any] = {}
+
+    async def has_ended() -> bool:
+        body.update((await caller.get("storage/operation", id=operation_id)).json())
+        return body["state"] != "running"
+
+    await until(has_ended)
+    return body
 
 
 def three(place: Place) -> None:
@@ -105,121 +102,117 @@ def three(place: Place) -> None:
 
 
 @pytest.mark.storage(70)
-@pytest.mark.parametrize("call", ["move", "copy", "rename"])
-async def test_a_call_that_is_not_waited_for_gives_its_body_later(
-    ana: Caller, world: World, gate: Gate, call: str
-) -> None:
+@each("call", ["move", "copy", "rename"])
+async def test_a_call_that_is_not_waited_for_gives_its_body_later(eva, world, gate, call):
+    gate.reached.clear()
+    gate.open.clear()
     place = world.place(Scheme.S3A)
     three(place)
-    started = await ana.post(f"storage/{call}?wait=0", src_path=place.at("d"), dest_path=place.at("e"))
+    started = await eva.post(f"storage/{call}?wait=0", src_path=place.at("d"), dest_path=place.at("e"))
     assert started.status_code == 202
     body = started.json()
     assert (body["status"], body["path"], body["state"]) == (0, place.at("e"), "running")
     await gate.reached.wait()
-    running = (await ana.get("storage/operation", id=body["operation_id"])).json()
+    running = (await eva.get("storage/operation", id=body["operation_id"])).json()
     assert (running["state"], running["done"], running["total"], running["result"]) == ("running", 0, 3, None)
     gate.open.set()
-    end = await ended(ana, body["operation_id"])
+    end = await ended(eva, body["operation_id"])
     assert (end["state"], end["done"], end["total"]) == ("done", 3, 3)
     other = world.place(Scheme.S3A)
     three(other)
-    waited = await ana.post(f"storage/{call}", src_path=other.at("d"), dest_path=other.at("e"))
+    waited = await eva.post(f"storage/{call}", src_path=other.at("d"), dest_path=other.at("e"))
     assert end["result"] == {
         key: value if key == "status" else value.replace(other.path, place.path) for key, value in waited.json().items()
     }
 
 
-async def test_a_short_work_within_its_wait_is_answered_as_ever(ana: Caller, world: World) -> None:
+async def test_a_short_work_within_its_wait_is_answered_as_ever(eva: Caller, world: World) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x")
-    answer = await ana.post("storage/rename", src_path=place.at("x"), dest_path="y", wait="600")
+    answer = await eva.post("storage/rename", src_path=place.at("x"), dest_path="y", wait="600")
     assert (answer.status_code, answer.json()["path"]) == (200, place.at("y"))
 
 
-async def test_a_failure_after_the_answer_is_found_with_its_error_body(ana: Caller, world: World, gate: Gate) -> None:
+async def test_a_failure_after_the_answer_is_found_with_its_error_body(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
-    started = await ana.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
+    started = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
     await gate.reached.wait()
     world.fail(Scheme.S3A, "copy", StorageError("Broken."))
     place.put_at("e/a", b"foreign")
     gate.open.set()
-    end = await ended(ana, started.json()["operation_id"])
+    end = await ended(eva, started.json()["operation_id"])
     assert end["state"] == "failed"
     assert (end["result"]["status"], end["result"]["details"]) == (-1, {"rolled_back": True})
     assert end["result"]["code"] == "already_exists"
     assert place.all()["e/a"] == b"foreign"
 
 
-async def test_errors_of_the_check_are_told_at_once(ana: Caller, world: World) -> None:
+async def test_errors_of_the_check_are_told_at_once(eva: Caller, world: World) -> None:
     place = world.place(Scheme.S3A)
-    answer = await ana.post("storage/move", src_path=place.at("none"), dest_path=place.at("e"), wait="0")
+    answer = await eva.post("storage/move", src_path=place.at("none"), dest_path=place.at("e"), wait="0")
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
 
 
-async def test_a_copy_on_ozone_gives_its_text(ana: Caller, world: World) -> None:
+async def test_a_copy_on_ozone_gives_its_text(eva: Caller, world: World) -> None:
     place = world.place(Scheme.OFS)
     place.put(large=b"x" * 101)
-    started = await ana.post("storage/copy", src_path=place.at("large"), dest_path=place.at("e"), wait="0")
-    end = await ended(ana, started.json()["operation_id"])
+    started = await eva.post("storage/copy", src_path=place.at("large"), dest_path=place.at("e"), wait="0")
+    end = await ended(eva, started.json()["operation_id"])
     assert end["result"] == f"Following files were skipped due to file size limitations:\n- {place.at('large')}"
 
 
-async def test_a_bulk_call_may_go_on_alone(ana: Caller, world: World, gate: Gate) -> None:
+async def test_a_bulk_call_may_go_on_alone(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     place.put(a=b"a", into=None)
     sources = [place.at("a"), place.at("none")]
-    started = await ana.post("storage/copy/bulk", source_path=sources, destination_path=place.at("into"), wait="0")
+    started = await eva.post("storage/copy/bulk", source_path=sources, destination_path=place.at("into"), wait="0")
     assert (started.status_code, started.json()["path"]) == (202, place.at("into"))
     gate.open.set()
-    end = await ended(ana, started.json()["operation_id"])
+    end = await ended(eva, started.json()["operation_id"])
     assert (end["state"], end["done"], end["total"]) == ("failed", 2, 2)
     assert end["result"]["code"] == "partial_failure"
     assert [end["result"]["results"][source]["status"] for source in sources] == [0, -1]
 
 
-@pytest.mark.security("S9")
-@pytest.mark.security("T20")
-async def test_other_users_and_other_ids_are_not_found(ana: Caller, world: World, gate: Gate) -> None:
+@pytest.mark.security("S9", "T20")
+async def test_other_users_and_other_ids_are_not_found(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
-    started = await ana.post("storage/move", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
+    started = await eva.post("storage/move", src_path=place.at("d"), dest_path=place.at("e"), wait="0")
     bob = await world.api.user("bob")
     admin = await world.api.user("admin", admin=True)
     for caller in (bob, admin):
         answer = await caller.get("storage/operation", id=started.json()["operation_id"])
         assert (answer.status_code, answer.json()["code"]) == (404, "operation_not_found")
     for wrong in ("x", "../x", "00000000-0000-0000-0000-000000000000"):
-        answer = await ana.get("storage/operation", id=wrong)
+        answer = await eva.get("storage/operation", id=wrong)
         assert (answer.status_code, answer.json()["code"]) == (404, "operation_not_found")
-    answer = await ana.get("storage/operation")
+    answer = await eva.get("storage/operation")
     assert (answer.status_code, answer.json()["code"]) == (400, "missing_parameter")
 
 
-async def test_the_same_call_while_it_runs_is_refused(ana: Caller, world: World, gate: Gate) -> None:
+async def test_the_same_call_while_it_runs_is_refused(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
     asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
-    started = await ana.post("storage/move", **asked, wait="0")
+    started = await eva.post("storage/move", **asked, wait="0")
     await gate.reached.wait()
-    again = await ana.post("storage/move", **asked)
+    again = await eva.post("storage/move", **asked)
     assert (again.status_code, again.json()["code"]) == (409, "operation_in_progress")
     gate.open.set()
-    assert (await ended(ana, started.json()["operation_id"]))["state"] == "done"
+    assert (await ended(eva, started.json()["operation_id"]))["state"] == "done"
 
 
-async def test_a_client_that_leaves_does_not_stop_the_work(ana: Caller, world: World, gate: Gate) -> None:
+async def test_a_client_that_leaves_does_not_stop_the_work(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
-    call = asyncio.create_task(ana.post("storage/move", src_path=place.at("d"), dest_path=place.at("e")))
+    call = asyncio.create_task(eva.post("storage/move", src_path=place.at("d"), dest_path=place.at("e")))
     await gate.reached.wait()
     call.cancel()
     await asyncio.wait({call})
     gate.open.set()
-    for _ in range(600):
-        if not any(path == "d" or path.startswith("d/") for path in place.all()):
-            break
-        await asyncio.sleep(0.05)
+    await until(lambda: not any(path == "d" or path.startswith("d/") for path in place.all()))
     assert place.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
 
 
@@ -232,7 +225,7 @@ class Held:
 
     open_second: Callable[[], AbstractAsyncContextManager[World]]
     gate: Gate
-    ana: Caller
+    eva: Caller
     place: Place
     before: Mapping[str, bytes | None]
     asked: Mapping[str, str]
@@ -242,7 +235,7 @@ class Held:
     async def second(self) -> AsyncGenerator[tuple[World, Caller]]:
         """Another application on the same database and stores, and the same user there."""
         async with self.open_second() as second:
-            yield second, Caller(second.api, self.ana.username, self.ana.headers)
+            yield second, Caller(second.api, self.eva.username, self.eva.headers)
 
 
 @asynccontextmanager
@@ -252,13 +245,13 @@ async def held(tmp_path: Path, database_dsn: str, call: str, stage: str) -> Asyn
     async with open_one() as first:
         gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
         first.faulty[Scheme.S3A].inner = gate
-        ana = await first.api.user("ana")
+        eva = await first.api.user("ana")
         place = first.place(Scheme.S3A)
         three(place)
         before, asked = place.all(), {"src_path": place.at("d"), "dest_path": place.at("e")}
-        started = (await ana.post(call, **asked, wait="0")).json()
+        started = (await eva.post(call, **asked, wait="0")).json()
         await gate.reached.wait()
-        yield Held(open_one, gate, ana, place, before, asked, started)
+        yield Held(open_one, gate, eva, place, before, asked, started)
 
 
 async def forget_leases(world: World) -> None:
@@ -267,9 +260,8 @@ async def forget_leases(world: World) -> None:
     await world.api.database.execute("update storage_operations set lease_until = now() - interval '1 second'")
 
 
-@pytest.mark.storage(65)
-@pytest.mark.storage(66)
-@pytest.mark.parametrize("stage", ["copy", "delete"])
+@pytest.mark.storage(65, 66)
+@each("stage", ["copy", "delete"])
 async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, database_dsn: str, stage: str) -> None:
     """Two applications on one database and the same stores; the first is held at its second copy or deletion."""
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
@@ -295,7 +287,7 @@ async def test_another_process_ends_what_a_dead_one_began(tmp_path: Path, databa
 
 
 @pytest.mark.security("S15")
-@pytest.mark.parametrize(("stage", "outcome"), [("copy", "storage_error"), ("delete", "ok")])
+@each(("stage", "outcome"), [("copy", "storage_error"), ("delete", "ok")])
 async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_noted(
     tmp_path: Path, database_dsn: str, caplog: pytest.LogCaptureFixture, stage: str, outcome: str
 ) -> None:
@@ -315,7 +307,7 @@ async def test_what_another_process_ends_is_written_down_and_its_unseen_rest_not
             assert {row["path"] for row in noted} == (begun if stage == "copy" else set())
 
 
-@pytest.mark.parametrize("stage", ["copy", "delete"])
+@each("stage", ["copy", "delete"])
 async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path, database_dsn: str, stage: str) -> None:
     async with held(tmp_path, database_dsn, "storage/rename", stage) as first:
         place, asked = first.place, first.asked
@@ -327,17 +319,15 @@ async def test_the_same_call_takes_over_when_the_lease_has_ended(tmp_path: Path,
 
 
 @pytest.mark.storage(65)
-async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_removed(
-    ana: Caller, world: World
-) -> None:
+async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_removed(eva, world):
     """A young file of a reserved name may be a living upload; it becomes old without being written."""
     place = world.place(Scheme.FILE)
     place.put(d__a=b"a", e=None)
     left = place.directory / "e" / f"._qs_upload_{'0' * 32}"
     left.write_bytes(b"half")
-    user_id = await world.api.database.value("select id from users where username = $1", ana.username)
+    user_id = await world.api.database.value("select id from users where username = $1", eva.username)
     stores, records = world.api.services.storage.stores, TransferRecords(world.api.database)
-    caller = StoreCaller.of(User(user_id, ana.username, is_admin=True))
+    caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     claimed = await records.begin(transfer, owner="dead", lease=timedelta(0))
@@ -345,24 +335,24 @@ async def test_the_same_call_waits_until_what_a_dead_process_wrote_last_can_be_r
     made = TransferKey.of(0, "", await source.storage.stat(source.path.path), KeyState.COPIED)
     assert await records.add_keys(claimed.lease, [made])
     asked = {"src_path": place.at("d"), "dest_path": place.at("e")}
-    early = await ana.post("storage/copy", **asked)
+    early = await eva.post("storage/copy", **asked)
     assert (early.status_code, early.json()["code"]) == (409, "operation_in_progress")
     os.utime(left, (time.time() - 100,) * 2)
     await forget_leases(world)
-    again = await ana.post("storage/copy", **asked)
+    again = await eva.post("storage/copy", **asked)
     assert (again.status_code, again.json()["path"]) == (200, place.at("e"))
     assert place.all() == {"d": None, "d/a": b"a", "e": None, "e/a": b"a"}
 
 
-async def test_an_operation_whose_process_is_gone_has_failed(ana: Caller, world: World) -> None:
+async def test_an_operation_whose_process_is_gone_has_failed(eva: Caller, world: World) -> None:
     await world.api.database.execute(
         """insert into storage_operations (id, user_id, kind, path, state, lease_until)
         select '11111111-2222-3333-4444-555555555555', id, 'storage.delete', '/x', 'running', now() - interval '1 s'
         from users where username = $1""",
-        ana.username,
+        eva.username,
     )
     await world.api.services.storage.operations.sweep()
-    body = (await ana.get("storage/operation", id="11111111-2222-3333-4444-555555555555")).json()
+    body = (await eva.get("storage/operation", id="11111111-2222-3333-4444-555555555555")).json()
     assert (body["state"], body["result"]["status"], body["result"]["code"]) == ("failed", -1, "internal_error")
 
 
@@ -402,20 +392,18 @@ def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, 
 
 
 @pytest.mark.security("S15")
-async def test_every_move_and_refusal_is_written_down(
-    ana: Caller, world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_every_move_and_refusal_is_written_down(eva, world, caplog):
     place = world.place(Scheme.S3A)
     place.put(a=b"a", b=b"b")
     with audited(caplog):
-        await ana.post("storage/move", src_path=place.at("a"), dest_path=place.at("c"))
-        await ana.post("storage/copy", src_path=place.at("none"), dest_path=place.at("d"))
+        await eva.post("storage/move", src_path=place.at("a"), dest_path=place.at("c"))
+        await eva.post("storage/copy", src_path=place.at("none"), dest_path=place.at("d"))
         world.fail(Scheme.S3A, "copy", StorageError("Broken."))
-        await ana.post("storage/rename", src_path=place.at("b"), dest_path="d")
-    assert events(caplog, ana) == [
-        ("storage.move", ana.username, place.at("a"), "ok"),
-        ("storage.copy", ana.username, place.at("none"), "path_not_found"),
-        ("storage.rename", ana.username, place.at("b"), "storage_error"),
+        await eva.post("storage/rename", src_path=place.at("b"), dest_path="d")
+    assert events(caplog, eva) == [
+        ("storage.move", eva.username, place.at("a"), "ok"),
+        ("storage.copy", eva.username, place.at("none"), "path_not_found"),
+        ("storage.rename", eva.username, place.at("b"), "storage_error"),
     ]
 
 
@@ -438,13 +426,11 @@ def impatient(world: World, owner: str) -> Transfers:
     )
 
 
-async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(
-    ana: Caller, world: World, gate: Gate
-) -> None:
+async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(eva, world, gate):
     place = world.place(Scheme.S3A)
     three(place)
-    user_id = await world.api.database.value("select id from users where username = $1", ana.username)
-    caller = StoreCaller.of(User(user_id, ana.username, is_admin=True))
+    user_id = await world.api.database.value("select id from users where username = $1", eva.username)
+    caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     stores = world.api.services.storage.stores
     source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.MOVE, source.path, target.path)
@@ -471,11 +457,11 @@ async def test_a_process_that_lost_its_lease_stops_and_takes_nothing_back(
     assert not any(path[0] == "e" for path in place.all())
 
 
-async def test_a_long_work_keeps_its_lease(ana: Caller, world: World, gate: Gate) -> None:
+async def test_a_long_work_keeps_its_lease(eva: Caller, world: World, gate: Gate) -> None:
     place = world.place(Scheme.S3A)
     three(place)
-    user_id = await world.api.database.value("select id from users where username = $1", ana.username)
-    caller = StoreCaller.of(User(user_id, ana.username, is_admin=True))
+    user_id = await world.api.database.value("select id from users where username = $1", eva.username)
+    caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     stores = world.api.services.storage.stores
     source, target = (stores.place(caller, stores.path(place.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
@@ -484,10 +470,10 @@ async def test_a_long_work_keeps_its_lease(ana: Caller, world: World, gate: Gate
     await gate.reached.wait()
     looked = "select lease_until from storage_transfers where digest = $1 and ended_at is null"
     first = await world.api.database.value(looked, transfer.digest)
-    for _ in range(200):
-        if await world.api.database.value(looked, transfer.digest) > first:
-            break
-        await asyncio.sleep(0.05)
-    assert await world.api.database.value(looked, transfer.digest) > first
+
+    async def is_renewed() -> bool:
+        return await world.api.database.value(looked, transfer.digest) > first
+
+    await until(is_renewed)
     gate.open.set()
     assert (await work).target == target.path

@@ -13,22 +13,13 @@ import httpx
 import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
+from tests.cases import each
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem
 
 from queryserver.files.model import Scheme
 from queryserver.files.protocol import StorageTraits
 
 PART = 1000
-
-
-@pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
 
 
 @dataclass
@@ -144,12 +135,8 @@ class TestArrival:
         assert answer.status_code == 200, answer.text
         assert answer.json()["path"] == f"{sender.dest}/big.bin"
 
-    @pytest.mark.parametrize(
-        ("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")]
-    )
-    async def test_the_name_of_the_part_is_not_that_of_the_file(
-        self, sender: Sender, files: Files, place: str, name: str | None, code: str
-    ):
+    @each(("name", "code"), [(None, "missing_parameter"), ("", "invalid_name"), (" ", "invalid_name")])
+    async def test_the_name_of_the_part_is_not_that_of_the_file(self, sender, files, place, name, code):
         assert told(await sender.send(0, qqfilename=name)) == (400, code)
         assert everything(files.root / place) == []
 
@@ -159,10 +146,9 @@ class TestArrival:
             answer = await sender.caller.post(f"storage/{call}", path=sender.dest, name="a\0b")
             assert told(answer) == (400, "invalid_name")
 
-    @pytest.mark.parametrize("content", [b"whole file", b""])
-    async def test_without_a_number_of_parts_the_file_is_done_at_once(
-        self, ana: Caller, files: Files, place: str, content: bytes
-    ):
+    @each("content", [b"whole file", b""])
+    async def test_without_a_number_of_parts_the_file_is_done_at_once(self, ana: Caller, files: Files, content: bytes):
+        place = files.place()
         sender = Sender(ana, f"file:///{place}", content)
         for _ in range(2):
             done = await sender.send(0, content, qqtotalparts=None, qqchunksize=None)
@@ -182,7 +168,7 @@ class TestArrival:
 
 class TestRules:
     @pytest.mark.storage(91)
-    @pytest.mark.parametrize("uuid", ["../../x", "1", "", "{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "x" * 36])
+    @each("uuid", ["../../x", "1", "", "{6ba7b810-9dad-11d1-80b4-00c04fd430c8}", "x" * 36])
     async def test_the_number_must_be_a_uuid(self, sender: Sender, files: Files, place: str, uuid: str):
         sender.uuid = uuid
         for answer in (await sender.send(0), await sender.state(), await sender.complete(), await sender.discard()):
@@ -190,8 +176,7 @@ class TestRules:
         assert everything(files.root / place) == []
 
     @pytest.mark.storage(91)
-    @pytest.mark.security("S9")
-    @pytest.mark.security("T20")
+    @pytest.mark.security("S9", "T20")
     async def test_an_upload_of_another_user_is_unknown(self, sender: Sender, files: Files, place: str):
         await sender.send(0)
         bob = await files.api.user("bob")
@@ -202,7 +187,7 @@ class TestRules:
         assert (own.json()["received"], own.json()["path"]) == ([[1000, 2000]], f"{sender.dest}/bob.bin")
         assert (await sender.state()).json()["received"] == [[0, 1000]]
 
-    @pytest.mark.parametrize(
+    @each(
         "changes",
         [
             {"qqfilename": "other.bin"},
@@ -216,7 +201,7 @@ class TestRules:
         await sender.send(0)
         assert told(await sender.send(1, **changes)) == (409, "part_conflict")
 
-    @pytest.mark.parametrize(
+    @each(
         "changes",
         [
             {"qqpartbyteoffset": 999},
@@ -233,17 +218,15 @@ class TestRules:
             {"dest": None},
         ],
     )
-    async def test_numbers_that_contradict_each_other_are_refused(
-        self, sender: Sender, files: Files, place: str, changes: dict[str, Any]
-    ):
+    async def test_numbers_that_contradict_each_other_are_refused(self, sender, files, place, changes):
         assert (await sender.send(1, **changes)).status_code == 400
         assert everything(files.root / place) == []
 
-    @pytest.mark.parametrize("size", [999, 1001, 0])
-    async def test_a_part_has_the_bytes_that_its_numbers_say(self, sender: Sender, size: int):
+    async def test_a_part_has_the_bytes_that_its_numbers_say(self, sender: Sender):
         await sender.send(0)
-        assert told(await sender.send(1, b"x" * size)) == (400, "invalid_parameter")
-        assert told(await sender.send(0, b"x" * size)) == (400, "invalid_parameter")
+        for size in (999, 1001, 0):
+            assert told(await sender.send(1, b"x" * size)) == (400, "invalid_parameter")
+            assert told(await sender.send(0, b"x" * size)) == (400, "invalid_parameter")
         assert (await sender.state()).json()["received"] == [[0, 1000]]
         assert (await sender.send(1)).status_code == 200
 

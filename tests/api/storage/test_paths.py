@@ -1,12 +1,18 @@
-"""Paths end to end, in both forms and on every call that reads (Contract storage 2.2)."""
+"""Paths in both forms, and every served call once (Contract storage 2.2)."""
 
 import json
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 import pytest
+from scripts.check_operations import SERVED, read_operations
+from tests.api.answers import operation_of
 from tests.api.driving import Caller
-from tests.api.storage.worlds import World
+from tests.api.storage.worlds import Place, World
+from tests.cases import each
 
 from queryserver.files.model import Scheme
 
@@ -46,11 +52,6 @@ BAD = {
 """What stands behind `=`, and the code."""
 
 
-@pytest.fixture
-async def ana(world: World) -> Caller:
-    return await world.api.user("ana")
-
-
 async def raw(caller: Caller, path: str) -> httpx.Response:
     """A GET whose path is sent as it stands."""
     target = f"/api/v1/storage/{path}".encode()
@@ -61,42 +62,34 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-@pytest.mark.storage(11)
-@pytest.mark.storage(12)
-@pytest.mark.storage(13)
-@pytest.mark.storage(14)
-@pytest.mark.parametrize("normal", SAME)
-async def test_spellings_of_a_path_name_one_place(world: World, ana: Caller, normal: str) -> None:
+@pytest.mark.storage(11, 12, 13, 14)
+@each("normal", SAME)
+async def test_spellings_of_a_path_name_one_place(world: World, eva: Caller, normal: str) -> None:
     for scheme, path in ((Scheme.S3A, "lake/k"), (Scheme.ABFS, "box/x"), (Scheme.HDFS, "user/x"),
                          (Scheme.OFS, "service/volume")):  # fmt: skip
         world.memory[scheme].tree.make_container(path)
     for spelling in SAME[normal]:
-        answer = await ana.get(f"storage/view={spelling}")
+        answer = await eva.get(f"storage/view={spelling}")
         assert answer.json()["path"] == normal, (spelling, answer.text)
-        listed = await ana.send("GET", f"storage/list?path={spelling}")
+        listed = await eva.send("GET", f"storage/list?path={spelling}")
         assert listed.json()["path"] == normal, spelling
 
 
-@pytest.mark.storage(15)
-@pytest.mark.storage(16)
-@pytest.mark.storage(18)
-@pytest.mark.security("S1")
-@pytest.mark.security("S2")
-@pytest.mark.security("S4")
-@pytest.mark.security("T1")
-@pytest.mark.parametrize("path", BAD)
-async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World, ana: Caller, path: str) -> None:
+@pytest.mark.storage(15, 16, 18)
+@pytest.mark.security("S1", "S2", "S4", "T1")
+@each("path", BAD)
+async def test_what_is_no_path_reaches_no_store_by_any_reading_call(world: World, eva: Caller, path: str) -> None:
     world.heal()
-    answers = [await raw(ana, f"{call}={path}") for call in PATH_FORMS]
-    answers += [await raw(ana, f"{call}?path={path}") for call in QUERY_FORMS]
+    answers = [await raw(eva, f"{call}={path}") for call in PATH_FORMS]
+    answers += [await raw(eva, f"{call}?path={path}") for call in QUERY_FORMS]
     assert [code(answer) for answer in answers] == [(400, BAD[path])] * len(answers)
     assert not any(world.calls(scheme) for scheme in world.faulty)
 
 
 @pytest.mark.storage(16)
 @pytest.mark.security("S1")
-@pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252e%252e/b", "s3a://lake/../x", "/a\0b"])
-async def test_what_is_no_path_reaches_no_store_by_any_changing_call(world: World, ana: Caller, path: str) -> None:
+@each("path", ["/a/../b", "/a/%2e%2e/b", "/a/%252e%252e/b", "s3a://lake/../x", "/a\0b"])
+async def test_what_is_no_path_reaches_no_store_by_any_changing_call(world: World, eva: Caller, path: str) -> None:
     world.heal()
     calls = {
         "mkdir": {"path": path}, "touch": {"path": path}, "create/directory": {"path": path, "name": "x"},
@@ -107,72 +100,70 @@ async def test_what_is_no_path_reaches_no_store_by_any_changing_call(world: Worl
         "chmod": {"path": path, "mode": "644"}, "trash/restore": {"path": path}, "trash/purge": {"path": path},
     }  # fmt: skip
     for call, fields in calls.items():
-        answer = await ana.post(f"storage/{call}", **fields)
+        answer = await eva.post(f"storage/{call}", **fields)
         assert answer.status_code == 400, (call, answer.text)
         assert answer.json()["code"] in {"invalid_path", "invalid_parameter"}, call
-    upload = await ana.send("POST", f"storage/upload/file?dest={quote(path)}", files={"file": ("x", b"x")})
+    upload = await eva.send("POST", f"storage/upload/file?dest={quote(path)}", files={"file": ("x", b"x")})
     assert upload.status_code == 400, upload.text
     assert not any(world.calls(scheme) for scheme in world.faulty)
 
 
 @pytest.mark.storage(16)
 @pytest.mark.security("S3")
-async def test_names_that_only_look_dangerous_are_found(world: World, ana: Caller) -> None:
+async def test_names_that_only_look_dangerous_are_found(world: World, eva: Caller) -> None:
     for name in ("a..b", "...", "..\\x", "．．", "a+b", "%zz"):
         world.memory[Scheme.HDFS].tree.put(f"looks/{name}", b"x")
         for answer in (
-            await ana.get(f"storage/stat=/looks/{quote(name, safe='+')}"),
-            await ana.get("storage/stat", path=f"/looks/{name}"),
+            await eva.get(f"storage/stat=/looks/{quote(name, safe='+')}"),
+            await eva.get("storage/stat", path=f"/looks/{name}"),
         ):
             assert answer.json()["path"] == f"/looks/{name}", answer.text
 
 
-async def test_a_slash_in_a_name_of_the_path_form_cannot_be_told_from_one_between_names(
-    world: World, ana: Caller
-) -> None:
+async def test_a_slash_in_a_name_of_the_path_form_cannot_be_told_from_one_between_names(world, eva):
     world.memory[Scheme.HDFS].tree.put("deep/er", b"x")
-    assert (await ana.get("storage/stat=%2Fdeep%2Fer")).json()["name"] == "er"
-    assert (await ana.get("storage/stat=/deep%2Fer")).json()["name"] == "er"
+    assert (await eva.get("storage/stat=%2Fdeep%2Fer")).json()["name"] == "er"
+    assert (await eva.get("storage/stat=/deep%2Fer")).json()["name"] == "er"
 
 
 @pytest.mark.storage(7)
-async def test_a_path_given_twice_counts_the_last_time(world: World, ana: Caller) -> None:
+async def test_a_path_given_twice_counts_the_last_time(world: World, eva: Caller) -> None:
     world.memory[Scheme.HDFS].tree.put("twice/a", b"x")
-    answer = await ana.send("GET", "storage/stat?path=/none&path=/twice/a")
+    answer = await eva.send("GET", "storage/stat?path=/none&path=/twice/a")
     assert answer.json()["path"] == "/twice/a"
 
 
 @pytest.mark.storage(1)
-@pytest.mark.parametrize("call", ["filesystems", "list", "stat", "content_summary"])
-async def test_a_last_slash_is_optional(world: World, ana: Caller, call: str) -> None:
+@each("call", ["filesystems", "list", "stat", "content_summary"])
+async def test_a_last_slash_is_optional(world: World, eva: Caller, call: str) -> None:
     world.memory[Scheme.HDFS].tree.make_container("slash")
-    plain, slashed = [await ana.send("GET", f"storage/{call}{end}?path=/slash") for end in ("", "/")]
+    plain, slashed = [await eva.send("GET", f"storage/{call}{end}?path=/slash") for end in ("", "/")]
     assert plain.status_code == 200
     assert plain.json() == slashed.json()
 
 
 @pytest.mark.storage(5)
-@pytest.mark.parametrize("path", ["filesystems", "list?path=/", "view=/", "stat=/", "content_summary=/"])
-async def test_head_equals_get_without_a_body(ana: Caller, path: str) -> None:
-    got, head = await ana.send("GET", f"storage/{path}"), await ana.send("HEAD", f"storage/{path}")
+@each("path", ["filesystems", "list?path=/", "view=/", "stat=/", "content_summary=/"])
+async def test_head_equals_get_without_a_body(eva: Caller, path: str) -> None:
+    got, head = await eva.send("GET", f"storage/{path}"), await eva.send("HEAD", f"storage/{path}")
     assert (head.status_code, head.content) == (200, b"")
     assert int(head.headers["content-length"]) == len(got.content) > 0
     assert head.headers["content-type"] == got.headers["content-type"]
 
 
 @pytest.mark.storage(2)
-@pytest.mark.parametrize("path", ["filesystems", "list", "view=/", "stat=/", "stat", "content_summary=/"])
-async def test_a_wrong_method_is_told_which_are_right(ana: Caller, path: str) -> None:
+@each("path", ["filesystems", "list", "view=/", "stat=/", "stat", "content_summary=/"])
+async def test_a_wrong_method_is_told_which_are_right(eva: Caller, path: str) -> None:
     for method in ("POST", "DELETE", "PUT"):
-        answer = await ana.send(method, f"storage/{path}")
+        answer = await eva.send(method, f"storage/{path}")
         assert code(answer) == (405, "method_not_allowed")
         assert answer.json()["status"] == -1
         assert {word.strip() for word in answer.headers["allow"].split(",")} == {"GET", "HEAD"}
 
 
 @pytest.mark.storage(3)
-@pytest.mark.parametrize("path", ["filesystems", "list", "view=/a/../b", "stat=/", "content_summary=/"])
-async def test_without_a_token_nothing_is_read(world: World, ana: Caller, path: str) -> None:
+@each("path", ["filesystems", "list", "view=/a/../b", "stat=/", "content_summary=/"])
+async def test_without_a_token_nothing_is_read(world: World, eva: Caller, path: str) -> None:
     none = await world.api.stranger.get(f"storage/{path}")
     assert (none.status_code, list(none.json())) == (401, ["detail"])
     bad = await world.api.http.get(f"/api/v1/storage/{path}", headers={"Authorization": "Bearer x.y.z"})
@@ -180,7 +171,129 @@ async def test_without_a_token_nothing_is_read(world: World, ana: Caller, path: 
 
 
 @pytest.mark.storage(4)
-async def test_every_success_has_status_0(ana: Caller) -> None:
+async def test_every_success_has_status_0(eva: Caller) -> None:
     for path in ("list?path=/", "view=/", "stat=/", "content_summary=/"):
-        answer = await ana.send("GET", f"storage/{path}")
+        answer = await eva.send("GET", f"storage/{path}")
         assert json.loads(answer.content)["status"] == 0
+
+
+_NEVER_SUCCESSFUL = {"/api/v1/storage/extract_archive", "/api/v1/storage/compress"}
+
+
+@dataclass
+class StorageWalk:
+    """The calls of one user on an HDFS in memory. `slash` ends each path but those of the form `=<path>`."""
+
+    caller: Caller
+    place: Place
+    slash: str = ""
+    as_json: bool = False
+    answers: dict[tuple[str, str], httpx.Response] = field(default_factory=dict[tuple[str, str], httpx.Response])
+
+    async def whole(self) -> set[tuple[str, str]]:
+        """The calls, each answered with a success."""
+        await self._reading()
+        await self._making()
+        await self._moving()
+        await self._uploading()
+        await self._deleting()
+        return set(self.answers)
+
+    async def _reading(self) -> None:
+        self.place.put(d=None, d__x=b"text")
+        await self._get("filesystems")
+        await self._get("list", path=self.place.at("d"))
+        for call in ("display", "stat", "download", "content_summary", "trash/path"):
+            await self._get(call, path=self.place.at("d/x"))
+        for call in ("view", "stat", "download", "content_summary"):
+            path = quote(self.place.at("d/x"), safe="")
+            self._keep(await self.caller.send("GET", f"storage/{call}={path}"))
+
+    async def _making(self) -> None:
+        for number, call in enumerate(("mkdir", "touch", "create/directory", "create/file")):
+            await self._post(call, path=self.place.path, name=f"new{number}")
+        await self._post("save", path=self.place.at("d/x"), contents="other")
+        for call in ("set_replication", "replication"):
+            await self._post(call, path=self.place.at("d/x"), replication_factor=2)
+        for call in ("chmod", "chmod/bulk"):
+            await self._post(call, path=self.place.at("d/x"), mode="640")
+        for call in ("chown", "chown/bulk"):
+            await self._post(call, path=self.place.at("d/x"), group="people")
+
+    async def _moving(self) -> None:
+        await self._post("rename", src_path=self.place.at("d/x"), dest_path="y")
+        await self._post("move", source_path=self.place.at("d/y"), destination_path=self.place.at("z"))
+        await self._post("copy", src_path=self.place.at("z"), dest_path=self.place.at("d"))
+        await self._post("copy/bulk", source_path=self.place.at("z"), destination_path=self.place.at("d/c"))
+        await self._post("move/bulk", source_path=self.place.at("d/c"), destination_path=self.place.at("m"))
+        slow = await self._post("copy", src_path=self.place.at("d"), dest_path=self.place.at("e"), wait=0)
+        while (
+            slow.status_code == 202
+            and (await self._get("operation", id=slow.json()["operation_id"])).json()["state"] == "running"
+        ):
+            pass
+
+    async def _uploading(self) -> None:
+        target = quote(self.place.path, safe="")
+        file = {"file": ("up", b"abc")}
+        self._keep(await self.caller.send("POST", f"storage/upload/file{self.slash}?dest={target}", files=file))
+        upload = {
+            "qquuid": str(uuid4()),
+            "qqpartindex": 0,
+            "qqpartbyteoffset": 0,
+            "qqtotalfilesize": 3,
+            "qqtotalparts": 1,
+            "qqfilename": "parts",
+            "qqchunksize": 3,
+            "dest": self.place.path,
+        }
+        for last in (False, True):
+            query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in upload.items())
+            self._keep(await self.caller.send("POST", f"storage/upload/chunks{self.slash}?{query}", files=file))
+            await self._get("upload/chunks", qquuid=upload["qquuid"])
+            if last:
+                await self._post("upload/complete", **upload)
+            else:
+                gone = f"storage/upload/chunks{self.slash}?qquuid={upload['qquuid']}"
+                self._keep(await self.caller.send("DELETE", gone))
+        self._keep(await self.caller.send("GET", f"taskserver/upload/available_space{self.slash}"))
+
+    async def _deleting(self) -> None:
+        for call in ("trash/restore", "trash/restore/bulk"):
+            gone = await self._post("rmtree", path=self.place.at("d"), skip_trash=False)
+            await self._post(call, path=gone.json()["trash_path"])
+        await self._post("delete", path=self.place.at("d"))
+        await self._post("delete/bulk", path=self.place.at("z"))
+        await self._post("trash/purge", path=self.place.path)
+
+    async def _post(self, call: str, **fields: Any) -> httpx.Response:
+        send = self.caller.post_json if self.as_json else self.caller.post
+        return self._keep(await send(f"storage/{call}{self.slash}", **fields))
+
+    async def _get(self, call: str, **query: Any) -> httpx.Response:
+        return self._keep(await self.caller.get(f"storage/{call}{self.slash}", **query))
+
+    def _keep(self, answer: httpx.Response) -> httpx.Response:
+        assert answer.status_code in {200, 201, 202}, answer.text
+        path = answer.request.url.raw_path.partition(b"?")[0].decode()
+        operation = operation_of(answer.request.method, path)
+        assert operation is not None, path
+        self.answers[operation.key] = answer
+        return answer
+
+
+@pytest.mark.storage(1, 4, 5, 6)
+@each(("slash", "as_json"), [("", False), ("/", True)])
+async def test_every_call_of_the_table_is_served(world: World, slash: str, as_json: bool) -> None:
+    walk = StorageWalk(await world.api.user("ana", admin=True), world.place(Scheme.HDFS), slash, as_json)
+    found = await walk.whole()
+    wanted = {
+        one.key
+        for one in read_operations()
+        if one.group == "storage" and one.status == SERVED and one.path not in _NEVER_SUCCESSFUL
+    }
+    assert found == wanted
+    for answer in walk.answers.values():
+        assert answer.content
+        body = answer.json() if answer.headers["content-type"] == "application/json" else {"status": 0}
+        assert isinstance(body, list) or body["status"] == 0

@@ -1,4 +1,4 @@
-"""rename (Contract storage 7.1, 7.2), on stores that rename in one step and on one that does not."""
+"""rename and copy (Contract storage 7.1 to 7.4)."""
 
 from pathlib import Path
 from typing import Any
@@ -6,21 +6,13 @@ from typing import Any
 import pytest
 from tests.api.driving import Caller
 from tests.api.storage.conftest import storage_settings
-from tests.api.storage.worlds import Place, World, open_world
+from tests.api.storage.worlds import CHUNK_BYTES, Place, World, each_store, open_world
+from tests.cases import each
 
+from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import Scheme
 
-STORES = (Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
-
-
-@pytest.fixture(params=STORES, ids=str)
-def place(request: pytest.FixtureRequest, world: World) -> Place:
-    return world.place(request.param)
-
-
-@pytest.fixture
-async def ana(world: World) -> Caller:
-    return await world.api.user("ana")
+every_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS, Scheme.OFS)
 
 
 async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
@@ -29,9 +21,10 @@ async def refused(caller: Caller, call: str, **fields: Any) -> tuple[int, str]:
 
 
 @pytest.mark.storage(60)
-async def test_a_name_without_slash_stays_in_the_directory(ana: Caller, place: Place) -> None:
+@every_store
+async def test_a_name_without_slash_stays_in_the_directory(eva: Caller, place: Place) -> None:
     place.put(x=b"content")
-    renamed = await ana.post("storage/rename", src_path=place.at("x"), dest_path=" y z ")
+    renamed = await eva.post("storage/rename", src_path=place.at("x"), dest_path=" y z ")
     assert renamed.json() == {
         "status": 0,
         "path": place.at("y z"),
@@ -42,44 +35,48 @@ async def test_a_name_without_slash_stays_in_the_directory(ana: Caller, place: P
 
 
 @pytest.mark.storage(60)
-async def test_an_existing_target_and_a_missing_source_are_told(ana: Caller, place: Place) -> None:
+@every_store
+async def test_an_existing_target_and_a_missing_source_are_told(eva: Caller, place: Place) -> None:
     place.put(x=b"x", y=b"y", d=None)
-    assert await refused(ana, "rename", src_path=place.at("x"), dest_path="y") == (409, "already_exists")
-    assert await refused(ana, "rename", src_path=place.at("x"), dest_path=place.at("d")) == (409, "already_exists")
-    assert await refused(ana, "rename", src_path=place.at("none"), dest_path="y") == (404, "path_not_found")
+    assert await refused(eva, "rename", src_path=place.at("x"), dest_path="y") == (409, "already_exists")
+    assert await refused(eva, "rename", src_path=place.at("x"), dest_path=place.at("d")) == (409, "already_exists")
+    assert await refused(eva, "rename", src_path=place.at("none"), dest_path="y") == (404, "path_not_found")
     assert place.all() == {"x": b"x", "y": b"y", "d": None}
 
 
 @pytest.mark.storage(61)
-async def test_a_trailing_slash_of_a_directory_does_not_count(ana: Caller, place: Place) -> None:
+@every_store
+async def test_a_trailing_slash_of_a_directory_does_not_count(eva: Caller, place: Place) -> None:
     place.put(d__x=b"x", d__empty=None)
-    renamed = await ana.post("storage/rename", src_path=place.at("d/"), dest_path="new")
+    renamed = await eva.post("storage/rename", src_path=place.at("d/"), dest_path="new")
     assert renamed.json()["path"] == place.at("new")
     assert place.all() == {"new": None, "new/x": b"x", "new/empty": None}
 
 
 @pytest.mark.storage(62)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_nothing_goes_into_itself_and_names_count_as_a_whole(ana: Caller, place: Place, call: str) -> None:
+@each("call", ["rename", "move", "copy"])
+@every_store
+async def test_nothing_goes_into_itself_and_names_count_as_a_whole(eva: Caller, place: Place, call: str) -> None:
     place.put(a__x=b"x")
     for target in ("a/b", "a/b/c", "a/x/c"):
-        inside = await refused(ana, call, src_path=place.at("a"), dest_path=place.at(target))
+        inside = await refused(eva, call, src_path=place.at("a"), dest_path=place.at(target))
         assert inside == (400, "target_inside_source")
-    assert (await ana.post(f"storage/{call}", src_path=place.at("a"), dest_path=place.at("ab"))).status_code == 200
+    assert (await eva.post(f"storage/{call}", src_path=place.at("a"), dest_path=place.at("ab"))).status_code == 200
     assert place.all()["ab/x"] == b"x"
     assert ("a/x" in place.all()) is (call == "copy")
 
 
 @pytest.mark.storage(64)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_overwrite_replaces_a_file_by_a_file_only(ana: Caller, place: Place, call: str) -> None:
+@each("call", ["rename", "move", "copy"])
+@every_store
+async def test_overwrite_replaces_a_file_by_a_file_only(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"new", y=b"old", d=None, e=None)
     onto_directory = {"src_path": place.at("d"), "dest_path": place.at("y"), "overwrite": "true"}
-    assert await refused(ana, call, **onto_directory) == (409, "already_exists")
+    assert await refused(eva, call, **onto_directory) == (409, "already_exists")
     if call == "rename":
         directories = {"src_path": place.at("x"), "dest_path": place.at("e"), "overwrite": "true"}
-        assert await refused(ana, call, **directories) == (409, "already_exists")
-    sent = await ana.post(f"storage/{call}?overwrite=true", src_path=place.at("x"), dest_path=place.at("y"))
+        assert await refused(eva, call, **directories) == (409, "already_exists")
+    sent = await eva.post(f"storage/{call}?overwrite=true", src_path=place.at("x"), dest_path=place.at("y"))
     assert sent.status_code == 200, sent.text
     assert place.all()["y"] == b"new"
 
@@ -90,62 +87,62 @@ async def test_a_changed_extension_follows_the_rules(tmp_path: Path, database_ds
         tmp_path, database_dsn, allow_file_extensions=[".txt", "gz"], restrict_file_extensions=["GZ"]
     )
     async with open_world(settings, tmp_path / "files") as world:
-        ana, place = await world.api.user("ana"), world.place(Scheme.HDFS)
+        eva, place = await world.api.user("ana"), world.place(Scheme.HDFS)
         for call in ("rename", "move", "copy"):
             place.put_at(f"{call}/a.txt", b"x")
             place.put_at(f"{call}/d.d", None)
             for name, code in (("a.exe", "extension_not_permitted"), ("a.tar.gz", "extension_restricted")):
                 asked = {"src_path": place.at(f"{call}/a.txt"), "dest_path": place.at(f"{call}/{name}")}
-                assert await refused(ana, call, **asked) == (400, code)
+                assert await refused(eva, call, **asked) == (400, code)
             for old, new in (("a.txt", "b.TXT"), ("d.d", "d.e")):
                 asked = {"src_path": place.at(f"{call}/{old}"), "dest_path": place.at(f"{call}/{new}")}
-                assert (await ana.post(f"storage/{call}", **asked)).status_code == 200
+                assert (await eva.post(f"storage/{call}", **asked)).status_code == 200
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
+@each("name", ["..", ".", "a\\b", "a\nb", "x" * 256, "._qs_x", " "])
 @pytest.mark.storage(56)
-async def test_new_names_are_checked(ana: Caller, world: World, name: str) -> None:
+async def test_new_names_are_checked(eva: Caller, world: World, name: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x", d=None)
-    status, code = await refused(ana, "rename", src_path=place.at("x"), dest_path=name)
+    status, code = await refused(eva, "rename", src_path=place.at("x"), dest_path=name)
     assert (status, code in {"invalid_name", "missing_parameter"}) == (400, True)
-    assert await refused(ana, "rename", src_path=place.at("d"), dest_path="a#b") == (400, "invalid_name")
-    assert (await ana.post("storage/rename", src_path=place.at("x"), dest_path="a#b")).status_code == 200
+    assert await refused(eva, "rename", src_path=place.at("d"), dest_path="a#b") == (400, "invalid_name")
+    assert (await eva.post("storage/rename", src_path=place.at("x"), dest_path="a#b")).status_code == 200
 
 
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_a_missing_parent_is_named_and_a_file_is_no_parent(ana: Caller, place: Place, call: str) -> None:
+@each("call", ["rename", "move", "copy"])
+@every_store
+async def test_a_missing_parent_is_named_and_a_file_is_no_parent(eva: Caller, place: Place, call: str) -> None:
     place.put(x=b"x", f=b"f")
-    answer = await ana.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/y"))
+    answer = await eva.post(f"storage/{call}", src_path=place.at("x"), dest_path=place.at("none/y"))
     assert (answer.status_code, answer.json()["code"]) == (404, "path_not_found")
     assert answer.json()["details"] == {"path": place.at("none")}
-    below_file = await refused(ana, call, src_path=place.at("x"), dest_path=place.at("f/y"))
+    below_file = await refused(eva, call, src_path=place.at("x"), dest_path=place.at("f/y"))
     assert below_file == (400, "not_a_directory")
     assert place.all() == {"x": b"x", "f": b"f"}
 
 
-@pytest.mark.parametrize("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
-async def test_roots_and_buckets_stay(ana: Caller, root: str) -> None:
+@each("root", ["/", "s3a://", "s3a://lake", "ofs://service/volume/bucket", "file:///"])
+async def test_roots_and_buckets_stay(eva: Caller, root: str) -> None:
     elsewhere = "/elsewhere" if root == "/" else f"{root.rstrip('/')}/elsewhere"
     for call in ("rename", "move"):
-        assert await refused(ana, call, src_path=root, dest_path=elsewhere) == (400, "root_not_allowed")
-    assert await refused(ana, "copy", src_path=root, dest_path=elsewhere) == (501, "not_supported")
+        assert await refused(eva, call, src_path=root, dest_path=elsewhere) == (400, "root_not_allowed")
+    assert await refused(eva, "copy", src_path=root, dest_path=elsewhere) == (501, "not_supported")
 
 
 @pytest.mark.storage(70)
-async def test_a_rename_stays_in_its_store(ana: Caller, world: World) -> None:
+async def test_a_rename_stays_in_its_store(eva: Caller, world: World) -> None:
     here, there = world.place(Scheme.HDFS), world.place(Scheme.S3A)
     here.put(x=b"x")
-    assert await refused(ana, "rename", src_path=here.at("x"), dest_path=there.at("x")) == (501, "not_supported")
+    assert await refused(eva, "rename", src_path=here.at("x"), dest_path=there.at("x")) == (501, "not_supported")
     assert here.all() == {"x": b"x"}
 
 
-@pytest.mark.storage(6)
-@pytest.mark.storage(7)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_both_encodings_and_both_vocabularies_do_the_same(ana: Caller, world: World, call: str) -> None:
+@pytest.mark.storage(6, 7)
+@each("call", ["rename", "move", "copy"])
+async def test_both_encodings_and_both_vocabularies_do_the_same(eva: Caller, world: World, call: str) -> None:
     bodies = []
-    for send in (ana.post, ana.post_json):
+    for send in (eva.post, eva.post_json):
         for source, target in (("src_path", "dest_path"), ("source_path", "destination_path")):
             place = world.place(Scheme.HDFS)
             place.put(x=b"x")
@@ -156,23 +153,159 @@ async def test_both_encodings_and_both_vocabularies_do_the_same(ana: Caller, wor
 
 
 @pytest.mark.storage(7)
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_two_different_values_are_refused(ana: Caller, world: World, call: str) -> None:
+@each("call", ["rename", "move", "copy"])
+async def test_two_different_values_are_refused(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x", y=b"y")
     both = {"src_path": place.at("x"), "source_path": place.at("y"), "dest_path": place.at("z")}
-    assert await refused(ana, call, **both) == (400, "conflicting_parameters")
+    assert await refused(eva, call, **both) == (400, "conflicting_parameters")
     both = {"src_path": place.at("x"), "dest_path": place.at("z"), "destination_path": place.at("y")}
-    assert await refused(ana, call, **both) == (400, "conflicting_parameters")
+    assert await refused(eva, call, **both) == (400, "conflicting_parameters")
 
 
-@pytest.mark.parametrize("call", ["rename", "move", "copy"])
-async def test_what_is_missing_or_wrong_is_told(ana: Caller, world: World, call: str) -> None:
+@each("call", ["rename", "move", "copy"])
+async def test_what_is_missing_or_wrong_is_told(eva: Caller, world: World, call: str) -> None:
     place = world.place(Scheme.HDFS)
     place.put(x=b"x")
-    assert await refused(ana, call, src_path=place.at("x")) == (400, "missing_parameter")
-    assert await refused(ana, call, dest_path=place.at("x")) == (400, "missing_parameter")
+    assert await refused(eva, call, src_path=place.at("x")) == (400, "missing_parameter")
+    assert await refused(eva, call, dest_path=place.at("x")) == (400, "missing_parameter")
     asked = {"src_path": place.at("x"), "dest_path": place.at("y")}
-    assert await refused(ana, call, **asked, wait="601") == (400, "invalid_parameter")
-    assert await refused(ana, call, **asked, overwrite="perhaps") == (400, "invalid_parameter")
-    assert await refused(ana, call, src_path=place.at("x"), dest_path=place.at("../y")) == (400, "invalid_path")
+    assert await refused(eva, call, **asked, wait="601") == (400, "invalid_parameter")
+    assert await refused(eva, call, **asked, overwrite="perhaps") == (400, "invalid_parameter")
+    assert await refused(eva, call, src_path=place.at("x"), dest_path=place.at("../y")) == (400, "invalid_path")
+
+
+every_copying_store = each_store(Scheme.FILE, Scheme.HDFS, Scheme.S3A, Scheme.ABFS)
+
+
+@every_copying_store
+async def test_a_copy_holds_everything_and_the_source_stays(eva: Caller, place: Place) -> None:
+    place.put(d__empty=None, d__sub__x=b"x", d__y=b"", into=None)
+    copied = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("into"))
+    assert copied.json() == {
+        "status": 0,
+        "path": place.at("into/d"),
+        "source": place.at("d"),
+        "message": f"Copied '{place.at('d')}' to '{place.at('into/d')}' successfully",
+    }
+    everything = place.all()
+    below = {path: content for path, content in everything.items() if path.startswith("d/")}
+    assert len(below) == 4
+    assert below == {
+        path.removeprefix("into/"): content for path, content in everything.items() if path.startswith("into/d/")
+    }
+
+
+@every_copying_store
+async def test_a_file_is_copied_to_a_new_path(eva: Caller, place: Place) -> None:
+    place.put(x=b"content")
+    copied = await eva.post("storage/copy", src_path=place.at("x"), dest_path=place.at("y"))
+    assert copied.json()["path"] == place.at("y")
+    assert place.all() == {"x": b"content", "y": b"content"}
+
+
+async def test_modes_of_files_and_directories_are_kept(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(d__closed__x=b"x")
+    assert place.tree is not None
+    modes = {"d": 0o750, "d/closed": 0o555, "d/closed/x": 0o640}
+    for name, mode in modes.items():
+        place.tree.entries[place.inner(name)].permissions = mode
+    assert (await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))).status_code == 200
+    copied = {name: place.tree.entries[place.inner(f"e{name[1:]}")].permissions for name in modes}
+    assert copied == modes
+
+
+async def test_a_failed_copy_leaves_what_others_made(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(d__x=b"x", d__y=b"y")
+
+    def intrude(number: int, path: str) -> StorageUnavailable:
+        place.put_at("e/foreign", b"foreign")
+        return StorageUnavailable("Away.")
+
+    world.fail(Scheme.HDFS, "copy", intrude)
+    answer = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
+    assert (answer.status_code, answer.json()["details"]) == (503, {"rolled_back": True})
+    assert place.all() == {"d": None, "d/x": b"x", "d/y": b"y", "e": None, "e/foreign": b"foreign"}
+
+
+async def test_a_failed_copy_never_removes_what_was_there_before(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.HDFS)
+    place.put(x=b"new", y=b"old")
+    world.fail(Scheme.HDFS, "copy", StorageUnavailable("Away."))
+    asked = {"src_path": place.at("x"), "dest_path": place.at("y"), "overwrite": "true"}
+    assert await refused(eva, "copy", **asked) == (503, "storage_unavailable")
+    assert place.all() == {"x": b"new", "y": b"old"}
+
+
+async def test_links_in_a_tree_are_left_out_and_told(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.FILE)
+    place.put(d__x=b"x")
+    place.link("d/b")
+    place.link("d/a")
+    copied = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
+    assert copied.json()["details"] == {"skipped_links": [place.at("d/a"), place.at("d/b")]}
+    assert sorted(path.name for path in (place.directory / "e").iterdir()) == ["x"]
+    alone = await refused(eva, "copy", src_path=place.at("d/a"), dest_path=place.at("f"))
+    assert alone == (403, "symlink_not_followed")
+
+
+@pytest.mark.storage(68)
+async def test_ozone_answers_with_the_files_above_the_limit_at_any_depth(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.OFS)
+    exact, above = b"x" * CHUNK_BYTES, b"x" * (CHUNK_BYTES + 1)
+    place.put(d__exact=exact, d__zz=above, d__sub__sub__b=above, d__sub__a=b"small")
+    copied = await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))
+    skipped = f"- {place.at('d/sub/sub/b')}\n- {place.at('d/zz')}"
+    assert copied.headers["content-type"] == "application/json"
+    assert copied.json() == f"Following files were skipped due to file size limitations:\n{skipped}"
+    there = {path for path in place.all() if path.startswith("e")}
+    assert there == {"e", "e/exact", "e/sub", "e/sub/sub", "e/sub/a"}
+    assert place.all()["d/zz"] == above
+
+
+@pytest.mark.storage(68)
+async def test_ozone_answers_with_an_empty_text_and_in_bulk_with_a_key(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.OFS)
+    place.put(small=b"x", large=b"x" * (CHUNK_BYTES + 1), into=None)
+    copied = await eva.post("storage/copy", src_path=place.at("small"), dest_path=place.at("other"))
+    assert (copied.status_code, copied.json()) == (200, "")
+    sources = [place.at("small"), place.at("large")]
+    bulk = await eva.post("storage/copy/bulk", source_path=sources, destination_path=place.at("into"))
+    seen = [bulk.json()["results"][source]["skipped_files"] for source in sources]
+    assert seen == ["", f"Following files were skipped due to file size limitations:\n- {place.at('large')}"]
+    errors = await refused(eva, "copy", src_path=place.at("none"), dest_path=place.at("y"))
+    assert errors == (404, "path_not_found")
+
+
+async def test_a_copy_from_ozone_to_another_store_has_no_limit(eva: Caller, world: World) -> None:
+    place, there = world.place(Scheme.OFS), world.place(Scheme.HDFS)
+    place.put(large=b"x" * (CHUNK_BYTES + 1))
+    copied = await eva.post("storage/copy", src_path=place.at("large"), dest_path=there.path)
+    assert copied.json()["path"] == there.at("large")
+    assert there.all() == {"large": b"x" * (CHUNK_BYTES + 1)}
+
+
+async def test_a_tree_of_many_windows_is_copied_whole(eva: Caller, world: World) -> None:
+    place = world.place(Scheme.S3A)
+    for number in range(1300):
+        place.put_at(f"d/{number % 7}/{number}", str(number).encode())
+    assert (await eva.post("storage/copy", src_path=place.at("d"), dest_path=place.at("e"))).status_code == 200
+    everything = place.all()
+    assert len(everything) == 2 * (1300 + 8)
+    assert all(everything[f"e{path[1:]}"] == content for path, content in everything.items() if path[0] == "d")
+
+
+@each("call", ["move", "copy", "rename"])
+async def test_a_store_without_the_right_is_refused_at_both_ends(world: World, call: str) -> None:
+    eva = await world.api.user("ana")
+    await world.api.database.execute(
+        "delete from group_members where user_id = (select id from users where username = $1)", eva.username
+    )
+    here, there = world.place(Scheme.HDFS), world.place(Scheme.S3A)
+    here.put(x=b"x")
+    there.put(x=b"x")
+    for source, target in ((here, there), (there, here), (there, there)):
+        asked = {"src_path": source.at("x"), "dest_path": target.at("y")}
+        assert await refused(eva, call, **asked) == (403, "storage_access_denied")

@@ -14,6 +14,7 @@ from tests.api.driving import Caller, open_api, verdict
 from tests.api.serving import served
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.worlds import builders
+from tests.cases import each
 from tests.fakes.storage_reads import OddFileSystem, Oddity
 
 from queryserver.errors.base import PermissionDenied
@@ -22,16 +23,6 @@ from queryserver.files.model import Scheme
 
 AVRO = Path(__file__).parents[2] / "unit" / "formats" / "avro"
 MIB = 1024 * 1024
-
-
-@pytest.fixture
-async def ana(files: Files) -> Caller:
-    return await files.api.user("ana")
-
-
-@pytest.fixture
-def place(files: Files) -> str:
-    return files.place()
 
 
 def put(files: Files, path: str, content: bytes) -> str:
@@ -119,7 +110,7 @@ class TestShapes:
 
 class TestRefusals:
     @pytest.mark.storage(41)
-    @pytest.mark.parametrize(
+    @each(
         "query",
         [
             {"length": "1048577"}, {"length": "-1"}, {"offset": "-1"}, {"offset": "x"}, {"begin": "5", "end": "4"},
@@ -151,7 +142,7 @@ class TestRefusals:
         assert verdict(await ana.get(f"storage/view=file:///{place}/none")) == (404, -1, "path_not_found")
 
     @pytest.mark.security("S1")
-    @pytest.mark.parametrize("dots", ["%2e%2e", "%252e%252e", "%2E%2e", "%2e%252e"])
+    @each("dots", ["%2e%2e", "%252e%252e", "%2E%2e", "%2e%252e"])
     async def test_dots_reach_no_file(self, ana, place, dots):
         refused = await ana.get(f"storage/view=file:///{place}/{dots}/a")
         assert verdict(refused) == (400, -1, "invalid_path")
@@ -161,7 +152,7 @@ class TestRefusals:
 
 class TestText:
     @pytest.mark.storage(42)
-    @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "gb18030", "shift_jis", "big5"])
+    @each("encoding", ["utf-8", "utf-16", "gb18030", "shift_jis", "big5"])
     async def test_windows_are_put_together_without_loss(self, ana, files, place, encoding):
         text = "中文日本 text\n" * 3 + ("é😀" if encoding in {"utf-8", "utf-16", "gb18030"} else "")
         path = put(files, f"{place}/a", text.encode(encoding))
@@ -225,7 +216,7 @@ PLAIN = b"".join(b"line %d\n" % number for number in range(20_000))
 
 class TestPacked:
     @pytest.mark.storage(44)
-    @pytest.mark.parametrize(
+    @each(
         ("name", "packed", "codec"),
         [
             ("a.gz", gzip.compress(PLAIN), "gzip"),
@@ -312,8 +303,8 @@ class TestStores:
         refused = await ana.get("storage/display", path="/b.snappy", compression="snappy")
         assert verdict(refused) == (413, -1, "decompression_limit")
 
-    @pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.parquet"])
-    @pytest.mark.parametrize(
+    @each("name", ["a.txt", "a.gz", "a.parquet"])
+    @each(
         ("failure", "expected"),
         [
             (StorageUnavailable("It is down."), (503, "storage_unavailable")),

@@ -1,13 +1,15 @@
 """One application with five stores, four of them in memory, for tests of what goes from one place to another."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tests.api.driving import Api, open_api
+from tests.cases import each_made
 from tests.fakes.storage import LIKE_ABFS, LIKE_HDFS, LIKE_OZONE, LIKE_S3, MemoryFileSystem
 from tests.fakes.storage_faults import Failure, FaultyFileSystem
 from tests.fakes.storage_tree import MemoryTree
@@ -66,7 +68,6 @@ class Place:
             self.put_at(key.replace("_dot_", ".").replace("__", "/"), content)
 
     def put_at(self, name: str, content: bytes | None) -> None:
-        """A new entry."""
         if self.tree is None:
             place = self.directory / name
             (place if content is None else place.parent).mkdir(parents=True, exist_ok=True)
@@ -126,7 +127,6 @@ class World:
         self.faulty[scheme].failures[call] = failure
 
     def heal(self) -> None:
-        """No store fails any more."""
         for store in self.faulty.values():
             store.failures.clear()
             store.calls.clear()
@@ -134,6 +134,16 @@ class World:
     def calls(self, scheme: Scheme) -> Counter[str]:
         """How often a store was called since it was told to fail, or healed."""
         return self.faulty[scheme].calls
+
+
+def each_store(*schemes: Scheme) -> Callable[[Any], Any]:
+    """Runs a test that takes a `place` on each of these stores, in a new place and with stores that do not fail."""
+
+    def new_place(world: World, scheme: Scheme) -> Place:
+        world.heal()
+        return world.place(scheme)
+
+    return each_made("place", "world", new_place, schemes, ids=str)
 
 
 def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:

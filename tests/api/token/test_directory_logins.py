@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.api.driving import Api, verdict
 from tests.api.token.logins import PASSWORD, Opener, accounts, link, log_in
+from tests.cases import each
 from tests.engines.relay import connect, passed_on
 from tests.engines.servers import free_port
 from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
@@ -62,11 +63,9 @@ async def account(api: Api, username: str = "ana") -> Account:
     return next(one for one in await accounts(api).all() if one.username == username)
 
 
-@pytest.mark.parametrize("settings", [{}, DIRECT], ids=["search-bind", "direct bind"])
-@pytest.mark.parametrize("tls", [False, True], ids=["StartTLS", "ldaps"])
-async def test_a_person_of_the_directory_is_made_a_user_at_the_first_login(
-    directory: Directories, ldap_server: DirectoryAddress, settings: dict[str, Any], tls: bool
-) -> None:
+@each("settings", [{}, DIRECT])
+@each("tls", [False, True])
+async def test_a_person_of_the_directory_is_made_a_user_at_the_first_login(directory, ldap_server, settings, tls):
     async with directory(**settings, **(over_tls(ldap_server) if tls else {})) as api:
         assert [await attempt(api, password=wrong) for wrong in ("", "wrong", PASSWORD)] == [400, 401, 401]
         assert await accounts(api).all() == []
@@ -100,11 +99,9 @@ async def test_every_refusal_looks_the_same(directory: Directories) -> None:
         }
 
 
-@pytest.mark.parametrize("settings", [{}, DIRECT])
-@pytest.mark.parametrize("secure", [False, True])
-async def test_a_certificate_of_a_strange_authority_is_refused(
-    directory: Directories, ldap_server: DirectoryAddress, settings: dict[str, Any], secure: bool
-) -> None:
+@each("settings", [{}, DIRECT])
+@each("secure", [False, True])
+async def test_a_certificate_of_a_strange_authority_is_refused(directory, ldap_server, settings, secure):
     more = over_tls(ldap_server) if secure else {}
     async with directory(ldap_cert=ldap_server.strange_authority, **settings, **more) as api:
         assert await attempt(api) == 503
@@ -183,10 +180,8 @@ async def test_login_groups_and_filters_limit_who_enters(directory: Directories)
 
 
 @pytest.mark.platform(48)
-@pytest.mark.parametrize("backend", [("local", "ldap"), ("ldap", "local")])
-async def test_with_the_directory_down_local_users_enter_and_others_are_told(
-    directory: Directories, backend: tuple[str, ...]
-) -> None:
+@each("backend", [("local", "ldap"), ("ldap", "local")])
+async def test_with_the_directory_down_local_users_enter_and_others_are_told(directory, backend):
     async with directory(backend, ldap_url=f"ldap://127.0.0.1:{free_port()}") as api:
         await accounts(api).create("cy", PASSWORD)
         assert await attempt(api, "cy", PASSWORD) == 200
@@ -198,10 +193,8 @@ async def test_with_the_directory_down_local_users_enter_and_others_are_told(
 
 @pytest.mark.platform(48)
 @pytest.mark.security("T16")
-@pytest.mark.parametrize("username", ["*", "a*", "ana)(uid=*", "*)(objectclass=*", "ana\\2a", "\\", "(", "ana\0"])
-async def test_names_never_change_the_filter(
-    directory: Directories, ldap_server: DirectoryAddress, username: str
-) -> None:
+@each("username", ["*", "a*", "ana)(uid=*", "*)(objectclass=*", "ana\\2a", "\\", "(", "ana\0"])
+async def test_names_never_change_the_filter(directory, ldap_server, username):
     async with directory() as api:
         refused = await api.stranger.post_json("token/auth", username=username, password=ANAS)
         assert refused.status_code == (400 if "\0" in username else 401)

@@ -1,13 +1,17 @@
-"""Bearers of tokens of another issuer (Contract platform 3.9; security T12)."""
+"""Tokens of other issuers, and users made for them (Contract platform 3.9, 4.1, 4.2; T12)."""
 
 import asyncio
+import logging
 import time
-from typing import Any
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
+import httpx
 import pytest
 from jose import jwt
 from structlog.testing import capture_logs
-from tests.api.driving import Api
+from tests.api.driving import Api, Caller
 from tests.api.token.logins import (
     PASSWORD,
     JwtOpener,
@@ -20,10 +24,19 @@ from tests.api.token.logins import (
     not_valid,
     refusals,
 )
+from tests.cases import each
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer, claims, jwk, public_pem, raw, rsa_key
 from tests.fakes.webhdfs import Answer
+from tests.fixtures.logs import told_of_audit_events
 
-from queryserver.errors.base import ConfigurationError
+from queryserver.errors.base import ConfigurationError, UnknownGroup
+from queryserver.identity.build import ensure_administrator
+from queryserver.identity.callers import CallerRepository
+from queryserver.identity.external_keys import KeyCache
+from queryserver.identity.external_tokens import ExternalTokens
+from queryserver.identity.model import Username
+from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.platform.logs import FIELDS
 
 
 @pytest.mark.platform(39)
@@ -125,8 +138,7 @@ def hmac_signed(algorithm: str, secret: str, kid: str) -> str:
     return f"{signed}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
-@pytest.mark.platform(28)
-@pytest.mark.platform(39)
+@pytest.mark.platform(28, 39)
 @pytest.mark.security("T12")
 async def test_forged_tokens_are_refused_alike(external: Api, issuer: Issuer) -> None:
     for reason, token in forged(issuer).items():
@@ -277,10 +289,8 @@ async def test_calls_within_the_hour_do_not_write(external: Api, issuer: Issuer)
 
 
 @pytest.mark.platform(31)
-@pytest.mark.parametrize("jti", ["a-jti", None])
-async def test_a_revoked_external_token_is_refused_on_every_server(
-    jwt_opener: JwtOpener, issuer: Issuer, jti: str | None
-) -> None:
+@each("jti", ["a-jti", None])
+async def test_a_revoked_external_token_is_refused_on_every_server(jwt_opener, issuer, jti):
     async with issuer.serving() as url, jwt_opener(url) as one, jwt_opener(url) as other:
         mine, another = issuer.token(jti=jti), issuer.token(jti="another")
         assert (await bearer(other, mine)).status_code == 200
@@ -354,3 +364,185 @@ async def test_verify_refuses_own_tokens_where_they_are_no_bearers(jwt_opener: J
         assert (refused.status_code, refused.json()) == (401, not_valid(detail="Token is invalid or expired"))
         await link(api, "ana")
         assert (await api.stranger.post("token/verify", token=issuer.token())).status_code == 200
+
+
+class Clock:
+    """Stands still, so that no step of a test is too slow."""
+
+    def __init__(self) -> None:
+        self.now = float(int(time.time()))
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which applications that are opened later check tokens and keys of other issuers."""
+    clock = Clock()
+    monkeypatch.setattr("queryserver.identity.build.ExternalTokens", partial(ExternalTokens, clock=clock))
+    monkeypatch.setattr("queryserver.identity.build.KeyCache", partial(KeyCache, clock=clock))
+    return clock
+
+
+@pytest.mark.platform(39)
+async def test_the_difference_of_clocks_is_accepted_and_no_more(clock, jwt_opener, issuer):
+    now = int(clock.now)
+    async with issuer.serving() as url, jwt_opener(url) as api:
+        for good in ({"exp": now - 29}, {"nbf": now + 30}, {"iat": now + 30}):
+            assert (await bearer(api, issuer.token(**{"iat": now, **good}))).status_code == 200, good
+        for bad in ({"exp": now - 30}, {"nbf": now + 31}, {"iat": now + 31}):
+            assert (await bearer(api, issuer.token(**{"iat": now, **bad}))).status_code == 401, bad
+
+
+async def test_a_token_that_expires_while_it_is_remembered_is_refused_with_its_reason(clock, jwt_opener, issuer):
+    async with issuer.serving() as url, jwt_opener(url, leeway_s=0) as api:
+        token = issuer.token(iat=int(clock.now), exp=int(clock.now) + 2)
+        clock.now += 1
+        assert (await bearer(api, token)).status_code == 200
+        clock.now += 1
+        with capture_logs() as lines:
+            for _ in range(2):
+                assert (await bearer(api, token)).json() == not_valid()
+        assert refusals(lines) == [("times", "it has expired")] * 2
+
+
+@pytest.mark.platform(43)
+async def test_keys_that_are_too_old_are_not_used(clock: Clock, jwt_opener: JwtOpener, issuer: Issuer) -> None:
+    token = issuer.token(iat=int(clock.now), exp=int(clock.now) + 600)
+    async with issuer.serving() as url, jwt_opener(url, cache_s=0, max_stale_s=60, refetch_floor_s=0) as api:
+        assert (await bearer(api, token)).status_code == 200
+        issuer.answer = Answer(500)
+        clock.now += 60
+        assert (await bearer(api, token)).status_code == 200
+        clock.now += 1
+        response = await bearer(api, token)
+        assert (response.status_code, response.json()["code"]) == (503, "key_server_unavailable")
+        issuer.answer = None
+        assert (await bearer(api, token)).status_code == 200
+
+
+GROUPED = "tests.fakes.plug_ins.Grouped"
+DOOR = "tests.fakes.plug_ins.Door"
+ANA = NewAccount(Username("ana", "ana"))
+Told = tuple[str, str, str]
+T = TypeVar("T")
+
+
+@pytest.fixture
+def changes() -> Iterator[list[Told]]:
+    """Changes of users and groups that the audit is told of: operation, who, what. Logins are not among them."""
+    told: list[Told] = []
+
+    def hear(record: logging.LogRecord) -> None:
+        fields = getattr(record, FIELDS)
+        if record.getMessage() != "login":
+            assert (fields["outcome"], fields["by"]) == ("ok", "server")
+            told.append((record.getMessage(), fields["user"], fields["subject"]))
+
+    with told_of_audit_events(hear):
+        yield told
+
+
+async def arrive(api: Api, name: str, groups: str = "") -> httpx.Response:
+    headers = {"X-Grouped": name} | ({"X-Groups": groups} if groups else {})
+    response = await Caller(api, "", headers).get("editor/get_history")
+    assert response.status_code == 200
+    return response
+
+
+async def test_a_user_made_at_first_sight_is_written_down_once(opener: Opener, changes: list[Told]) -> None:
+    async with opener(api_auth=(GROUPED, "jwt")) as api:
+        await asyncio.gather(*(arrive(api, "ana") for _ in range(5)))
+        await arrive(api, "ana")
+    assert changes == [("user.create", "ana", "ana")]
+
+
+async def test_memberships_that_come_and_go_are_written_down(opener: Opener, changes: list[Told]) -> None:
+    async with opener(api_auth=(GROUPED, "jwt")) as api:
+        for group in ("analysts", "writers"):
+            await AccountRepository(api.database).ensure_group(group, ())
+        await asyncio.gather(*(arrive(api, "ana", "analysts,unknown") for _ in range(5)))
+        assert changes == [("user.create", "ana", "ana"), ("group.add_member", "ana", "analysts ana")]
+        changes.clear()
+        await arrive(api, "ana", "writers")
+        assert changes == [("group.add_member", "ana", "writers ana"), ("group.remove_member", "ana", "analysts ana")]
+
+
+async def test_users_of_another_issuer_are_written_down(opener: Opener, changes: list[Told]) -> None:
+    issuer = Issuer()
+    rules = {"issuer": ISSUER, "audience": AUDIENCE}
+    async with issuer.serving() as url, opener(jwt={"key_server_url": (url,), **rules}) as api:
+        assert (await bearer(api, issuer.token(sub="eve"))).status_code == 200
+    assert changes == [("user.create", "eve", "eve")]
+
+
+async def test_who_becomes_the_first_administrator_is_written_down(opener: Opener, changes: list[Told]) -> None:
+    async with opener(first_login_becomes_admin=True) as api:
+        await log_in(api, "Ana")
+        assert changes == [("user.create", "ana", "ana"), ("user.make_admin", "ana", "ana")]
+
+
+async def test_a_login_that_makes_an_administrator_of_a_user_is_written_down(opener, changes):
+    async with opener(first_login_becomes_admin=True) as api:
+        await accounts(api).create("bob", PASSWORD)
+        for _ in range(2):
+            await log_in(api, " BOB ")
+        assert changes == [("user.make_admin", "bob", "bob")]
+
+
+async def test_a_back_end_of_others_makes_users_who_are_written_down(opener: Opener, changes: list[Told]) -> None:
+    async with opener(backend=(DOOR,)) as api:
+        await AccountRepository(api.database).ensure_group("analysts", ())
+        await log_in(api, "Ana", "let me in")
+    assert changes == [("user.create", "ana", "ana"), ("group.add_member", "ana", "analysts ana")]
+
+
+async def test_the_administrator_of_the_embedded_mode_is_written_down(opener: Opener, changes: list[Told]) -> None:
+    async with opener() as api:
+        for _ in range(2):
+            await ensure_administrator(accounts(api), PASSWORD, lambda _: None)
+    assert changes == [("user.create", "admin", "admin"), ("user.make_admin", "admin", "admin")]
+
+
+# Other databases of the server have locks that are waited for too.
+_WAITS_FOR_A_LOCK = """
+    select exists (
+        select from pg_locks join pg_stat_activity using (pid) where not granted and datname = current_database())
+"""
+
+
+async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives that came to the group `going` when somebody else had deleted it, and not yet committed."""
+    async with api.database.transaction() as connection:
+        await connection.execute("delete from groups where name = 'going'")
+        waiting = asyncio.create_task(work)
+        while not await connection.fetchval(_WAITS_FOR_A_LOCK):
+            assert not waiting.done()
+            await asyncio.sleep(0.01)
+    return await waiting
+
+
+async def test_a_group_that_is_deleted_meanwhile_is_left_out(opener: Opener) -> None:
+    async with opener() as api:
+        for group in ("going", "staying"):
+            await AccountRepository(api.database).ensure_group(group, ())
+        user_id = await AccountRepository(api.database).create(
+            NewAccount(Username("ana", "ana")), default_group="default"
+        )
+        join = CallerRepository(api.database).join_only(user_id, ["going", "staying"], default_group="default")
+        assert await while_a_group_goes(api, join) == {"default", "staying"}
+
+
+async def test_nobody_is_made_a_member_of_a_group_that_is_deleted_meanwhile(opener: Opener) -> None:
+    async with opener() as api:
+        records = AccountRepository(api.database)
+        await records.ensure_group("going", ())
+        create = records.create(NewAccount(Username("ana", "ana"), groups=("going",)), default_group="default")
+        with pytest.raises(UnknownGroup):
+            await while_a_group_goes(api, create)
+        assert await accounts(api).all() == []
+        await records.ensure_group("going", ())
+        create = records.create(ANA, default_group="going")
+        await while_a_group_goes(api, create)
+        assert [one.groups for one in await accounts(api).all()] == [()]

@@ -1,22 +1,25 @@
-"""Authenticators and login back ends of others (Contract platform 4.1, 4.2; security T19)."""
+"""Authenticators and login back ends of plug-ins, and their challenges (Contract platform 3.1, 4.1, 4.2; T19)."""
 
 import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import httpx
 import pytest
 from structlog.testing import capture_logs
 from tests.api.driving import Api, Caller
 from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, link, log_in, not_valid, tampered
+from tests.cases import each
 from tests.fakes.plug_ins import Journal
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.identity.plug_ins import PlugInThreads
 from queryserver.identity.repository import AccountRepository
 
 HERE = "tests.fakes.plug_ins"
@@ -49,10 +52,8 @@ async def test_entries_are_asked_in_their_order_until_one_knows_the_caller(chain
     assert (await call(chain, X_Async="bob", X_Misbehaving="fail")).status_code == 200
     assert journal.asked == ["Sync", "Sync", "Async"]
     everybody = await accounts(chain).all()
-    assert [(one.username, one.email, one.groups, one.is_admin, one.has_password) for one in everybody] == [
-        ("ana", "", ("default",), False, False),
-        ("bob", "a@b.example", ("default",), False, False),
-    ]
+    seen = [(one.username, one.email, one.groups, one.is_admin, one.has_password) for one in everybody]
+    assert seen == [("ana", "", ("default",), False, False), ("bob", "a@b.example", ("default",), False, False)]
 
 
 @pytest.mark.platform(47)
@@ -81,21 +82,16 @@ async def test_a_request_tells_all_but_the_body(chain: Api, journal: type[Journa
     assert not {"body", "stream", "json", "form", "receive"} & {name.strip("_") for name in dir(request)}
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
+async def test_a_request_tells_method_and_address_as_they_came(opener: Opener, journal: type[Journal]) -> None:
+    sent = [
         ("HEAD", "/sql/api/v1/editor/get_history"),
         ("GET", "/sql/api/v1/editor/get_history/?limit=5&x=%2F"),
         ("GET", "/sql/api/v1/editor/%67et_history/"),
-    ],
-)
-async def test_a_request_tells_method_and_address_as_they_came(
-    opener: Opener, journal: type[Journal], method: str, path: str
-) -> None:
+    ]
     async with opener({"url_prefix": "/sql"}, api_auth=(f"{HERE}.Sync",)) as api:
-        assert (await api.http.request(method, path, headers={"X-Sync": "ana"})).status_code == 200
-    request = journal.requests[0]
-    assert (request.method, request.url) == (method, f"http://test{path}")
+        for method, path in sent:
+            assert (await api.http.request(method, path, headers={"X-Sync": "ana"})).status_code == 200
+    assert [(one.method, one.url) for one in journal.requests] == [(way, f"http://test{path}") for way, path in sent]
 
 
 @pytest.mark.platform(47)
@@ -207,7 +203,7 @@ UNLOADABLE = {
 
 
 @pytest.mark.platform(47)
-@pytest.mark.parametrize("key", ["api_auth", "backend"])
+@each("key", ["api_auth", "backend"])
 async def test_names_that_cannot_be_loaded_stop_the_start_and_are_all_told(opener: Opener, key: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         await opener(**{key: tuple(UNLOADABLE)}).__aenter__()
@@ -255,13 +251,13 @@ async def test_a_back_end_that_stops_the_list_says_no_more_than_others(opener: O
         assert await log_in(api, "ana", "stop" * 3)
 
 
-@pytest.mark.parametrize("password", ["fail", "text", "number", "half a character"])
-async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener, password: str) -> None:
+async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener) -> None:
     async with opener(backend=(f"{HERE}.Door", "local")) as api:
-        with capture_logs() as lines:
-            answer = await api.stranger.post("token/auth", username="ana", password=password)
-        assert lines[0]["backend"] == f"{HERE}.Door"
-        assert (answer.status_code, answer.json()["code"]) == (503, "login_backend_unavailable")
+        for password in ("fail", "text", "number", "half a character"):
+            with capture_logs() as lines:
+                answer = await api.stranger.post("token/auth", username="ana", password=password)
+            assert lines[0]["backend"] == f"{HERE}.Door"
+            assert (answer.status_code, answer.json()["code"]) == (503, "login_backend_unavailable"), password
         await accounts(api).create("ana", PASSWORD)
         assert await log_in(api)
 
@@ -299,10 +295,8 @@ async def test_the_documented_authenticators_work(opener: Opener, documented: st
         assert unknown.json() == {"detail": "This key is not known.", "code": "unknown_api_key"}
         assert (await call(behind)).headers.get_list("www-authenticate")[1] == 'ApiKey realm="api"'
         everybody = await accounts(behind).all()
-        assert [(one.username, one.groups) for one in everybody] == [
-            ("ana", ("analysts", "default")),
-            ("hourly", ("default",)),
-        ]
+        seen = [(one.username, one.groups) for one in everybody]
+        assert seen == [("ana", ("analysts", "default")), ("hourly", ("default",))]
     async with opener({"trusted_proxies": (ip_network("192.0.2.0/24"),)}, api_auth=names) as direct:
         forged = await call(direct, X_Remote_User="ana", X_Forwarded_For="192.0.2.1", Forwarded="for=192.0.2.1")
         assert (forged.status_code, forged.json()["detail"]) == (401, "Authentication credentials were not provided.")
@@ -352,3 +346,198 @@ async def test_passwords_are_not_free_to_guess_while_a_back_end_is_away(opener: 
         ]
         assert statuses[0] == 503
         assert statuses[-1] == 429
+
+
+OURS, SYNC = 'Bearer realm="api"', 'Sync realm="GET"'
+SYNC_CLASS = "tests.fakes.plug_ins.Sync"
+
+
+class Knowing:
+    """Knows whom `X-Known` names."""
+
+    async def authenticate(self, request: Any) -> Any:
+        from queryserver.identity.model import AuthenticatedUser
+
+        name = request.headers.get("X-Known")
+        return AuthenticatedUser(name) if name else None
+
+
+class Broken(Knowing):
+    def authenticate_header(self, request: Any) -> str:
+        raise RAISED[request.headers.get("X-Raise", "bug")]
+
+
+RAISED: dict[str, BaseException] = {
+    "bug": ValueError("planted-secret"),
+    "missing": AttributeError("planted-secret"),
+    "time out": TimeoutError("planted-secret"),
+    "stop": StopIteration("planted-secret"),
+    "exit": SystemExit(1),
+}
+
+
+class BrokenAsync(Knowing):
+    async def authenticate_header(self, request: Any) -> str:
+        raise KeyError(request.headers.get("X-Raise"))
+
+
+class Hanging(Knowing):
+    """Holds up its thread until `opened`."""
+
+    opened = threading.Event()
+    inside: ClassVar[list[str]] = []
+
+    def authenticate_header(self, request: Any) -> str:
+        del request
+        self.inside.append(type(self).__name__)
+        self.opened.wait()
+        return "Hanging"
+
+
+class HangingToo(Hanging):
+    pass
+
+
+class HangingAsync(Knowing):
+    async def authenticate_header(self, request: Any) -> str:
+        del request
+        await asyncio.sleep(3600)
+        return "HangingAsync"
+
+
+@pytest.fixture
+def closed_gate() -> Iterator[None]:
+    Hanging.opened.clear()
+    Hanging.inside.clear()
+    yield
+    Hanging.opened.set()
+
+
+def named(*classes: type[Knowing]) -> tuple[str, ...]:
+    return tuple(f"{__name__}.{one.__name__}" for one in classes)
+
+
+async def refused(api: Api, token: str, **headers: str) -> list[str]:
+    """The challenges of the 401 that a bad token gets."""
+    told = {"Authorization": f"Bearer {token}", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    response = await Caller(api, "", told).get("editor/get_history")
+    assert (response.status_code, response.json()) == (401, not_valid()), headers
+    assert "planted" not in response.text
+    return response.headers.get_list("www-authenticate")
+
+
+@pytest.mark.platform(21, 47)
+async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener) -> None:
+    async with opener(api_auth=("jwt", *named(Broken, BrokenAsync), SYNC_CLASS)) as api:
+        await accounts(api).create("ana", PASSWORD)
+        token = (await log_in(api))["access"]
+        for word in RAISED:
+            with capture_logs() as lines:
+                assert await refused(api, tampered(token), X_Raise=word) == [OURS, SYNC], word
+            left_out = [line for line in lines if line["event"] == "challenge left out"]
+            assert {line["authenticator"] for line in left_out} == set(named(Broken, BrokenAsync))
+            assert "KeyError" in {line["error"] for line in left_out}
+            assert "planted" not in str(left_out)
+            assert not any(line.get("exc_info") for line in left_out)
+        assert (await bearer(api, token)).status_code == 200
+
+
+@pytest.mark.usefixtures("closed_gate")
+@pytest.mark.platform(21, 47)
+async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_nor_calls(opener, monkeypatch):
+    # Enough for those that do not hang, on a busy machine too.
+    monkeypatch.setattr("queryserver.identity.plug_ins._CHALLENGE_LIMIT_S", 4.0)
+    names = named(Hanging, HangingAsync, HangingToo)
+    async with opener(api_auth=("jwt", *names, SYNC_CLASS)) as api:
+        with capture_logs() as lines:
+            began = asyncio.get_running_loop().time()
+            every = await asyncio.gather(*(refused(api, f"opaque{number}") for number in range(12)))
+            took_s = asyncio.get_running_loop().time() - began
+        assert every == [[OURS, SYNC]] * 12
+        assert took_s < 3 * 4.0, "they are asked at the same time"
+        left_out = [(line["authenticator"], line["error"]) for line in lines if line["event"] == "challenge left out"]
+        assert sorted(left_out) == sorted([(name, "TimeoutError") for name in names] * 12)
+        # Two of each class: the other threads are for calls.
+        assert sorted(Hanging.inside) == ["Hanging"] * 2 + ["HangingToo"] * 2
+        known = await Caller(api, "", {"X-Sync": "ana"}).get("editor/get_history")
+        assert known.status_code == 200
+
+
+THREADS = 8
+
+
+@pytest.fixture
+def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Gives plug-ins of applications that are opened later so many seconds."""
+
+    def limit(limit_s: float) -> None:
+        def threads(**options: Any) -> PlugInThreads:
+            return PlugInThreads(limit_s=limit_s, **options)
+
+        monkeypatch.setattr("queryserver.identity.build.PlugInThreads", threads)
+
+    return limit
+
+
+async def test_what_a_class_does_to_the_event_loop_ends_its_call_alone(with_limit, opener):
+    with_limit(0.1)
+    async with opener(api_auth=(f"{HERE}.Stubborn", "jwt")) as api:
+        for word in ("exit", "interrupt", "cancel", "stay"):
+            with capture_logs():
+                response = await call(api, X_Stubborn=word)
+            assert (response.status_code, response.json()["code"]) == (500, "internal_error"), word
+        assert (await call(api)).status_code == 401
+
+
+class Held:
+    """Both kinds of class: holds up its thread until `opened`, as an authenticator for calls that send `X-Held`."""
+
+    opened = threading.Event()
+    inside = threading.Semaphore(0)
+
+    def authenticate(self, request: Any) -> None:
+        if request.headers.get("X-Held"):
+            self.opened.wait()
+
+    def login(self, username: str, password: str, request: object) -> None:
+        del username, password, request
+        self.inside.release()
+        self.opened.wait()
+
+
+@pytest.fixture
+def opened() -> Iterator[threading.Event]:
+    """What lets all go that are held; open at the end, so that no thread outlives its test."""
+    Held.opened.clear()
+    yield Held.opened
+    Held.opened.set()
+
+
+@pytest.mark.usefixtures("opened")
+async def test_a_class_that_hangs_is_500_in_its_time(with_limit: Callable[[float], None], opener: Opener) -> None:
+    # Enough for the call that does not hang, on a busy machine too.
+    with_limit(2)
+    async with opener(api_auth=(f"{__name__}.Held", "jwt")) as api:
+        with capture_logs():
+            answers = await asyncio.gather(*(call(api, X_Held="yes") for _ in range(3)))
+        assert {answer.status_code for answer in answers} == {500}
+        assert (await call(api)).status_code == 401
+
+
+async def test_slow_logins_hold_up_no_call_of_others(monkeypatch, with_limit, opener, opened):
+    with_limit(60)
+    monkeypatch.setattr("queryserver.identity.logins._BACKEND_LIMIT_S", 60)
+    free = {f"login_failures_per_{what}": 0 for what in ("address", "user", "user_and_address")}
+    names = {"backend": (f"{__name__}.Held",), "api_auth": (f"{HERE}.Sync",)}
+    async with opener(**names, **free) as api:
+        logins = [
+            asyncio.create_task(api.stranger.post("token/auth", username=f"eve{number}", password="x"))
+            for number in range(THREADS + 4)
+        ]
+        for _ in range(THREADS):
+            assert await asyncio.to_thread(Held.inside.acquire, timeout=25)
+        # A call that waited for the threads of logins would end with them, or as 500.
+        assert (await call(api, X_Sync="ana")).status_code == 200
+        assert not any(login.done() for login in logins)
+        opened.set()
+        assert {answer.status_code for answer in await asyncio.gather(*logins)} == {401}

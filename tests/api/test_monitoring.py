@@ -1,8 +1,13 @@
-"""GET /metrics (Contract platform 9.3)."""
+"""is_alive, is_ready and metrics (Contract platform 9.1 to 9.3)."""
 
+import asyncio
 import json
 import re
+import shutil
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import Executor
+from dataclasses import fields
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -14,8 +19,89 @@ from tests.api.driving import Api
 
 from queryserver.api.connections import ConnectionCounts
 
+
+def take_away(directory: Path) -> None:
+    shutil.move(directory, directory.with_name("aside"))
+    directory.write_text("a file where the directory was")
+
+
+def bring_back(directory: Path) -> None:
+    directory.unlink()
+    shutil.move(directory.with_name("aside"), directory)
+
+
+@pytest.mark.platform(98)
+async def test_is_alive_answers_while_every_thread_is_busy_and_whatever_the_token(api: Api):
+    release = threading.Event()
+    loop = asyncio.get_running_loop()
+    pools = [getattr(api.services.threads, field.name) for field in fields(api.services.threads)]
+    shared = [None, *(pool for pool in pools if isinstance(pool, Executor))]
+    threads = [loop.run_in_executor(pool, release.wait, 30) for pool in shared for _ in range(64)]
+    try:
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}):
+            async with asyncio.timeout(25):
+                answer = await api.http.get("/desktop/debug/is_alive", headers=headers)
+            assert (answer.status_code, answer.content) == (200, b"")
+            assert answer.headers["content-type"].startswith("text/plain")
+    finally:
+        release.set()
+        await asyncio.gather(*threads)
+
+
+@pytest.mark.platform(98, 99)
+async def test_without_the_result_store_the_server_lives_and_is_not_ready(small_api: ApiOpener):
+    async with small_api() as api:
+        results = Path(api.services.settings.results_dir)
+        take_away(results)
+        assert (await api.http.get("/desktop/debug/is_alive")).status_code == 200
+        refused = await api.http.get("/desktop/debug/is_ready")
+        body = refused.json()
+        assert (refused.status_code, body["code"], body["ready"]) == (503, "not_ready", False)
+        assert body["checks"]["result_store"]["ok"] is False
+        assert int(refused.headers["Retry-After"]) > 0
+        assert str(results.parent) not in refused.text
+        bring_back(results)
+        await is_ready_again(api)
+
+
+async def is_ready_again(api: Api) -> None:
+    """Returns once it is ready: a part that fails is looked at again after a second."""
+    for _ in range(600):
+        if (await api.http.get("/desktop/debug/is_ready")).json()["ready"]:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError
+
+
+@pytest.mark.platform(99)
+async def test_on_another_schema_the_server_is_not_ready(small_api: ApiOpener):
+    async with small_api() as api:
+        newest = await api.database.value("select version_num from alembic_version")
+        await api.database.execute("update alembic_version set version_num = '0001'")
+        refused = await api.http.get("/desktop/debug/is_ready")
+        assert (refused.status_code, refused.json()["checks"]["schema"]["ok"]) == (503, False)
+        await api.database.execute("update alembic_version set version_num = $1", newest)
+        ready = await api.http.get("/desktop/debug/is_ready")
+        assert ready.status_code == 200
+        assert set(ready.json()["checks"]) == {"database", "schema", "result_store", "broker"}
+        api.services.readiness.stopping = True
+        stopping = await api.http.get("/desktop/debug/is_ready")
+        seen = (stopping.status_code, stopping.json()["code"], stopping.headers["retry-after"])
+        assert seen == (503, "stopping", "5")
+        assert stopping.json()["checks"]["database"]["ok"]
+
+
+@pytest.mark.platform(99)
+async def test_readiness_shows_no_address(api: Api):
+    dsn = api.services.settings.desktop.database.dsn or ""
+    shown = (await api.http.get("/desktop/debug/is_ready")).text
+    assert "postgres" not in shown
+    assert dsn.rpartition("/")[2] not in shown
+
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 TOKEN = "metrics-token-of-the-tests"
+
 # The five of the task server come with it (Contract platform 10): tasks_total, tasks_queued, workers_alive,
 # schedules_fired_total, emails_total.
 NAMES = {
@@ -26,6 +112,7 @@ NAMES = {
     *("db_pool_connections", "db_query_seconds", "leases_lost_total"),
     *("metadata_index_objects", "search_seconds", "build_info"),
 }
+
 LABELS = {
     "http_requests_total": {"method", "route", "status"},
     "http_request_seconds_count": {"route"},
@@ -38,6 +125,7 @@ LABELS = {
     "build_info": {"version"},
     "results_bytes": set[str](),
 }
+
 _SAMPLE = re.compile(r"queryserver_(\w+?)(?:\{(.*)\})? (\S+)")
 
 
@@ -138,10 +226,8 @@ async def test_what_happened_is_counted(counted: Api):
     assert page.value("statements_total", dialect="postgresql", outcome="failed") == 1
     assert page.value("engine_errors_total", dialect="postgresql", kind="engine_error") == 1
     assert page.value("statement_seconds_count", dialect="postgresql") == 2
-    assert (
-        page.value("http_requests_total", method="POST", route="/api/v1/editor/execute/{dialect:name}", status="200")
-        == 3
-    )
+    seen = page.value("http_requests_total", method="POST", route="/api/v1/editor/execute/{dialect:name}", status="200")
+    assert seen == 3
     assert page.value("db_query_seconds_count") > 5
     assert page.value("db_pool_connections", state="idle") >= 1
     assert page.value("engine_sessions", dialect="postgresql") == 0
@@ -149,9 +235,7 @@ async def test_what_happened_is_counted(counted: Api):
     assert ("operation", "view") in operation
 
 
-async def test_running_statements_and_stored_results_are_told_from_the_records(
-    counted: Api, monkeypatch: pytest.MonkeyPatch
-):
+async def test_running_statements_and_stored_results_are_told_from_the_records(counted, monkeypatch):
     # A busy machine may take longer than ten seconds from one look to the next.
     monkeypatch.setattr("queryserver.platform.prometheus._FACTS_EVERY_S", 3600.0)
     ana = await counted.user("ana")
@@ -177,8 +261,7 @@ async def test_an_allowed_address_needs_no_token(api: Api):
     assert (await api.http.get("/metrics")).status_code == 200
 
 
-@pytest.mark.platform(35)
-@pytest.mark.platform(100)
+@pytest.mark.platform(35, 100)
 async def test_a_stranger_behind_a_proxy_that_may_read_them_may_not(small_api: ApiOpener):
     """The proxy writes `X-Forwarded-For` and passes on whatever `Forwarded` it was sent."""
     here = ip_network("127.0.0.0/8")

@@ -1,23 +1,97 @@
-"""sample, analyze and explain over real engines: they run a statement (Contract editor 8.3, 10.3, 10.5)."""
+"""Calls on metadata over real engines (Contract editor 8.3, 10.1 to 10.5)."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
-from tests.api.dialects import POSTGRESQL, SQLITE, Dialect
+from tests.api.dialects import ALL, POSTGRESQL, SQLITE, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
-from tests.api.metadata_objects import Shop, make_shop
+from tests.api.metadata_objects import SCHEMAS, Shop, make_shop
+from tests.cases import each, each_made
 
 SHELF = {"snippet": '{"type": "shelf"}'}
 
+every_shop = each_made("shop", "shops", lambda shops, dialect: shops[dialect], ALL, ids=str)
+"""Runs a test that takes a `shop` with the tables of each dialect."""
 
-@pytest.fixture
-async def shop(ana: Caller, dialect: Dialect) -> Shop:
-    """The tables of one test."""
-    return await make_shop(ana, dialect)
+
+@pytest.fixture(scope="module")
+async def shops(api: Api) -> Mapping[Dialect, Shop]:
+    ana = await api.user("ana")
+    return {dialect: await make_shop(ana, dialect) for dialect in ALL}
+
+
+class TestAutocomplete:
+    @pytest.mark.item(60)
+    @every_dialect
+    async def test_databases_are_listed(self, ana: Caller, dialect: Dialect):
+        body = await ana.told("editor/autocomplete", snippet=f'{{"type": "{dialect}"}}')
+        assert SCHEMAS[dialect.name] in body["databases"]
+        assert (body["status"], body["truncated"]) == (0, False)
+        assert body == await ana.told("query/autocomplete/", snippet=f'{{"type": "{dialect}"}}')
+
+    @pytest.mark.item(60)
+    @every_shop
+    async def test_tables_and_views_of_a_database_are_listed(self, ana: Caller, shop: Shop):
+        body = await ana.told(f"editor/autocomplete/{shop.schema}", snippet=shop.snippet)
+        kinds = {one["name"]: (one["type"], one["comment"]) for one in body["tables_meta"]}
+        assert kinds[shop.items] == ("Table", "")
+        assert kinds[shop.cheap] == ("View", "")
+
+    @pytest.mark.item(60)
+    @every_shop
+    async def test_a_table_tells_columns_and_keys(self, ana: Caller, shop: Shop):
+        body = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}", snippet=shop.snippet)
+        assert (body["name"], body["is_view"], body["columns"]) == (shop.items, False, ["id", "name", "owner_id"])
+        assert all(body["extended_columns"][place]["type"].lower().startswith("int") for place in (0, 2))
+        assert [one["primary_key"] for one in body["extended_columns"]] == [True, False, False]
+        assert body["primary_keys"] == [{"name": "id"}]
+        assert [(one["name"], one["to"].rpartition(".")[2]) for one in body["foreign_keys"]] == [("owner_id", "id")]
+        assert body["partition_keys"] == []
+        assert body["hdfs_link"] is None
+        assert "pen" in body["extended_columns"][1]["default"]
+
+    @pytest.mark.item(60)
+    @every_shop
+    async def test_a_column_tells_its_base_word_and_type(self, ana: Caller, shop: Shop):
+        body = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}/name", snippet=shop.snippet)
+        assert (body["name"], body["type"], body["sample"]) == ("name", "varchar", [])
+        assert "item" not in body
+
+    @pytest.mark.item(61)
+    @each(
+        ("path", "code"),
+        [
+            ("nope", "database_not_found"),
+            ("nope/t", "database_not_found"),
+            ("{schema}/nope", "table_not_found"),
+            ("{schema}/{items}/nope", "column_not_found"),
+            ("{schema}/{items}/name/item", "nested_path_not_found"),
+            ("{schema}/{items}/name/item/key", "nested_path_not_found"),
+        ],
+    )
+    @every_shop
+    async def test_unknown_names_have_codes_of_their_own(self, ana: Caller, shop: Shop, path: str, code: str):
+        path = path.format(schema=shop.schema, items=shop.items)
+        assert await ana.refused(f"editor/autocomplete/{path}", snippet=shop.snippet) == (404, 1, code)
+
+    @pytest.mark.item(61)
+    @every_shop
+    async def test_an_empty_database_segment_is_the_default_one(self, ana: Caller, shop: Shop):
+        body = await ana.told(f"editor/autocomplete//{shop.items}/", snippet=shop.snippet)
+        assert body["name"] == shop.items
+        named = await ana.told(f"editor/autocomplete/{shop.schema}/{shop.items}/", snippet=shop.snippet)
+        assert body == named
+
+    @every_shop
+    async def test_the_path_of_a_wrong_nested_segment_is_told(self, ana: Caller, shop: Shop):
+        answer = await ana.post(f"editor/autocomplete//{shop.items}/name/item/k", snippet=shop.snippet)
+        assert answer.json()["message"] == "Invalid nested type path: item/k"
 
 
 class TestSample:
     @pytest.mark.item(64)
+    @every_shop
     async def test_rows_of_a_table_come_as_fetch_gives_them(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/sample/{shop.schema}/{shop.items}", snippet=shop.snippet)
         result = await ana.result(shop.dialect, f"SELECT * FROM {shop.items}")
@@ -25,7 +99,7 @@ class TestSample:
         assert (body["headers"], body["message"], body["isEscaped"]) == (["id", "name", "owner_id"], "", False)
 
     @pytest.mark.item(64)
-    @pytest.mark.parametrize(
+    @each(
         ("operation", "rows"),
         [
             ("default", [["ink"], ["pen"], [None]]),
@@ -34,6 +108,7 @@ class TestSample:
             ("min", [["ink"]]),
         ],
     )
+    @every_shop
     async def test_values_of_a_column(self, ana: Caller, shop: Shop, operation: str, rows: list[list[str | None]]):
         body = await ana.told(
             f"editor/sample/{shop.schema}/{shop.items}/name", snippet=shop.snippet, operation=operation
@@ -41,20 +116,24 @@ class TestSample:
         assert (body["headers"], body["rows"]) == (["name"], rows)
 
     @pytest.mark.item(64)
-    async def test_at_most_a_hundred_rows_make_a_sample(self, ana: Caller, shop: Shop, dialect: Dialect):
-        await ana.run(dialect, f"CREATE TABLE many_{shop.items} AS {dialect.rows(101)}")
+    @every_shop
+    async def test_at_most_a_hundred_rows_make_a_sample(self, ana: Caller, shop: Shop):
+        await ana.run(shop.dialect, f"CREATE TABLE many_{shop.items} AS {shop.dialect.rows(101)}")
         body = await ana.told(f"editor/sample/{shop.schema}/many_{shop.items}", snippet=shop.snippet)
         assert len(body["rows"]) == 100
 
+    @every_shop
     async def test_a_sample_can_be_escaped(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/sample//{shop.items}/name", snippet=shop.snippet, escape="true")
         assert (body["isEscaped"], body["rows"][-1]) == (True, ["NULL"])
 
+    @every_dialect
     async def test_hello_reads_no_table(self, ana: Caller, dialect: Dialect):
         body = await ana.told("editor/sample/no/such", snippet=f'{{"type": "{dialect}"}}', operation="hello")
         assert body["rows"] == [["Hello World!"]]
 
     @pytest.mark.item(64)
+    @every_shop
     async def test_async_makes_an_operation_that_can_be_followed(self, ana: Caller, shop: Shop):
         body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
         operation = body["operationId"]
@@ -64,19 +143,19 @@ class TestSample:
         assert operation not in [one["uuid"] for one in (await ana.history())["history"]]
 
     @pytest.mark.item(42)
-    async def test_an_asynchronous_sample_is_its_owners(self, api: Api, ana: Caller, bob: Caller, shop: Shop):
+    @every_shop
+    async def test_an_asynchronous_sample_is_its_owners(self, ana: Caller, bob: Caller, shop: Shop):
         body = await ana.told(f"editor/sample//{shop.items}", snippet=shop.snippet, **{"async": "true"})
         for call in ("check_status", "fetch_result_data"):
             refused = await bob.refused(f"editor/{call}", operationId=body["operationId"])
             assert refused == (404, 2, "operation_not_found")
 
-    @pytest.mark.parametrize("operation", ["distinct", "max", "min", "mean"])
+    @each("operation", ["distinct", "max", "min", "mean"])
     async def test_operations_on_values_need_a_column(self, ana: Caller, operation: str):
-        assert (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2] == (
-            400,
-            "invalid_parameter",
-        )
+        refused = (await ana.refused("editor/sample/shop/t10", operation=operation, **SHELF))[::2]
+        assert refused == (400, "invalid_parameter")
 
+    @every_shop
     async def test_views_are_sampled_unless_the_settings_say_otherwise(self, ana: Caller, shop: Shop, small_api):
         assert len((await ana.told(f"editor/sample//{shop.cheap}", snippet=shop.snippet))["rows"]) == 3
         async with small_api(sample_views=False) as api:
@@ -92,6 +171,7 @@ class TestSample:
         assert refused == (501, 5, "not_supported")
 
     @pytest.mark.item(62)
+    @every_dialect
     async def test_odd_names_are_only_names(self, ana: Caller, dialect: Dialect):
         for name in ("o'brien", 'x"y', "a`b", "t;drop", "a.b"):
             quoted = '"' + name.replace('"', '""') + '"'
@@ -110,6 +190,7 @@ class TestSample:
 
 class TestAnalyze:
     @pytest.mark.item(66)
+    @every_shop
     async def test_a_table_is_analyzed_and_watched_to_its_success(self, ana: Caller, shop: Shop):
         started = await ana.told(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}")
         assert started["watch_url"] == f"/api/v1/editor/watch/{started['operationId']}"
@@ -137,6 +218,7 @@ class TestAnalyze:
         assert await ana.refused(f"sqlite/analyze/main/{shop.items}/id") == (501, 5, "not_supported")
 
     @pytest.mark.item(66)
+    @every_shop
     async def test_unknown_objects_start_nothing(self, ana: Caller, shop: Shop):
         assert await ana.refused(f"{shop.dialect}/analyze/{shop.schema}/nope") == (404, 1, "table_not_found")
         unknown = await ana.refused(f"{shop.dialect}/analyze/{shop.schema}/{shop.items}/nope")
@@ -150,6 +232,7 @@ class TestAnalyze:
 
 class TestExplain:
     @pytest.mark.item(56)
+    @every_shop
     async def test_the_plan_of_a_query_is_told(self, ana: Caller, shop: Shop):
         statement = f"SELECT * FROM {shop.items} WHERE id = 1"
         body = await ana.told(f"editor/explain/{shop.dialect}", statement=f" {statement} ; SELECT 2")
@@ -157,6 +240,7 @@ class TestExplain:
         assert shop.items in body["explanation"]
 
     @pytest.mark.item(56)
+    @every_shop
     async def test_nothing_is_run(self, ana: Caller, shop: Shop):
         changes = (
             f"DELETE FROM {shop.items}",
@@ -172,7 +256,7 @@ class TestExplain:
         assert unknown["code"] == "engine_error"
 
     @pytest.mark.item(56)
-    @pytest.mark.parametrize(
+    @each(
         "smuggled",
         [
             "EXPLAIN SELECT 1",
@@ -188,12 +272,14 @@ class TestExplain:
             "EXPLAIN ANALYZE DELETE FROM {items}",
         ],
     )
+    @every_shop
     async def test_a_statement_that_would_run_is_refused(self, ana: Caller, shop: Shop, smuggled: str):
         refused = await ana.post(f"editor/explain/{shop.dialect}", statement=smuggled.format(items=shop.items))
         assert verdict(refused) == (400, -1, "invalid_parameter")
         assert len((await ana.result(shop.dialect, f"SELECT * FROM {shop.items}"))["data"]) == 3
 
     @pytest.mark.item(56)
+    @every_dialect
     async def test_what_the_engine_refuses_is_told(self, ana: Caller, dialect: Dialect):
         for statement in ("SELECT * FROM no_such_table", "SELEC 1"):
             body = await ana.told(f"editor/explain/{dialect}", statement=statement)

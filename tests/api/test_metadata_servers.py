@@ -1,15 +1,18 @@
-"""Metadata calls to an instance that another one must answer for: it holds the duckdb file, or the session."""
+"""Metadata calls to another instance, under load, and of a database of 30,000 tables (Contract editor 14)."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
 from tests.api.conftest import ApiOpener
-from tests.api.dialects import DUCKDB
-from tests.api.driving import Api, Caller
+from tests.api.dialects import DUCKDB, Dialect
+from tests.api.driving import Api, Caller, until
 from tests.api.metadata_objects import Shop, make_shop
+from tests.fakes.catalog import table
 from tests.fixtures.database import execute
+from tests.timing import at_best, soon
 
 DUCK = {"snippet": '{"type": "duckdb"}'}
 
@@ -88,6 +91,68 @@ async def test_a_look_for_an_instance_that_is_gone_ends_in_time(small_api: ApiOp
     async with small_api(metadata_timeout_s=1) as api:
         ana = await api.user()
         assert await ana.refused("editor/autocomplete", **DUCK) == (503, -4, "engine_timeout")
-        async with asyncio.timeout(5):  # the answer does not wait for the clean-up
-            while await api.database.value("select count(*) from forwarded_looks"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+
+        async def cleaned_up() -> bool:
+            return not await api.database.value("select count(*) from forwarded_looks")
+
+        await until(cleaned_up)
+
+
+SHELF = {"snippet": '{"type": "shelf"}'}
+_TABLES = 30_000
+
+
+async def longest_pause(until: asyncio.Event) -> float:
+    """The longest time, in seconds, that the event loop did not come back here."""
+    longest, last = 0.0, time.monotonic()
+    while not until.is_set():
+        await asyncio.sleep(0.005)
+        now = time.monotonic()
+        longest, last = max(longest, now - last - 0.005), now
+    return longest
+
+
+@pytest.mark.slow
+async def test_a_second_look_at_many_tables_needs_no_engine_and_little_time(small_api: ApiOpener):
+    async with small_api() as api:
+        ana = await api.user()
+        content = {f"table_{number}": table("shop", f"table_{number}", comment="goods") for number in range(_TABLES)}
+        api.shelf.content["shop"] = content
+        first = await ana.told("editor/autocomplete/shop", **SHELF)
+        assert [one["name"] for one in first["tables_meta"]] == [f"table_{number}" for number in range(_TABLES)]
+        # 30 ms on an idle machine; this one is busy with the other tests.
+        wanted = {"prefix": "TABLE_29", "limit": 100, "page": 12, **SHELF}
+        page = await soon(lambda: ana.told("editor/autocomplete/shop", **wanted), within_s=1)
+        seen = (len(page["tables_meta"]), page["tables_meta"][-1]["name"], page["truncated"])
+        assert seen == (11, "table_29999", False)
+        assert api.shelf.looks == ["tables shop"]
+
+        async def pause_while_all_are_told() -> tuple[float, int]:
+            done = asyncio.Event()
+            watching = asyncio.create_task(longest_pause(done))
+            path = "/api/v1/editor/autocomplete/shop"
+            response = await ana.api.http.post(path, data=SHELF, headers=dict(ana.headers))
+            done.set()
+            return await watching, len(response.content)
+
+        # Reading and writing 30,000 names goes on beside the loop.
+        assert await at_best(pause_while_all_are_told, below_s=0.5) > _TABLES * 40
+
+
+@pytest.mark.item(11)
+@pytest.mark.timeout(120)
+@pytest.mark.slow
+async def test_metadata_calls_answer_while_twenty_statements_run(api: Api, ana: Caller, bob: Caller, dialect: Dialect):
+    shop = await make_shop(bob, dialect)
+    busy = [(await ana.execute(dialect, dialect.slow))["history_uuid"] for _ in range(20)]
+    await ana.running(busy[0])
+    try:
+        for path in (
+            f"editor/autocomplete/{shop.schema}",
+            f"editor/autocomplete/{shop.schema}/{shop.items}",
+            f"editor/sample/{shop.schema}/{shop.items}",
+        ):
+            # A second on a machine of its own; this one runs twenty statements and the tests on few cores.
+            await soon(lambda path=path: bob.told(path, snippet=shop.snippet, refresh="true"), within_s=3)
+    finally:
+        await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in busy))

@@ -1,4 +1,4 @@
-"""The checklist on real stores, through the settings that an operator writes."""
+"""The storage checklist over HTTP, on the local root and on real stores."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.api.driving import Api, open_api, sign_in
-from tests.api.storage.conftest import storage_settings
+from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.everywhere import STRANGE_NAMES, EverywhereContract, World
 from tests.engines import azurite as emulator
 from tests.engines.hdfs import SERVICE_USER, HdfsCluster
@@ -16,8 +16,14 @@ from tests.engines.servers import HttpAddress
 from tests.engines.standin_dfs import dfs_server
 from tests.engines.versitygw import S3Address
 
-_CONTAINER = "everywhere"
 
+class TestLocalRoot(EverywhereContract):
+    @pytest.fixture
+    async def world(self, files: Files) -> World:
+        return World(await files.api.user("ana"), "file:///shared", trash=True, summary=True, modes=True)
+
+
+_CONTAINER = "everywhere"
 Opener = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Api]]
 
 
