@@ -1,12 +1,14 @@
 """Sessions over asyncio connections: one streamed statement at a time; and `run`, a statement from start to end."""
 
 import asyncio
+import itertools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -122,6 +124,13 @@ class StreamedOperation:
         return bool(self._unfinished())
 
     @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source.columns
+
+    async def logs(self, start: int) -> Sequence[str]:
+        return self.source.log_lines[start:]
+
+    @property
     def in_doubt(self) -> bool:
         """The connection must not serve another session: a stop signal or an answer may still be on its way to it."""
         return self._cancel_asked or self._abandoned or self.is_running
@@ -232,74 +241,135 @@ class StreamedOperation:
         return {task for task in (self._start, self._ahead) if task is not None and not task.done()}
 
 
-class StreamedSession:
-    """An EngineSession. It knows its last statement only: handles of earlier ones may be canceled and closed again.
-
-    `is_connected` says whether the connection is still there; `executor` turns rows into Arrow.
-    """
-
-    def __init__(
-        self, new_source: Callable[[str], StatementSource], *, is_connected: Callable[[], bool], executor: Executor
-    ) -> None:
-        self._new_source = new_source
-        self._is_connected = is_connected
-        self._executor = executor
-        self._count = 0
-        self._operation: StreamedOperation | None = None
-        self._in_doubt = False
-        self._left = False
+class Operation(Protocol):
+    """A statement that runs, or ran, in the engine's terms. The methods are those of EngineSession."""
 
     @property
-    def is_reusable(self) -> bool:
-        """Whether another session may have the connection."""
-        return not self._in_doubt and self._is_connected()
+    def is_running(self) -> bool:
+        """The engine is at work for it, and no row can be read yet."""
+        ...
+
+    @property
+    def columns(self) -> tuple[Column, ...]: ...
+
+    async def status(self, wait_s: float) -> OperationStatus: ...
+
+    def batches(self) -> AsyncIterator[pa.RecordBatch]: ...
+
+    async def logs(self, start: int) -> Sequence[str]: ...
+
+    async def cancel(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+
+class FollowingSession(ABC, Generic[OperationT]):
+    """An EngineSession. It knows its last statement only: handles of earlier ones may be canceled and closed again."""
+
+    gone = "The session is gone; the statement was not started."
+    unknown = "The engine no longer knows this statement."
+
+    def __init__(self) -> None:
+        self._operation: OperationT | None = None
+        self._handle: OperationHandle | None = None
+        self._left = False
+
+    @abstractmethod
+    async def _start(self, statement: str) -> OperationT:
+        """Send a statement. Raises as `submit`."""
+        ...
+
+    @abstractmethod
+    def _token(self, operation: OperationT) -> str:
+        """The token of the statement's handle."""
+        ...
+
+    @abstractmethod
+    def _is_connected(self) -> bool: ...
 
     async def submit(self, statement: str) -> OperationHandle:
         await self._close_operation()
         if not await self.is_alive():
-            raise SessionLost("The session is gone; the statement was not started.")
-        self._count += 1
-        self._operation = StreamedOperation(self._new_source(statement), self._executor)
-        return OperationHandle(str(self._count))
+            raise SessionLost(self.gone)
+        return self.follow(await self._start(statement))
+
+    def follow(self, operation: OperationT) -> OperationHandle:
+        """The handle of a statement that has just become the session's."""
+        self._operation, self._handle = operation, OperationHandle(self._token(operation))
+        return self._handle
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         return await self._find(handle).status(wait_s)
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        return self._find(handle).source.columns
+        return self._find(handle).columns
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         return self._find(handle).batches()
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        return self._find(handle).source.log_lines[start:]
+        return await self._find(handle).logs(start)
 
     async def cancel(self, handle: OperationHandle) -> None:
-        if handle.token == str(self._count) and self._operation is not None:
+        if self._operation is not None and handle == self._handle:
             await self._operation.cancel()
 
     async def close(self, handle: OperationHandle) -> None:
-        if handle.token == str(self._count):
+        if handle == self._handle:
             await self._close_operation()
 
     async def is_alive(self) -> bool:
         is_free = self._operation is None or not self._operation.is_running
         return is_free and not self._left and self._is_connected()
 
+    async def _close_operation(self) -> None:
+        if self._operation is not None:
+            await self._operation.close()
+
+    def _find(self, handle: OperationHandle) -> OperationT:
+        if self._operation is None or handle != self._handle:
+            raise OutcomeUnknown(self.unknown)
+        return self._operation
+
+
+class StreamedSession(FollowingSession[StreamedOperation]):
+    """`is_connected` says whether the connection is still there; `executor` turns rows into Arrow."""
+
+    def __init__(
+        self, new_source: Callable[[str], StatementSource], *, is_connected: Callable[[], bool], executor: Executor
+    ) -> None:
+        super().__init__()
+        self._new_source = new_source
+        self._connected = is_connected
+        self._executor = executor
+        self._count = itertools.count(1)
+        self._in_doubt = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another session may have the connection."""
+        return not self._in_doubt and self._connected()
+
     async def leave(self) -> None:
         """Stop and free everything; the session must not use its connection any more. Limited in time."""
         self._left = True
         await self._close_operation()
 
-    async def _close_operation(self) -> None:
-        if self._operation is not None:
-            await self._operation.close()
-            self._in_doubt = self._in_doubt or self._operation.in_doubt
+    async def _start(self, statement: str) -> StreamedOperation:
+        return StreamedOperation(self._new_source(statement), self._executor)
 
-    def _find(self, handle: OperationHandle) -> StreamedOperation:
-        if self._operation is None or handle.token != str(self._count):
-            raise OutcomeUnknown("The engine no longer knows this statement.")
-        return self._operation
+    def _token(self, operation: StreamedOperation) -> str:  # noqa: ARG002 no other process continues it
+        return str(next(self._count))
+
+    def _is_connected(self) -> bool:
+        return self._connected()
+
+    async def _close_operation(self) -> None:
+        await super()._close_operation()
+        self._in_doubt = self._in_doubt or (self._operation is not None and self._operation.in_doubt)
 
 
 class PooledSessions(Generic[LoginT, ConnectionT]):
