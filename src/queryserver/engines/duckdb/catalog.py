@@ -7,7 +7,18 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, sample_query, summaries
+from queryserver.engines.catalog_queries import (
+    Row,
+    SessionCatalog,
+    identifier,
+    literal,
+    overloads,
+    qualified,
+    read_rows,
+    sample_query,
+    signatures,
+    summaries,
+)
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
@@ -43,11 +54,11 @@ async def current_database(session: EngineSession) -> str:
     return name
 
 
-class DuckdbCatalog:
+class DuckdbCatalog(SessionCatalog):
     """A Catalog. `database_name` is DuckDB's name of the file."""
 
     def __init__(self, session: EngineSession, database_name: str) -> None:
-        self._session = session
+        super().__init__(session)
         self._database_name = database_name
 
     async def databases(self) -> Sequence[str]:
@@ -191,26 +202,18 @@ class DuckdbCatalog:
             f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
             " ORDER BY function_name, len(parameters), parameter_types"
         )
-        overloads: dict[str, list[Row]] = {}
-        for row in rows:
-            if _NAME.fullmatch(row[0]):
-                overloads.setdefault(row[0], []).append(row)
-        return [_function(name, same) for name, same in overloads.items()]
-
-    async def _rows(self, sql: str) -> list[Row]:
-        return await read_rows(self._session, sql)
-
-
-def _function(name: str, same: Sequence[Row]) -> FunctionDescription:
-    _, internal, _, _, _, result, description = same[0]
-    return FunctionDescription(
-        name=name,
-        signature="\n".join(dict.fromkeys(f"{name}({_arguments(row)})" for row in same)),
-        return_type=result or "",
-        is_builtin="BUILTIN" if internal else "",
-        is_persistent="true",
-        description=description or "",
-    )
+        return [
+            FunctionDescription(
+                name=name,
+                signature=signatures(name, map(_arguments, same)),
+                return_type=same[0][5] or "",
+                is_builtin="BUILTIN" if same[0][1] else "",
+                is_persistent="true",
+                description=same[0][6] or "",
+            )
+            for name, same in overloads(rows)
+            if _NAME.fullmatch(name)
+        ]
 
 
 def _arguments(row: Row) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from queryserver.engines.catalog_queries import (
     Folding,
-    Row,
+    SessionCatalog,
     choose,
     metadata_errors,
     read_rows,
@@ -64,11 +64,11 @@ async def is_mariadb(session: EngineSession) -> bool:
     return "mariadb" in str(version).lower()
 
 
-class MysqlCatalog:
+class MysqlCatalog(SessionCatalog):
     """A Catalog."""
 
     def __init__(self, session: EngineSession, *, mariadb: bool) -> None:
-        self._session = session
+        super().__init__(session)
         self._mariadb = mariadb
 
     async def databases(self) -> Sequence[str]:
@@ -297,10 +297,6 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
                     for name, text in described.items()
                 ]
         return []
-
-    async def _rows(self, query: str) -> list[Row]:
-        with metadata_errors():
-            return await read_rows(self._session, query)
 
 
 def _of(database: str, table: str) -> str:

@@ -2,11 +2,20 @@
 
 from collections.abc import Sequence
 
-from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, sample_query, summaries
+from queryserver.engines.catalog_queries import (
+    Row,
+    SessionCatalog,
+    identifier,
+    literal,
+    overloads,
+    qualified,
+    sample_query,
+    signatures,
+    summaries,
+)
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
-    EngineSession,
     ForeignKey,
     FunctionDescription,
     SampleKind,
@@ -25,11 +34,8 @@ _NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after 
 _ARGUMENTS = "XYZ"
 
 
-class SqliteCatalog:
+class SqliteCatalog(SessionCatalog):
     """A Catalog. The one database is `main`: statements cannot attach others."""
-
-    def __init__(self, session: EngineSession) -> None:
-        self._session = session
 
     async def databases(self) -> Sequence[str]:
         return [_MAIN]
@@ -109,9 +115,6 @@ class SqliteCatalog:
             raise NotSupported("SQLite analyzes whole tables only.")
         return f"ANALYZE {qualified(table.database, table.name)}"
 
-    async def _rows(self, sql: str) -> list[Row]:
-        return await read_rows(self._session, sql)
-
     async def _foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
         """A key that names no column of the other table means its primary key."""
         rows = await self._rows(
@@ -136,14 +139,13 @@ class SqliteCatalog:
             f"SELECT name, narg, max(builtin) FROM pragma_function_list{condition}"
             " GROUP BY name, narg ORDER BY name, narg"
         )
-        signatures: dict[str, list[str]] = {}
-        builtin: dict[str, bool] = {}
-        for name, count, is_builtin in rows:
-            signatures.setdefault(name, []).append(f"{name}({_arguments(count)})")
-            builtin[name] = bool(is_builtin)
         return [
-            FunctionDescription(name, "\n".join(lines), is_builtin="BUILTIN" if builtin[name] else "")
-            for name, lines in signatures.items()
+            FunctionDescription(
+                name,
+                signatures(name, (_arguments(count) for _, count, _ in same)),
+                is_builtin="BUILTIN" if same[-1][2] else "",
+            )
+            for name, same in overloads(rows)
             if name.lower() not in REFUSED_FUNCTIONS
         ]
 
