@@ -15,6 +15,7 @@ import pyarrow as pa
 from queryserver.engines.connections import ConnectionPool, ConnectionT, LoginT
 from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, OperationStatus
 from queryserver.engines.statement_texts import ChunkSize, pieces
+from queryserver.engines.values import Rows
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import Column
 
@@ -30,17 +31,6 @@ _CONVERTER_THREADS = 2
 _FEW_CELLS = 2_000
 """So many are turned into Arrow without a thread."""
 _MOST_BYTES = 16 * 1024 * 1024
-
-Rows = Sequence[Sequence[Any]]
-
-
-def record_batch(
-    rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Sequence[Any]], pa.Array]]
-) -> pa.RecordBatch:
-    """Rows as Arrow, with one reader for each column; without rows, empty columns."""
-    by_column = list(zip(*rows, strict=True)) or [()] * len(names)
-    arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 class Stopped(StatementRejected):

@@ -25,7 +25,7 @@ from queryserver.engines.postgresql.values import (
     numeric_shape,
     timestamp_text,
 )
-from queryserver.engines.sessions import record_batch
+from queryserver.engines.values import record_batch
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from queryserver.engines.protocol import OperationState
-from queryserver.engines.sessions import Rows, StreamedOperation
+from queryserver.engines.sessions import StreamedOperation
+from queryserver.engines.values import Rows
 from queryserver.errors.statements import EngineError, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from enum import Enum, auto
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
+from queryserver.engines.values import calendar_date, clock_text
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -245,12 +245,6 @@ def hstore_pairs(text: str) -> list[tuple[str, str | None]]:
     return [(_ESCAPE.sub(r"\1", m[1]), None if m[3] else _ESCAPE.sub(r"\1", m[2])) for m in _PAIR.finditer(text)]
 
 
-_DAYS_TO_2000 = date(2000, 1, 1).toordinal()
-_LAST_ORDINAL = date(9999, 12, 31).toordinal()
-_DAYS_OF_400_YEARS = 146_097
-_DAY_US = 86_400_000_000
-_SECOND_US = 1_000_000
-
 DATE_INFINITY = 2**31 - 1
 TIMESTAMP_INFINITY = 2**63 - 1
 
@@ -261,7 +255,8 @@ def date_text(days: int) -> str:
         return "infinity"
     if days == -DATE_INFINITY - 1:
         return "-infinity"
-    return "".join(_date_parts(days))
+    day, is_bc = calendar_date(days + _DAYS_1970_TO_2000)
+    return f"{day} BC" if is_bc else day
 
 
 def timestamp_text(microseconds: int, zone: str = "") -> str:
@@ -270,23 +265,10 @@ def timestamp_text(microseconds: int, zone: str = "") -> str:
         return "infinity"
     if microseconds == -TIMESTAMP_INFINITY - 1:
         return "-infinity"
-    days, in_day = divmod(microseconds, _DAY_US)
-    seconds, fraction = divmod(in_day, _SECOND_US)
-    day, era = _date_parts(days)
-    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{day} {clock}{f'.{fraction:06}' if fraction else ''}{zone}{era}"
-
-
-def _date_parts(days: int) -> tuple[str, str]:
-    """The date and its era, ` BC` or nothing. The Gregorian calendar repeats itself every 400 years."""
-    ordinal = days + _DAYS_TO_2000
-    if 1 <= ordinal <= _LAST_ORDINAL:
-        return date.fromordinal(ordinal).isoformat(), ""
-    cycles, rest = divmod(ordinal - 1, _DAYS_OF_400_YEARS)
-    within = date.fromordinal(rest + 1)
-    year = within.year + 400 * cycles
-    era = "" if year > 0 else " BC"
-    return f"{year if year > 0 else 1 - year:04}-{within:%m-%d}", era
+    days, in_day = divmod(microseconds, 86_400_000_000)
+    seconds, fraction = divmod(in_day, 1_000_000)
+    day, is_bc = calendar_date(days + _DAYS_1970_TO_2000)
+    return f"{day} {clock_text(seconds)}{f'.{fraction:06}' if fraction else ''}{zone}{' BC' if is_bc else ''}"
 
 
 _DAYS_1970_TO_2000 = 10_957
