@@ -6,18 +6,26 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from queryserver.engines.connections import ConnectionPool, ConnectionT, LoginT
-from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, OperationStatus
+from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
+from queryserver.engines.protocol import Credentials, EngineSession, OperationHandle, OperationState, OperationStatus
 from queryserver.engines.statement_texts import ChunkSize, pieces
 from queryserver.engines.values import Rows
-from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.errors.statements import (
+    CredentialsRequired,
+    EngineError,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+)
 from queryserver.formats.columns import Column
+from queryserver.platform.addresses import AddressRules
 
 MAX_LOG_LINES = 10_000
 
@@ -28,6 +36,7 @@ _INTERRUPT_S = 5.0
 _PREPARE_S = 30.0
 _POLL_S = 1.0
 _CONVERTER_THREADS = 2
+_MAX_IDLE = 8
 _FEW_CELLS = 2_000
 """So many are turned into Arrow without a thread."""
 _MOST_BYTES = 16 * 1024 * 1024
@@ -362,7 +371,33 @@ class StreamedSession(FollowingSession[StreamedOperation]):
         self._in_doubt = self._in_doubt or (self._operation is not None and self._operation.in_doubt)
 
 
-class PooledSessions(Generic[LoginT, ConnectionT]):
+@dataclass(frozen=True, slots=True)
+class DatabaseAddress:
+    """A database server, its default database, and the login used when a session brings none."""
+
+    product: ClassVar[str]
+    host: str
+    port: int
+    database: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    connect_timeout_s: int = 10
+    idle_s: float = 60.0
+    """How long an idle connection is kept."""
+    cell_max_bytes: int | None = None
+    """Largest value of a result; a row with a larger one is refused before it is in memory."""
+    rules: AddressRules = field(default_factory=AddressRules)
+
+    def login(self, credentials: Credentials | None) -> DatabaseLogin:
+        """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
+        if credentials is not None:
+            return DatabaseLogin(credentials.username, credentials.password)
+        if self.user is None:
+            raise CredentialsRequired(f"{self.product} needs a user and a password.")
+        return DatabaseLogin(self.user, self.password or "")
+
+
+class PooledSessions(Generic[ConnectionT]):
     """The sessions of one engine; owns its connections, and the threads that turn rows into Arrow.
 
     Inside `connect_errors` the driver's errors become EngineUnavailable, CredentialsRequired or StatementRejected.
@@ -371,17 +406,19 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
     def __init__(
         self,
         dialect: str,
-        pool: ConnectionPool[LoginT, ConnectionT],
+        connect: Callable[[DatabaseLogin], Awaitable[ConnectionT]],
         connect_errors: Callable[[], AbstractContextManager[None]],
+        *,
+        idle_s: float,
     ) -> None:
-        self._pool = pool
+        self._pool = ConnectionPool(connect, max_idle=_MAX_IDLE, idle_s=idle_s)
         self._connect_errors = connect_errors
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
 
     @asynccontextmanager
     async def session(
         self,
-        login: LoginT,
+        login: DatabaseLogin,
         new_source: Callable[[ConnectionT, str], StatementSource],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
@@ -398,7 +435,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
 
     @asynccontextmanager
     async def connection(
-        self, login: LoginT, prepare: Callable[[ConnectionT], Awaitable[None]]
+        self, login: DatabaseLogin, prepare: Callable[[ConnectionT], Awaitable[None]]
     ) -> AsyncGenerator[tuple[ConnectionT, Executor]]:
         """A clean connection made ready by `prepare`, and threads for what it reads or writes.
 
@@ -409,13 +446,13 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             yield connection, self._executor
 
     async def call(
-        self, login: LoginT, work: Callable[[ConnectionT], Awaitable[object]], *, within_s: float = _CALL_S
+        self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]], *, within_s: float = _CALL_S
     ) -> None:
         """A short call on a connection that no session has. Raises what `connect_errors` makes of a failure."""
         async with self._pool.borrowed(login) as connection:
             await self._limited(work(connection), within_s)
 
-    async def interrupt(self, login: LoginT, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
+    async def interrupt(self, login: DatabaseLogin, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """Send the stop signal from a second connection. A failure is ignored: the caller tries again."""
         with suppress(EngineError, TimeoutError):
             async with asyncio.timeout(_INTERRUPT_S):
@@ -431,7 +468,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             async with asyncio.timeout(for_s):
                 await work
 
-    async def _leave(self, login: LoginT, connection: ConnectionT, session: StreamedSession) -> None:
+    async def _leave(self, login: DatabaseLogin, connection: ConnectionT, session: StreamedSession) -> None:
         await session.leave()
         if session.is_reusable:
             await self._pool.give_back(login, connection)

@@ -34,6 +34,7 @@ from queryserver.identity.model import User
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
 _WRITER_THREADS = 2
+_MAX_IDLE, _IDLE_S = 16, 60.0
 _PING_USER = User(id=0, username="anonymous")
 
 
@@ -237,7 +238,7 @@ class Hs2Engine:
             acts_as_caller=address.impersonation or not address.username,
             places=tuple((member.host, member.port) for member in address.members),
         )
-        self._pool = ConnectionPool(partial(connect, address), max_idle=address.max_idle, idle_s=address.idle_s)
+        self._pool = ConnectionPool(partial(connect, address), max_idle=_MAX_IDLE, idle_s=_IDLE_S)
         self._turns = itertools.count()
         self._background = _BackgroundTasks()
         self._closing_later = _BackgroundTasks()

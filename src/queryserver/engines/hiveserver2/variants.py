@@ -179,8 +179,6 @@ class Hs2Address:
     limits: Limits = Limits()
     cell_max_bytes: int = CELL_BYTES  # largest value of a result
     rules: AddressRules = field(default_factory=AddressRules)
-    max_idle: int = 16
-    idle_s: float = 60.0
 
     @property
     def reply_max_bytes(self) -> int:
