@@ -12,7 +12,7 @@ from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 
-from queryserver.engines.mysql.connection import quoted
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.mysql.loading import RowWriter
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.errors.statements import StatementRejected
@@ -20,7 +20,7 @@ from queryserver.imports.model import BaseType
 
 FACTS = LoadingFacts(
     dialect="mysql",
-    quoted=quoted,
+    quoted=backquoted,
     create_n_sql="CREATE TABLE {t} (n BIGINT)",
     database="other database",
     database_sql=("CREATE DATABASE IF NOT EXISTS {d}",),

@@ -145,6 +145,11 @@ def qualified(*names: str, mark: str = '"') -> str:
     return ".".join(identifier(name, mark=mark) for name in names)
 
 
+def backquoted(*names: str) -> str:
+    """As `qualified`, for MySQL and the family of Hive."""
+    return qualified(*names, mark="`")
+
+
 def literal(text: str) -> str:
     """A string constant where a backslash is a character like any other (standard SQL)."""
     return "'" + text.replace("'", "''") + "'"

@@ -127,11 +127,6 @@ class DuckdbEngine:
         """No statement of this engine is at work in the file."""
         return not self._uses
 
-    @property
-    def busy(self) -> int:
-        """How many statements run now."""
-        return self._sessions.threads.busy
-
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[EngineSession]:
         async with (

@@ -74,7 +74,7 @@ class ResumeToken:
                 structs.TSessionHandle(session_id=identifier(values["session"])),
                 structs.TOperationHandle(
                     operation_id=identifier(values["operation"]),
-                    operation_type=structs.TOperationType.EXECUTE_STATEMENT,
+                    operation_type=structs.EXECUTE_STATEMENT,
                     has_result_set=bool(values["has_result_set"]),
                 ),
             )

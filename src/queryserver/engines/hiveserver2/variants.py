@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.connections import RETRY_S
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.errors.statements import CredentialsRequired
@@ -44,7 +44,7 @@ class Hs2Variant:
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
     def database_name(self, database: str) -> str:
-        return identifier(database, mark="`") if self.quotes_database else database
+        return backquoted(database) if self.quotes_database else database
 
 
 _HIVE_KEEPS = RowRetention("hive.fetch.task.caching", frozenset({"true"}))

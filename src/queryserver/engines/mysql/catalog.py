@@ -15,13 +15,14 @@ from typing import Any
 from queryserver.engines.catalog_queries import (
     Folding,
     SessionCatalog,
+    backquoted,
     choose,
     metadata_errors,
     read_rows,
     sample_query,
     summaries,
 )
-from queryserver.engines.mysql.connection import literal, quoted
+from queryserver.engines.mysql.connection import literal
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
@@ -163,20 +164,20 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
     ) -> str:
         if nested:
             raise NotSupported("MySQL has no nested columns.")
-        value = None if column is None else quoted(column)
+        value = None if column is None else backquoted(column)
         # MySQL has no NULLS LAST.
         return sample_query(
-            quoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
+            backquoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
         )
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """MariaDB has its histograms under another name."""
-        statement = f"ANALYZE TABLE {quoted(table.database, table.name)}"
+        statement = f"ANALYZE TABLE {backquoted(table.database, table.name)}"
         if column is None:
             return statement
         if self._mariadb:
-            return f"{statement} PERSISTENT FOR COLUMNS ({quoted(column)}) INDEXES ()"
-        return f"{statement} UPDATE HISTOGRAM ON {quoted(column)}"
+            return f"{statement} PERSISTENT FOR COLUMNS ({backquoted(column)}) INDEXES ()"
+        return f"{statement} UPDATE HISTOGRAM ON {backquoted(column)}"
 
     async def _current_database(self) -> str | None:
         ((name,),) = await self._rows("SELECT DATABASE()")

@@ -19,7 +19,6 @@ from asyncmy.constants.CLIENT import MULTI_STATEMENTS
 from asyncmy.cursors import SSCursor
 from asyncmy.protocol import MysqlPacket
 
-from queryserver.engines.catalog_queries import qualified
 from queryserver.engines.connections import no_connection
 from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
@@ -61,11 +60,6 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
 _CLIENT_HOST = re.compile(r"'@'[^']*'")
-
-
-def quoted(*parts: str) -> str:
-    """A name between backquotes, with its database where two parts are given."""
-    return qualified(*parts, mark="`")
 
 
 def literal(text: str) -> str:

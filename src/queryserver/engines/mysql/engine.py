@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
-from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal, quoted
+from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal
 from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
@@ -122,5 +123,5 @@ class MysqlEngine:
 async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None:
     """Apply the settings. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
     if options.settings:
-        values = {key: text if _NUMBER.fullmatch(text) else literal(text) for key, text in options.settings.items()}
-        await connection.run(f"SET {', '.join(f'SESSION {quoted(key)} = {value}' for key, value in values.items())}")
+        texts = {name: text if _NUMBER.fullmatch(text) else literal(text) for name, text in options.settings.items()}
+        await connection.run(f"SET {', '.join(f'SESSION {backquoted(name)} = {text}' for name, text in texts.items())}")

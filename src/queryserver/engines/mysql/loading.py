@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.loading import (
     Staging,
     column_definitions,
@@ -26,7 +27,7 @@ from queryserver.engines.loading import (
     rows_failures,
     staged,
 )
-from queryserver.engines.mysql.connection import MysqlConnection, literal, quoted, statement_errors
+from queryserver.engines.mysql.connection import MysqlConnection, literal, statement_errors
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -160,12 +161,12 @@ class MysqlLoader:
             async with self._stopping():
                 await self._connection.run(_STRICT)
                 # Whatever the database's own characters are, the table takes all.
-                columns = column_definitions(load.columns, quoted)
+                columns = column_definitions(load.columns, backquoted)
                 await self._connection.run(f"CREATE TABLE {source} ({columns}) DEFAULT CHARACTER SET utf8mb4")
                 rows = await self._insert(source, batches)
                 if load.append:
                     await self._connection.run("START TRANSACTION")
-                    names = ", ".join(quoted(column.name) for column in load.columns)
+                    names = ", ".join(backquoted(column.name) for column in load.columns)
                     copy = f"INSERT INTO {_place(load.target)} ({names}) SELECT {names} FROM {source}"
                     await self._connection.run(copy)
             if load.append:
@@ -249,7 +250,7 @@ class MysqlLoader:
 
 
 def _place(table: TableName) -> str:
-    return quoted(table.database, table.name) if table.database else quoted(table.name)
+    return backquoted(table.database, table.name) if table.database else backquoted(table.name)
 
 
 def _is(table: TableName, prefix: str = "table") -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.phoenix.connection import PhoenixConnection
+from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, unless
 from queryserver.engines.sessions import Stopped
 from queryserver.engines.statement_texts import first_keyword
 from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
@@ -284,22 +284,14 @@ class PhoenixStatement:
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
         """The result of the exchange, unless the statement is stopped meanwhile and no answer comes."""
-        request = asyncio.create_task(exchange, name="exchange")
-        stop = asyncio.create_task(self._stopped.wait(), name="stop")
         try:
-            await asyncio.wait({request, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not request.done():
-                # After the confirmation of the stop the server may do nothing more, and answer nothing.
-                await asyncio.wait({request}, timeout=1.5)
-            if request.done():
-                return request.result()
+            # After the confirmation of the stop the server may do nothing more, and answer nothing.
+            return await unless(self._stopped, exchange, grace_s=1.5)
+        except Overtaken:
             if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:
-                raise Stopped
-            raise OutcomeUnknown("Phoenix did not stop in time; the statement may or may not have taken effect.")
-        finally:
-            for task in (request, stop):
-                task.cancel()
-            await asyncio.wait({request, stop})
+                raise Stopped from None
+            message = "Phoenix did not stop in time; the statement may or may not have taken effect."
+            raise OutcomeUnknown(message) from None
 
     def _keep(self, frame: protocol.AvaticaFrame) -> None:
         self._ready = frame.rows

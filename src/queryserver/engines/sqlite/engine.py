@@ -189,11 +189,6 @@ class SqliteEngine:
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
         self.capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
-    @property
-    def busy(self) -> int:
-        """How many statements run now."""
-        return self._sessions.threads.busy
-
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
         """The only database is `main`; there are no settings."""
         _check(options)

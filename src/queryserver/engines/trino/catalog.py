@@ -10,6 +10,7 @@ from queryserver.engines.catalog_queries import (
     SessionCatalog,
     identifier,
     literal,
+    nulls_last,
     overloads,
     qualified,
     sample_query,
@@ -383,8 +384,7 @@ def sample_of_column(source: str, column: str, type_text: str, path: Sequence[st
     has_order = not any(word in found.text.lower() for word in ("map(", "json"))
     order = name if has_order else f"json_format(CAST({name} AS json))"
     if kind in (SampleKind.MAX, SampleKind.MIN):
-        direction = "DESC" if kind is SampleKind.MAX else "ASC"
-        return f"SELECT {name} FROM ({values}) ORDER BY {order} {direction} NULLS LAST LIMIT 1"
+        return sample_query(f"({values})", name, kind, order=lambda _, direction: nulls_last(order, direction))
     return (
         f"SELECT {name} FROM (SELECT DISTINCT {name} FROM ({values})) ORDER BY {order} NULLS LAST LIMIT {SAMPLE_ROWS}"
     )
