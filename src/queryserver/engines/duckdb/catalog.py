@@ -43,6 +43,13 @@ _BOUNDED = frozenset({
 """Types whose bounds are whole; those of texts are cut to a few bytes."""
 
 _OURS = "database_name = current_database()"
+_TABLES = """
+SELECT name, kind, comment, rows FROM (
+  SELECT database_name, schema_name, table_name AS name, 'table' AS kind, comment, estimated_size AS rows
+    FROM duckdb_tables()
+   UNION ALL
+  SELECT database_name, schema_name, view_name, 'view', comment, NULL FROM duckdb_views()
+) WHERE {}"""
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
 _NAME = re.compile(r"[^\W\d]\w*")
 _KINDS = {"view": TableKind.VIEW}
@@ -71,11 +78,7 @@ class DuckdbCatalog(SessionCatalog):
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
         schema, _ = await self._schema(database)
-        here = f"{_OURS} AND schema_name = {literal(schema)}"
-        rows = await self._rows(
-            f"SELECT table_name, 'table', comment FROM duckdb_tables() WHERE {here}"
-            f" UNION ALL SELECT view_name, 'view', comment FROM duckdb_views() WHERE {here}"
-        )
+        rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {literal(schema)}"))
         return await summaries(
             rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED), row[2] or "")
         )
@@ -84,12 +87,7 @@ class DuckdbCatalog(SessionCatalog):
         """The number of rows is the one that DuckDB keeps with the table."""
         schema, _ = await self._schema(database)
         here = f"{_OURS} AND schema_name = {literal(schema)}"
-        found = await self._rows(
-            f"SELECT table_name, 'table', comment, estimated_size FROM duckdb_tables()"
-            f" WHERE {here} AND lower(table_name) = lower({literal(table)})"
-            f" UNION ALL SELECT view_name, 'view', comment, NULL FROM duckdb_views()"
-            f" WHERE {here} AND lower(view_name) = lower({literal(table)})"
-        )
+        found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({literal(table)})"))
         if not found:
             raise TableNotFound(schema, table)
         name, kind, comment, rows = found[0]

@@ -4,7 +4,7 @@ Definitions commit by themselves there, so other clients see the staging table u
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from queryserver.engines.loading import (
     refuse_target,
     rows_failures,
     staged,
+    statements_of,
 )
 from queryserver.engines.mysql.connection import MysqlConnection, literal, statement_errors
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
@@ -40,7 +41,7 @@ _ROOM_FOR_THE_REST = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RowWriter:
-    """Writes batches as lists of `(…), (…)` that each fit into one statement.
+    """Writes rows as `(…)` for INSERT.
 
     `escape` gives a text between quotes, safe in the session it is for. Raises StatementRejected for what MySQL cannot
     hold: NaN, infinity, a row larger than the server takes.
@@ -49,30 +50,19 @@ class RowWriter:
     escape: Callable[[str], str]
     largest_bytes: int
 
-    def write(self, batch: pa.RecordBatch) -> list[str]:
+    def write(self, batch: pa.RecordBatch) -> list[bytes]:
         """The rows in order. Numbers and times are between quotes too: the server reads them by the column's type."""
         literals = [
             self._literals(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
-        rows = _kernels.binary_join_element_wise(*literals, ",")
-        sizes = _kernels.binary_length(rows).to_pylist()
-        return list(self._lists(rows.to_pylist(), sizes))
-
-    def _lists(self, rows: Sequence[str], sizes: Sequence[int]) -> Iterator[str]:
-        largest = self.largest_bytes - _ROOM_FOR_THE_REST
-        start, weight = 0, 0
-        for place, size in enumerate(sizes):
-            if size > largest:
-                raise StatementRejected(
-                    f"A row of {size} bytes is more than the server takes: its max_allowed_packet is"
-                    f" {self.largest_bytes} bytes."
-                )
-            if place > start and weight + size > min(largest, _STATEMENT_BYTES):
-                yield _list(rows[start:place])
-                start, weight = place, 0
-            weight += size
-        if start < len(rows):
-            yield _list(rows[start:])
+        values = _kernels.binary_join_element_wise(*literals, ",")
+        rows = _kernels.binary_join_element_wise("(", values, ")", "").cast(pa.binary()).to_pylist()
+        if (size := max(map(len, rows), default=0)) > self.largest_bytes - _ROOM_FOR_THE_REST:
+            raise StatementRejected(
+                f"A row of {size} bytes is more than the server takes: its max_allowed_packet is"
+                f" {self.largest_bytes} bytes."
+            )
+        return rows
 
     def _literals(self, name: str, column: pa.Array) -> pa.Array:
         kind = column.type
@@ -87,10 +77,6 @@ class RowWriter:
             column = column.cast(pa.int8())
         text = duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
         return _kernels.fill_null(_kernels.binary_join_element_wise("'", text, "'", ""), "NULL")
-
-
-def _list(rows: Sequence[str]) -> str:
-    return f"({'),('.join(rows)})"
 
 
 DROP_S = 25.0
@@ -189,10 +175,9 @@ class MysqlLoader:
         ((largest,),) = await self._ask("SELECT @@max_allowed_packet")
         writer, rows = RowWriter(self._connection.escape, int(largest or 0)), 0
         async with read_ahead(batches, writer.write, self._executor) as written:
-            async for lists in written:
-                for values in lists:
-                    await self._connection.run(f"INSERT INTO {source} VALUES {values}")
-                    rows += self._connection.affected_rows()
+            async for group in statements_of(written, min(writer.largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)):
+                await self._connection.run(f"INSERT INTO {source} VALUES {b','.join(group).decode()}")
+                rows += self._connection.affected_rows()
         return rows
 
     async def _last_step(self, sql: str) -> None:

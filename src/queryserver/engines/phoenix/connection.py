@@ -80,21 +80,21 @@ async def negotiate(host: str) -> str:
     """
     if find_spec("gssapi") is None:
         raise CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
+
+    def token() -> str:
+        gssapi: Any = import_module("gssapi")
+        try:
+            name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
+            token = gssapi.SecurityContext(name=name, usage="initiate").step()
+        except gssapi.exceptions.GSSError as error:
+            raise CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
+        return b64encode(token or b"").decode()
+
     try:
         async with asyncio.timeout(10.0):
-            return await asyncio.to_thread(_token, host)
+            return await asyncio.to_thread(token)
     except TimeoutError:
         raise CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
-
-
-def _token(host: str) -> str:
-    gssapi: Any = import_module("gssapi")
-    try:
-        name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
-        token = gssapi.SecurityContext(name=name, usage="initiate").step()
-    except gssapi.exceptions.GSSError as error:
-        raise CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
-    return b64encode(token or b"").decode()
 
 
 FRAME_CELLS = 4  # a frame is at most as large as this number of largest cells: the first one has as many rows
