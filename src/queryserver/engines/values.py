@@ -1,5 +1,6 @@
 """What adapters share that turn a driver's values into Arrow: readers of columns, and dates of any year as text."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -64,6 +65,16 @@ def record_batch(rows: Rows, names: Sequence[str], readers: Sequence[Callable[[V
     by_column = list(zip(*rows, strict=True)) or [()] * len(names)
     arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def offsets(values: Values) -> pa.Array:
+    """Where each of the lists begins among all their items, and where the last one ends."""
+    ends = itertools.accumulate((0 if value is None else len(value) for value in values), initial=0)
+    return pa.array(ends, pa.int32())
+
+
+def nulls(values: Values) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())
 
 
 _DAYS_OF_400_YEARS = 146_097

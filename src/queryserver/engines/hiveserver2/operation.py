@@ -186,6 +186,7 @@ class Hs2Operation:
         self._wire = wire
         self._session = session
         self.handle = handle
+        self._request = structs.TOperationReq(operation_handle=handle)
         self._variant = variant
         self._fetcher = Fetcher(
             wire,
@@ -278,9 +279,8 @@ class Hs2Operation:
 
     async def _send_cancel(self) -> None:
         with suppress(*CALL_FAILURES):
-            request = structs.TOperationReq(operation_handle=self.handle)
             await self._wire.call_until_answered(
-                messages.CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s
+                messages.CANCEL_OPERATION, self._request, limit_s=self._wire.limits.execute_s
             )
 
     async def _free(self) -> None:
@@ -288,8 +288,7 @@ class Hs2Operation:
             return
         self._closed = True
         with suppress(*CALL_FAILURES):
-            request = structs.TOperationReq(operation_handle=self.handle)
-            await self._wire.call(messages.CLOSE_OPERATION, request, limit_s=self._wire.limits.end_s)
+            await self._wire.call(messages.CLOSE_OPERATION, self._request, limit_s=self._wire.limits.end_s)
 
     async def _follow(self) -> None:
         """Poll the statement until its end; a failure becomes its status."""
@@ -356,8 +355,9 @@ class Hs2Operation:
             # Impala's own way to close; it drops the log, which is therefore read before.
             await self._log.read()
             self._closed = True
-            request = structs.TOperationReq(operation_handle=self.handle)
-            closed = await self._wire.call(messages.CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
+            closed = await self._wire.call(
+                messages.CLOSE_IMPALA_OPERATION, self._request, limit_s=self._wire.limits.other_s
+            )
             check(closed.status)
             counts = closed.dml_result
             modified = counts and sum(counts.rows_modified.values()) + sum((counts.rows_deleted or {}).values())
@@ -365,9 +365,8 @@ class Hs2Operation:
 
     async def _describe(self) -> bool:
         """Read the columns; False when there is no result set after all."""
-        request = structs.TOperationReq(operation_handle=self.handle)
         reply = await self._wire.call_until_answered(
-            messages.GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s
+            messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )
         check(reply.status)
         described = reply.schema.columns if reply.schema is not None else []

@@ -118,7 +118,10 @@ class MysqlLoader:
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         refuse_changes(read_only=self._read_only)
-        _refuse_names(load)
+        for name in (load.target.name, *(column.name for column in load.columns)):
+            if max(name) > _LAST_CHARACTER_OF_NAMES:  # the server would put `?` in the place of such characters
+                text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
+                raise StatementRejected(text)
         exists = await self.exists(load.target)
         refuse_target(load, exists=exists)
         if load.append:
@@ -242,10 +245,3 @@ def _is(table: TableName, prefix: str = "table") -> str:
     """The condition of information_schema for one table."""
     database = literal(table.database) if table.database else "DATABASE()"
     return f"{prefix}_schema = {database} AND {prefix}_name = {literal(table.name)}"
-
-
-def _refuse_names(load: TableLoad) -> None:
-    """The server would put `?` in the place of characters that its names cannot have."""
-    for name in (load.target.name, *(column.name for column in load.columns)):
-        if max(name) > _LAST_CHARACTER_OF_NAMES:
-            raise StatementRejected(f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.')

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
-from queryserver.engines.values import calendar_date, clock_text
+from queryserver.engines.values import calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -397,14 +397,9 @@ def with_fields(declared: DeclaredType, texts: Sequence[str | None]) -> Declared
 
 
 def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) -> pa.Array:
-    items: list[Nested] = []
-    offsets = [0]
-    for array in arrays:
-        if isinstance(array, list):
-            items.extend(array)
-        elif array is not None:
-            raise Unfit
-        offsets.append(len(items))
+    if any(isinstance(array, str) for array in arrays):
+        raise Unfit
+    items = [item for array in arrays if isinstance(array, list) for item in array]
     if dimensions > 1:
         inner = _lists(declared, items, dimensions - 1)
     else:
@@ -412,8 +407,7 @@ def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) ->
         if len(leaves) < len(items) or declared.element is None:
             raise Unfit
         inner = read_nested(declared.element, leaves)
-    nulls = pa.array([array is None for array in arrays], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner, mask=nulls)
+    return pa.ListArray.from_arrays(offsets(arrays), inner, mask=nulls(arrays))
 
 
 def _structs(declared: DeclaredType, values: Sequence[list[str | None] | None]) -> pa.Array:
@@ -425,5 +419,4 @@ def _structs(declared: DeclaredType, values: Sequence[list[str | None] | None]) 
         for i, (_, field) in enumerate(declared.fields)
     ]
     fields = [pa.field(name, child.type) for (name, _), child in zip(declared.fields, children, strict=True)]
-    nulls = pa.array([value is None for value in values], pa.bool_())
-    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls(values))

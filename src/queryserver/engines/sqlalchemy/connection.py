@@ -233,7 +233,9 @@ class SqlalchemyConnection:
         self._interrupted = False
         self._is_closed = False
         driver = connection.connection.dbapi_connection
-        self._stopper = ConnectionStopper(connection.engine, driver, self._cursor, executor, rules)
+        self._stopper = ConnectionStopper(
+            connection.engine, driver, lambda: self._answer and self._answer.cursor, executor, rules
+        )
 
     @classmethod
     def opened(
@@ -310,9 +312,6 @@ class SqlalchemyConnection:
                 self._connection.invalidate()
         if self._interrupted:
             raise Interrupted from error
-
-    def _cursor(self) -> Any:
-        return self._answer.cursor if self._answer is not None else None
 
 
 class SqlalchemyAnswer:

@@ -65,6 +65,10 @@ class SqliteCatalog(SessionCatalog):
             f'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_xinfo({literal(name)}, {literal(_MAIN)})'
             " WHERE hidden <> 1 ORDER BY cid"
         )
+        counts = list[int]()
+        if await self._was_analyzed():
+            stats = await self._rows(f"SELECT stat FROM main.sqlite_stat1 WHERE tbl = {literal(name)}")
+            counts = [int(stat.split()[0]) for (stat,) in stats if stat and stat.split()[0].isdecimal()]
         return TableDescription(
             database=_MAIN,
             name=name,
@@ -72,7 +76,7 @@ class SqliteCatalog(SessionCatalog):
             kind=_KINDS.get(kind, TableKind.MANAGED),
             support_updates=None if kind == "virtual" else kind == "table",
             foreign_keys=await self._foreign_keys(name),
-            statistics=await self._statistics(name),
+            statistics={"numRows": str(max(counts))} if counts else {},
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
@@ -123,13 +127,6 @@ class SqliteCatalog(SessionCatalog):
             """ LEFT JOIN pragma_table_info(k."table", 'main') p ON p.pk = k.seq + 1 ORDER BY k.id, k.seq"""
         )
         return tuple(ForeignKey(name, f"{_MAIN}.{other}.{column or ''}") for name, other, column in rows)
-
-    async def _statistics(self, table: str) -> dict[str, str]:
-        if not await self._was_analyzed():
-            return {}
-        rows = await self._rows(f"SELECT stat FROM main.sqlite_stat1 WHERE tbl = {literal(table)}")
-        counts = [int(stat.split()[0]) for (stat,) in rows if stat and stat.split()[0].isdecimal()]
-        return {"numRows": str(max(counts))} if counts else {}
 
     async def _was_analyzed(self) -> bool:
         return bool(await self._rows("SELECT 1 FROM main.sqlite_schema WHERE name = 'sqlite_stat1'"))

@@ -11,9 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from queryserver.engines.values import Values, nulls, offsets
 from queryserver.formats.columns import Column, ResultType
-
-Values = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ def _microseconds(text: str) -> int:
 def _arrays(declared: TrinoType, values: Values) -> pa.Array:
     (element,) = declared.parts
     items = [item for value in values if value is not None for item in value]
-    return pa.ListArray.from_arrays(_offsets(values), element.read(items), mask=_nulls(values))
+    return pa.ListArray.from_arrays(offsets(values), element.read(items), mask=nulls(values))
 
 
 def _maps(declared: TrinoType, values: Values) -> pa.Array:
@@ -140,7 +139,7 @@ def _maps(declared: TrinoType, values: Values) -> pa.Array:
     pairs = [pair for value in values if value is not None for pair in value.items()]
     keys = key_type.read([_key(key_type, key) for key, _ in pairs])
     items = value_type.read([item for _, item in pairs])
-    return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_nulls(values))
+    return pa.MapArray.from_arrays(offsets(values), keys, items, mask=nulls(values))
 
 
 def _rows(declared: TrinoType, values: Values) -> pa.Array:
@@ -154,7 +153,7 @@ def _rows(declared: TrinoType, values: Values) -> pa.Array:
     columns = list(zip(*rows, strict=True)) or [()] * width
     children = [kind.read(column) for kind, column in zip(declared.parts, columns, strict=True)]
     fields = [pa.field(name, child.type) for name, child in zip(declared.names, children, strict=True)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(values))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls(values))
 
 
 def _key(declared: TrinoType, key: str) -> Any:
@@ -165,17 +164,6 @@ def _key(declared: TrinoType, key: str) -> Any:
     if pa.types.is_integer(arrow):
         return int(key)
     return float(key) if pa.types.is_floating(arrow) else key
-
-
-def _offsets(values: Values) -> pa.Array:
-    offsets = [0]
-    for value in values:
-        offsets.append(offsets[-1] + (0 if value is None else len(value)))
-    return pa.array(offsets, pa.int32())
-
-
-def _nulls(values: Values) -> pa.Array:
-    return pa.array([value is None for value in values], pa.bool_())
 
 
 def _others(_declared: TrinoType, values: Values) -> pa.Array:
