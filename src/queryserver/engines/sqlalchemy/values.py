@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.engines.values import ColumnReader, DeclaredColumn, Values
+from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Values
 from queryserver.formats.columns import Column, ResultType
 
 _PARAMETERS = re.compile(r"[(<].*", re.DOTALL)
@@ -40,13 +40,7 @@ _BY_NAME = {
 }
 _TYPES = {name: kind for kind, names in _BY_NAME.items() for name in names.split()}
 _ARROW = {
-    ResultType.BOOLEAN: pa.bool_(),
-    ResultType.TINYINT: pa.int8(),
-    ResultType.SMALLINT: pa.int16(),
-    ResultType.INT: pa.int32(),
-    ResultType.BIGINT: pa.int64(),
-    ResultType.FLOAT: pa.float32(),
-    ResultType.DOUBLE: pa.float64(),
+    **PLAIN_TYPES,
     ResultType.DATE: pa.date32(),
     ResultType.TIMESTAMP: pa.timestamp("us"),
     ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC"),

@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryserver.engines.values import Values, nulls, offsets
+from queryserver.engines.values import PLAIN_TYPES, Values, nulls, offsets
 from queryserver.formats.columns import Column, ResultType
 
 
@@ -36,16 +36,7 @@ _DECIMAL128_DIGITS = 38
 _MICROSECOND_DIGITS = 6
 _FLOAT_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _TIMESTAMP = re.compile(r"([+-]?\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-_ARROW: Mapping[ResultType, pa.DataType] = {
-    ResultType.BOOLEAN: pa.bool_(),
-    ResultType.TINYINT: pa.int8(),
-    ResultType.SMALLINT: pa.int16(),
-    ResultType.INT: pa.int32(),
-    ResultType.BIGINT: pa.int64(),
-    ResultType.FLOAT: pa.float32(),
-    ResultType.DOUBLE: pa.float64(),
-    ResultType.NULL: pa.null(),
-}
+_ARROW = {**PLAIN_TYPES, ResultType.NULL: pa.null()}
 
 
 class TrinoMisfit(ValueError):
