@@ -38,7 +38,7 @@ from queryserver.errors.statements import (
 )
 from queryserver.formats.columns import ResultType
 
-INTEGER = DeclaredType(ValueKind.INT4, ResultType.INT, "integer")
+INTEGER = DeclaredType(ValueKind.NUMBER, ResultType.INT, "integer")
 DATE = DeclaredType(ValueKind.DATE, ResultType.DATE, "date")
 PRICE = DeclaredType(ValueKind.NUMERIC, ResultType.DECIMAL, "numeric(10,2)", precision=10, scale=2)
 NUMBERS = DeclaredType(ValueKind.ARRAY, ResultType.ARRAY, "integer[]", element=INTEGER)

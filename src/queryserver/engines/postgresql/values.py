@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
-from queryserver.engines.values import calendar_date, clock_text, nulls, offsets
+from queryserver.engines.values import PLAIN_TYPES, calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -20,12 +20,7 @@ class ValueKind(Enum):
     """How the values of a type arrive, and how they are read."""
 
     BOOL = auto()
-    INT2 = auto()
-    INT4 = auto()
-    INT8 = auto()
-    OID = auto()
-    FLOAT4 = auto()
-    FLOAT8 = auto()
+    NUMBER = auto()
     NUMERIC = auto()
     DATE = auto()
     TIMESTAMP = auto()
@@ -63,12 +58,12 @@ _VARCHAR, _CHAR, _NUMERIC = 1043, 1042, 1700
 _BUILTIN: Mapping[int, DeclaredType] = {
     16: DeclaredType(ValueKind.BOOL, ResultType.BOOLEAN, "boolean"),
     17: DeclaredType(ValueKind.BYTEA, ResultType.BINARY, "bytea"),
-    20: DeclaredType(ValueKind.INT8, ResultType.BIGINT, "bigint"),
-    21: DeclaredType(ValueKind.INT2, ResultType.SMALLINT, "smallint"),
-    23: DeclaredType(ValueKind.INT4, ResultType.INT, "integer"),
-    26: DeclaredType(ValueKind.OID, ResultType.BIGINT, "oid"),
-    700: DeclaredType(ValueKind.FLOAT4, ResultType.FLOAT, "real"),
-    701: DeclaredType(ValueKind.FLOAT8, ResultType.DOUBLE, "double precision"),
+    20: DeclaredType(ValueKind.NUMBER, ResultType.BIGINT, "bigint"),
+    21: DeclaredType(ValueKind.NUMBER, ResultType.SMALLINT, "smallint"),
+    23: DeclaredType(ValueKind.NUMBER, ResultType.INT, "integer"),
+    26: DeclaredType(ValueKind.NUMBER, ResultType.BIGINT, "oid"),
+    700: DeclaredType(ValueKind.NUMBER, ResultType.FLOAT, "real"),
+    701: DeclaredType(ValueKind.NUMBER, ResultType.DOUBLE, "double precision"),
     1082: DeclaredType(ValueKind.DATE, ResultType.DATE, "date"),
     1114: DeclaredType(ValueKind.TIMESTAMP, ResultType.TIMESTAMP, "timestamp without time zone"),
     1184: DeclaredType(ValueKind.TIMESTAMPTZ, ResultType.TIMESTAMP_TZ, "timestamp with time zone"),
@@ -277,13 +272,6 @@ _CALENDAR_DAYS = (-719_162 - _DAYS_1970_TO_2000, 2_932_896 - _DAYS_1970_TO_2000)
 _CALENDAR_US = (-62_135_596_800_000_000 - _US_1970_TO_2000, 253_402_300_799_999_999 - _US_1970_TO_2000)
 _DECIMAL128_DIGITS = 38
 _ARROW_TYPES = {
-    ValueKind.BOOL: pa.bool_(),
-    ValueKind.INT2: pa.int16(),
-    ValueKind.INT4: pa.int32(),
-    ValueKind.INT8: pa.int64(),
-    ValueKind.OID: pa.int64(),
-    ValueKind.FLOAT4: pa.float32(),
-    ValueKind.FLOAT8: pa.float64(),
     ValueKind.DATE: pa.date32(),
     ValueKind.TIMESTAMP: pa.timestamp("us"),
     ValueKind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
@@ -301,7 +289,7 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
             return pa.decimal128(digits, declared.scale)
-    return _ARROW_TYPES.get(declared.kind, pa.string())
+    return _ARROW_TYPES.get(declared.kind) or PLAIN_TYPES.get(declared.result, pa.string())
 
 
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
