@@ -79,6 +79,8 @@ def spark_constant(text: str | None) -> str:
 class Hs2Loader(StatementLoader):
     """A TableLoader. Both engines keep names of tables in lower case, and allow letters, digits and `_` in them."""
 
+    mark = "`"
+
     def __init__(
         self,
         session: EngineSession,
@@ -127,9 +129,6 @@ class Hs2Loader(StatementLoader):
                 raise StatementRejected(
                     f'"{name}" cannot be a name of a column: the engine takes none with {self._dialect.refused} or ${{.'
                 )
-
-    def quoted(self, name: str) -> str:
-        return backquoted(name)
 
     def place(self, table: TableName) -> str:
         return backquoted(table.database or self._database, table.name)

@@ -76,9 +76,6 @@ class TrinoLoader(StatementLoader):
     def check_names(self, load: TableLoad) -> None:
         """Trino allows any quoted name, in lower case; it refuses two that become one."""
 
-    def quoted(self, name: str) -> str:
-        return identifier(name)
-
     def place(self, table: TableName) -> str:
         return qualified(*self._where(table), table.name)
 
