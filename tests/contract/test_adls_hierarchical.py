@@ -37,7 +37,7 @@ def account(service) -> AzureAccount:
     return AzureAccount(
         dfs_url=service.address.url,
         blob_url="http://127.0.0.1:9",
-        credential=SharedKey(service.statements.access.account, service.statements.access.key),
+        credential=SharedKey(service.access.account, service.access.key),
         allow_container_creation=True,
         timeouts=SHORT,
     )
@@ -80,7 +80,7 @@ async def test_an_application_logs_in_once_for_many_calls(service, account, stor
 async def test_a_token_that_is_refused_is_asked_for_anew(service, account, storage):
     file_system = by_application(account, service)
     assert (await file_system.as_user(USER).stat("con")).is_directory
-    service.statements.access.tokens.clear()
+    service.access.tokens.clear()
     with pytest.raises(StorageError):
         await file_system.as_user(USER).stat("con")
     assert (await file_system.as_user(USER).stat("con")).is_directory

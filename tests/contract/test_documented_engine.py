@@ -92,7 +92,7 @@ class TestDocumentedEngine(EngineContract):
         await engine.close()
 
     async def running_statements(self, engine: Engine) -> int:
-        return engine.busy  # type: ignore[attr-defined]
+        return engine._sessions.threads.busy  # type: ignore[attr-defined]
 
 
 def test_its_options_are_checked(example: ModuleType, tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFac
 from tests.contract.test_hive_engine import statements_at_work
 from tests.engines.servers import ServerAddress, free_port
 
-from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.hiveserver2.catalog import quoted
+from queryserver.engines.catalog_queries import Folding, backquoted
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import HIVE, Hs2Address, Member
@@ -75,7 +74,7 @@ FACTS = CatalogFacts(
     ),
     create_database=("CREATE DATABASE {db}",),
     drop_database=("DROP DATABASE {db} CASCADE",),
-    quote=quoted,
+    quote=backquoted,
     odd_databases=(),
     # Few: each costs some jobs of a second.
     odd_tables=("a`b;drop", 'x"y'),

@@ -83,7 +83,7 @@ async def test_each_transport_carries_statements(peers: Peers) -> None:
         answer = await run(session, "SELECT range AS n FROM range(5000)")
         assert [row[0] for row in answer.rows] == list(range(5000))
     assert server.service.seen[-1] == "CloseSession"
-    assert server.service.statements.sessions == {}
+    assert server.service.sessions == {}
     assert server.service.operations == {}
 
 
@@ -172,7 +172,7 @@ async def test_a_server_that_dies_in_mid_query_is_told(peers: Peers) -> None:
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session, operation(session, SLOW) as handle:
         assert not (await session.poll(handle)).state.is_terminal
-        server.service.statements.sessions.clear()
+        server.service.sessions.clear()
         server.service.operations.clear()
         server.drop_connections()
         status = await ended(session, handle, within_s=3 * LONGEST_S)

@@ -57,19 +57,19 @@ async def left_while_it_opens(server: ScriptedServer, engine: Hs2Engine) -> None
     visiting.cancel()
     await asyncio.wait({visiting}, timeout=LIMITS.execute_s / 2)
     assert visiting.cancelled(), "a caller who is cancelled waits for the server"
-    assert len(server.service.statements.sessions) == 1
+    assert len(server.service.sessions) == 1
 
 
 async def test_a_session_whose_caller_left_while_it_was_opened_is_ended(peers: Peers) -> None:
     server, engine = peers
     await left_while_it_opens(server, engine)
     server.let_go.set()
-    await server.until(lambda: not server.service.statements.sessions)
+    await server.until(lambda: not server.service.sessions)
     assert server.service.seen == ["OpenSession", "CloseSession"]
     server.faults.clear()
     async with engine.session(USER, NO_OPTIONS) as session:
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
-    assert not server.service.statements.sessions
+    assert not server.service.sessions
 
 
 async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: Peers) -> None:
@@ -79,7 +79,7 @@ async def test_an_engine_that_is_closed_first_ends_sessions_on_their_way(peers: 
     await asyncio.sleep(0)
     server.let_go.set()
     await closing
-    assert not server.service.statements.sessions
+    assert not server.service.sessions
     await server.until(lambda: not server.connections)
 
 
@@ -98,8 +98,8 @@ async def test_a_session_whose_connection_was_lost_is_ended_over_another(peers: 
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
         server.drop_connections()
         await server.until(lambda: not server.connections)
-        assert len(server.service.statements.sessions) == 1
-    assert not server.service.statements.sessions
+        assert len(server.service.sessions) == 1
+    assert not server.service.sessions
 
 
 async def test_a_session_whose_connection_is_held_is_ended_over_another(peers: Peers) -> None:
@@ -110,7 +110,7 @@ async def test_a_session_whose_connection_is_held_is_ended_over_another(peers: P
         await server.until(lambda: server.held == 1)
         submitting.cancel()
         await asyncio.wait({submitting})
-    assert not server.service.statements.sessions
+    assert not server.service.sessions
     server.let_go.set()
 
 
@@ -119,7 +119,7 @@ async def test_a_session_of_a_server_that_is_too_old_is_ended(peers: Peers) -> N
     server.service.protocol = 4
     with pytest.raises(EngineUnavailable, match="too old"):
         await visit(engine)
-    assert not server.service.statements.sessions
+    assert not server.service.sessions
 
 
 @each("transport", TRANSPORTS)
@@ -138,7 +138,7 @@ async def test_a_caller_who_leaves_at_any_moment_leaves_nothing(transport: str, 
         working.cancel()
         await asyncio.wait({working})
         await engine.close()
-        await server.until(lambda: not (server.service.statements.sessions or server.service.operations or server.connections))
+        await server.until(lambda: not (server.service.sessions or server.service.operations or server.connections))
 
 
 async def test_who_reads_rows_that_another_task_closes_is_told_so(peers: Peers) -> None:

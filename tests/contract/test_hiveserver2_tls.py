@@ -54,7 +54,7 @@ async def engine_of(server: ScriptedServer, **changes: str | bool) -> AsyncGener
 async def test_statements_are_carried_within_tls(server: ScriptedServer, authority: Authority) -> None:
     async with engine_of(server, ssl_ca=authority.certificate) as engine:
         assert await cell(engine, "SELECT 7 AS a") == 7
-    assert not server.service.statements.sessions
+    assert not server.service.sessions
 
 
 async def test_an_unknown_authority_is_refused(server: ScriptedServer) -> None:

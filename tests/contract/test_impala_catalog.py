@@ -6,8 +6,7 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, TypeText
 from tests.contract.test_impala_engine import ScriptedImpala
 
-from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.hiveserver2.catalog import quoted
+from queryserver.engines.catalog_queries import Folding, backquoted
 from queryserver.engines.hiveserver2.catalog_variants import ImpalaCatalog
 from queryserver.engines.protocol import Catalog, Engine, SampleKind, TableColumn, TableDescription, TableKind
 from queryserver.errors.base import NotSupported
@@ -37,7 +36,7 @@ FACTS = CatalogFacts(
     create_database=("CREATE DATABASE {db}",),
     drop_database=("DROP DATABASE {db} CASCADE",),
     comment_database=("COMMENT ON DATABASE {db} IS 'Shop data'",),
-    quote=quoted,
+    quote=backquoted,
     odd_databases=(),
     odd_tables=(),
     odd_columns=(),
@@ -88,7 +87,7 @@ class TestImpalaCatalog(ScriptedImpala, CatalogContract):
     ) -> None:
         table = TableDescription("d", "t", _NESTED)
         statement = await catalog.sample_statement(table, column, path, SampleKind.DISTINCT)
-        name = quoted(path[-1])
+        name = backquoted(path[-1])
         assert statement == f"SELECT v AS {name} FROM ({expected}) q ORDER BY {name} NULLS LAST LIMIT 100"
 
     @pytest.mark.item(64)

@@ -9,9 +9,8 @@ from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 from tests.refusals import raises_code
 
-from queryserver.engines.catalog_queries import Folding
+from queryserver.engines.catalog_queries import Folding, backquoted
 from queryserver.engines.mysql.catalog import MysqlCatalog
-from queryserver.engines.mysql.connection import quoted
 from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 from queryserver.engines.protocol import Catalog, Engine, ForeignKey, TableColumn
 
@@ -75,7 +74,7 @@ FACTS = CatalogFacts(
     create_database=("CREATE DATABASE {db}",),
     drop_database=("DROP DATABASE {db}",),
     comment_database=("ALTER DATABASE {db} COMMENT = 'Shop data'",),
-    quote=quoted,
+    quote=backquoted,
     distinguishes_case=True,
     statistics={"numRows": "4"},
     column_statistics={

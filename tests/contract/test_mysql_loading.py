@@ -12,7 +12,7 @@ from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.test_mysql_engine import engine_on
 from tests.engines.servers import ServerAddress
 
-from queryserver.engines.mysql.connection import quoted
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.mysql.loading import RowWriter
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 from queryserver.errors.statements import StatementRejected
@@ -20,7 +20,7 @@ from queryserver.imports.model import BaseType
 
 FACTS = LoadingFacts(
     dialect="mysql",
-    quoted=quoted,
+    quoted=backquoted,
     create_n_sql="CREATE TABLE {t} (n BIGINT)",
     database="other database",
     database_sql=("CREATE DATABASE IF NOT EXISTS {d}",),
@@ -81,13 +81,13 @@ def escape(text: str) -> str:
 def test_a_row_beyond_the_largest_packet_is_refused() -> None:
     """The server would only close the connection."""
     writer = RowWriter(escape, largest_bytes=1024 * 1024)
-    assert writer.write(pa.record_batch({"s": ["x" * 500_000] * 3})) == [f"('{'x' * 500_000}')"] * 3
+    assert writer.write(pa.record_batch({"s": ["x" * 500_000] * 3})) == [f"('{'x' * 500_000}')".encode()] * 3
     with pytest.raises(StatementRejected, match="max_allowed_packet"):
         writer.write(pa.record_batch({"s": ["x", "x" * 1024 * 1024]}))
 
 
-def test_rows_fill_statements() -> None:
+def test_rows_are_written_as_insert_takes_them() -> None:
     writer = RowWriter(escape, largest_bytes=16 * 1024 * 1024)
     numbers = pa.record_batch({"n": pa.array([1, None, 3]), "b": pa.array([True, False, None])})
-    assert writer.write(numbers) == ["('1','1'),(NULL,'0'),('3',NULL)"]
+    assert writer.write(numbers) == [b"('1','1')", b"(NULL,'0')", b"('3',NULL)"]
     assert writer.write(numbers.slice(0, 0)) == []

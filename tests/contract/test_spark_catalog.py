@@ -9,8 +9,7 @@ from tests.contract.spark_basis import SparkBasis
 from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
 
-from queryserver.engines.catalog_queries import Folding
-from queryserver.engines.hiveserver2.catalog import quoted
+from queryserver.engines.catalog_queries import Folding, backquoted
 from queryserver.engines.hiveserver2.catalog_variants import SparkCatalog
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import SPARKSQL, Hs2Address, Member
@@ -65,7 +64,7 @@ FACTS = CatalogFacts(
     ),
     create_database=("CREATE DATABASE {db}",),
     drop_database=("DROP DATABASE {db} CASCADE",),
-    quote=quoted,
+    quote=backquoted,
     odd_databases=(),
     odd_tables=(),
     odd_columns=("a`b", "t;drop", "a.b", "`; DROP TABLE canary; --"),

@@ -9,14 +9,14 @@ from tests.contract.slow_loading_contract import SlowLoadingContract
 from tests.contract.spark_basis import SparkBasis
 from tests.engines.sparksql import SparkAddress
 
-from queryserver.engines.hiveserver2.catalog import quoted
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import SPARKSQL, Hs2Address, Member
 from queryserver.engines.protocol import Engine
 
 HIVE_FAMILY = LoadingFacts(
     dialect="hive",
-    quoted=quoted,
+    quoted=backquoted,
     create_sql="CREATE TABLE {t} (a INT) STORED AS ORC",
     create_n_sql="CREATE TABLE {t} (n BIGINT) STORED AS ORC",
     database="other",

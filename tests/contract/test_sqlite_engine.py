@@ -113,7 +113,7 @@ class TestSqliteEngine(EngineContract):
 
     async def running_statements(self, engine: Engine) -> int:
         assert isinstance(engine, SqliteEngine)
-        return engine.busy
+        return engine._sessions.threads.busy
 
 
 class TestSqliteInMemory(TestSqliteEngine):

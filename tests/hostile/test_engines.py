@@ -226,8 +226,8 @@ class TestSettingsOfDuckdb:
         self, duckdb_engine: DuckdbEngine, ana: EngineSession
     ) -> None:
         assert duckdb_engine._database is not None
-        duckdb_engine._database.execute("SET GLOBAL Calendar = 'buddhist'")
-        duckdb_engine._database.execute("SET GLOBAL TimeZone = 'Asia/Bangkok'")
+        duckdb_engine._database.native.execute("SET GLOBAL Calendar = 'buddhist'")
+        duckdb_engine._database.native.execute("SET GLOBAL TimeZone = 'Asia/Bangkok'")
         settings = "SELECT current_setting('Calendar'), current_setting('TimeZone')"
         assert (await run(ana, settings)).rows == [("gregorian", "UTC")]
         async with duckdb_engine.session(BEN, NO_OPTIONS) as ben:

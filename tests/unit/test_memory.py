@@ -55,6 +55,17 @@ print(pyarrow.default_memory_pool().backend_name)
     assert told.split() == ["system"]
 
 
+def test_an_engine_of_duckdb_is_built_without_its_driver() -> None:
+    """An idle server needs only what the engine says about itself."""
+    script = """
+import sys
+from queryserver.engines.duckdb.engine import DuckdbEngine
+assert not DuckdbEngine().capabilities.one_process
+assert "duckdb" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True)
+
+
 # The last piece stays, at the end of the heap: without help all free memory before it stays with the process.
 _FREE_MEMORY_INSIDE_THE_HEAP = """
 import asyncio, psutil

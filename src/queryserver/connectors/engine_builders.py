@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,7 +27,6 @@ from queryserver.connectors.options import (
     TrinoOptions,
     read_options,
 )
-from queryserver.engines.connections import SharedFiles
 from queryserver.engines.protocol import Engine
 from queryserver.errors.base import ConfigurationError
 from queryserver.errors.files import InvalidPath
@@ -37,6 +37,7 @@ from queryserver.platform.settings.editor import EngineTlsSettings
 from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
+    from queryserver.engines.duckdb.engine import FilePlace
     from queryserver.engines.postgresql.engine import OwnDatabase
 
 
@@ -54,7 +55,7 @@ class EngineBuilder:
         """Largest value of a result: adapters refuse larger ones before they are in memory, where the engine can."""
         self.service_dsn = settings.desktop.database.dsn
         self.disk_floor = disk_floor(settings)
-        self.files = SharedFiles()
+        self.files: dict[Path, FilePlace] = {}
 
     @cached_property
     def own_database(self) -> "OwnDatabase | None":
@@ -107,17 +108,14 @@ class EngineBuilder:
 
 
 def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
-    from queryserver.engines.connections import MEMORY
-    from queryserver.engines.duckdb.connection import TEMPORARY_MAX_BYTES
-    from queryserver.engines.duckdb.engine import FILE_MEMORY_LIMIT, SESSION_MEMORY_LIMIT, DuckdbEngine
+    from queryserver.engines.duckdb.engine import TEMPORARY_MAX_BYTES, DuckdbEngine
 
     options = builder.options(DuckdbOptions, connector)
-    usual_limit = SESSION_MEMORY_LIMIT if options.path == MEMORY else FILE_MEMORY_LIMIT
     temporary = options.max_temp_directory_size
     return DuckdbEngine(
         path=options.path,
         root=builder.databases_dir,
-        memory_limit=options.memory_limit or usual_limit,
+        memory_limit=options.memory_limit,
         threads=options.threads,
         read_only=connector.read_only or options.read_only,
         files=builder.files,

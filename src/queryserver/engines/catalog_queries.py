@@ -91,6 +91,30 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
         raise EngineUnavailable(error.message) from error
 
 
+class SessionCatalog:
+    """What the catalogs share that query a session."""
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+
+    async def _rows(self, query: str) -> list[Row]:
+        with metadata_errors():
+            return await read_rows(self._session, query)
+
+
+def overloads(rows: Iterable[Row], place: int = 0) -> Iterable[tuple[str, list[Row]]]:
+    """The rows of each function, in order; `place` is that of its name."""
+    found = dict[str, list[Row]]()
+    for row in rows:
+        found.setdefault(row[place], []).append(row)
+    return found.items()
+
+
+def signatures(name: str, arguments: Iterable[str]) -> str:
+    """A line for each different list of arguments."""
+    return "\n".join(dict.fromkeys(f"{name}({one})" for one in arguments))
+
+
 def nulls_last(value: str, direction: str) -> str:
     """Sort keys, as standard SQL says it."""
     return f"{value} {direction} NULLS LAST"
@@ -119,6 +143,11 @@ def identifier(name: str, *, mark: str = '"') -> str:
 def qualified(*names: str, mark: str = '"') -> str:
     """Quoted names joined by points: `"shop"."items"`."""
     return ".".join(identifier(name, mark=mark) for name in names)
+
+
+def backquoted(*names: str) -> str:
+    """As `qualified`, for MySQL and the family of Hive."""
+    return qualified(*names, mark="`")
 
 
 def literal(text: str) -> str:

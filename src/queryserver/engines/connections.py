@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -252,50 +252,3 @@ def refuse_links(root: Path, file: Path) -> None:
         step = step / name
         if step.is_symlink():
             raise EngineUnavailable("The database file is behind a link.")
-
-
-class FileHolder(Protocol):
-    """An engine that has the file open."""
-
-    @property
-    def configuration(self) -> Hashable:
-        """Holders with equal ones share the file."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """No statement of this engine is at work in the file."""
-        ...
-
-    async def let_go(self) -> None:
-        """Close the file; the next use opens it again. Only when idle."""
-        ...
-
-
-class FilePlace:
-    """The engines that have one file open. `lock` is held while it is opened or closed."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.holders: set[FileHolder] = set()
-
-    async def make_way(self, newcomer: FileHolder) -> bool:
-        """Idle holders with another configuration let go; False when one is at work. The caller has `lock`."""
-        for holder in list(self.holders):
-            if holder is not newcomer and holder.configuration != newcomer.configuration:
-                if not holder.is_idle:
-                    return False
-                await holder.let_go()
-                self.holders.discard(holder)
-        return True
-
-
-class SharedFiles:
-    """The places of a process, one for each file that an engine ever named."""
-
-    def __init__(self) -> None:
-        self._places: dict[Path, FilePlace] = {}
-
-    def place(self, file: Path) -> FilePlace:
-        """That of a file; `file` is resolved."""
-        return self._places.setdefault(file, FilePlace())

@@ -348,6 +348,8 @@ class StatementLoader(ABC):
     """
 
     max_statement_bytes: int
+    mark = '"'
+    """Around names."""
 
     def __init__(self, session: EngineSession, executor: Executor, *, read_only: bool) -> None:
         self._session = session
@@ -390,10 +392,8 @@ class StatementLoader(ABC):
         """Raises StatementRejected for names that the engine would take for something else."""
         ...
 
-    @abstractmethod
     def quoted(self, name: str) -> str:
-        """A name of a column."""
-        ...
+        return identifier(name, mark=self.mark)
 
     @abstractmethod
     def place(self, table: TableName) -> str:

@@ -1,20 +1,31 @@
 """Sessions over asyncio connections: one streamed statement at a time; and `run`, a statement from start to end."""
 
 import asyncio
+import itertools
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from queryserver.engines.connections import ConnectionPool, ConnectionT, LoginT
-from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, OperationStatus
+from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
+from queryserver.engines.protocol import Credentials, EngineSession, OperationHandle, OperationState, OperationStatus
 from queryserver.engines.statement_texts import ChunkSize, pieces
-from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.engines.values import Rows
+from queryserver.errors.statements import (
+    CredentialsRequired,
+    EngineError,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+)
 from queryserver.formats.columns import Column
+from queryserver.platform.addresses import AddressRules
 
 MAX_LOG_LINES = 10_000
 
@@ -25,20 +36,10 @@ _INTERRUPT_S = 5.0
 _PREPARE_S = 30.0
 _POLL_S = 1.0
 _CONVERTER_THREADS = 2
+_MAX_IDLE = 8
 _FEW_CELLS = 2_000
 """So many are turned into Arrow without a thread."""
 _MOST_BYTES = 16 * 1024 * 1024
-
-Rows = Sequence[Sequence[Any]]
-
-
-def record_batch(
-    rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Sequence[Any]], pa.Array]]
-) -> pa.RecordBatch:
-    """Rows as Arrow, with one reader for each column; without rows, empty columns."""
-    by_column = list(zip(*rows, strict=True)) or [()] * len(names)
-    arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 class Stopped(StatementRejected):
@@ -120,6 +121,13 @@ class StreamedOperation:
     def is_running(self) -> bool:
         """The server is at work for this statement."""
         return bool(self._unfinished())
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.source.columns
+
+    async def logs(self, start: int) -> Sequence[str]:
+        return self.source.log_lines[start:]
 
     @property
     def in_doubt(self) -> bool:
@@ -232,77 +240,164 @@ class StreamedOperation:
         return {task for task in (self._start, self._ahead) if task is not None and not task.done()}
 
 
-class StreamedSession:
-    """An EngineSession. It knows its last statement only: handles of earlier ones may be canceled and closed again.
-
-    `is_connected` says whether the connection is still there; `executor` turns rows into Arrow.
-    """
-
-    def __init__(
-        self, new_source: Callable[[str], StatementSource], *, is_connected: Callable[[], bool], executor: Executor
-    ) -> None:
-        self._new_source = new_source
-        self._is_connected = is_connected
-        self._executor = executor
-        self._count = 0
-        self._operation: StreamedOperation | None = None
-        self._in_doubt = False
-        self._left = False
+class Operation(Protocol):
+    """A statement that runs, or ran, in the engine's terms. The methods are those of EngineSession."""
 
     @property
-    def is_reusable(self) -> bool:
-        """Whether another session may have the connection."""
-        return not self._in_doubt and self._is_connected()
+    def is_running(self) -> bool:
+        """The engine is at work for it, and no row can be read yet."""
+        ...
+
+    @property
+    def columns(self) -> tuple[Column, ...]: ...
+
+    async def status(self, wait_s: float) -> OperationStatus: ...
+
+    def batches(self) -> AsyncIterator[pa.RecordBatch]: ...
+
+    async def logs(self, start: int) -> Sequence[str]: ...
+
+    async def cancel(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+OperationT = TypeVar("OperationT", bound=Operation)
+
+
+class FollowingSession(ABC, Generic[OperationT]):
+    """An EngineSession. It knows its last statement only: handles of earlier ones may be canceled and closed again."""
+
+    gone = "The session is gone; the statement was not started."
+    unknown = "The engine no longer knows this statement."
+
+    def __init__(self) -> None:
+        self._operation: OperationT | None = None
+        self._handle: OperationHandle | None = None
+        self._left = False
+
+    @abstractmethod
+    async def _start(self, statement: str) -> OperationT:
+        """Send a statement. Raises as `submit`."""
+        ...
+
+    @abstractmethod
+    def _token(self, operation: OperationT) -> str:
+        """The token of the statement's handle."""
+        ...
+
+    @abstractmethod
+    def _is_connected(self) -> bool: ...
 
     async def submit(self, statement: str) -> OperationHandle:
         await self._close_operation()
         if not await self.is_alive():
-            raise SessionLost("The session is gone; the statement was not started.")
-        self._count += 1
-        self._operation = StreamedOperation(self._new_source(statement), self._executor)
-        return OperationHandle(str(self._count))
+            raise SessionLost(self.gone)
+        return self.follow(await self._start(statement))
+
+    def follow(self, operation: OperationT) -> OperationHandle:
+        """The handle of a statement that has just become the session's."""
+        self._operation, self._handle = operation, OperationHandle(self._token(operation))
+        return self._handle
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         return await self._find(handle).status(wait_s)
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        return self._find(handle).source.columns
+        return self._find(handle).columns
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         return self._find(handle).batches()
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        return self._find(handle).source.log_lines[start:]
+        return await self._find(handle).logs(start)
 
     async def cancel(self, handle: OperationHandle) -> None:
-        if handle.token == str(self._count) and self._operation is not None:
+        if self._operation is not None and handle == self._handle:
             await self._operation.cancel()
 
     async def close(self, handle: OperationHandle) -> None:
-        if handle.token == str(self._count):
+        if handle == self._handle:
             await self._close_operation()
 
     async def is_alive(self) -> bool:
         is_free = self._operation is None or not self._operation.is_running
         return is_free and not self._left and self._is_connected()
 
+    async def _close_operation(self) -> None:
+        if self._operation is not None:
+            await self._operation.close()
+
+    def _find(self, handle: OperationHandle) -> OperationT:
+        if self._operation is None or handle != self._handle:
+            raise OutcomeUnknown(self.unknown)
+        return self._operation
+
+
+class StreamedSession(FollowingSession[StreamedOperation]):
+    """`is_connected` says whether the connection is still there; `executor` turns rows into Arrow."""
+
+    def __init__(
+        self, new_source: Callable[[str], StatementSource], *, is_connected: Callable[[], bool], executor: Executor
+    ) -> None:
+        super().__init__()
+        self._new_source = new_source
+        self._connected = is_connected
+        self._executor = executor
+        self._count = itertools.count(1)
+        self._in_doubt = False
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another session may have the connection."""
+        return not self._in_doubt and self._connected()
+
     async def leave(self) -> None:
         """Stop and free everything; the session must not use its connection any more. Limited in time."""
         self._left = True
         await self._close_operation()
 
+    async def _start(self, statement: str) -> StreamedOperation:
+        return StreamedOperation(self._new_source(statement), self._executor)
+
+    def _token(self, operation: StreamedOperation) -> str:  # noqa: ARG002 no other process continues it
+        return str(next(self._count))
+
+    def _is_connected(self) -> bool:
+        return self._connected()
+
     async def _close_operation(self) -> None:
-        if self._operation is not None:
-            await self._operation.close()
-            self._in_doubt = self._in_doubt or self._operation.in_doubt
-
-    def _find(self, handle: OperationHandle) -> StreamedOperation:
-        if self._operation is None or handle.token != str(self._count):
-            raise OutcomeUnknown("The engine no longer knows this statement.")
-        return self._operation
+        await super()._close_operation()
+        self._in_doubt = self._in_doubt or (self._operation is not None and self._operation.in_doubt)
 
 
-class PooledSessions(Generic[LoginT, ConnectionT]):
+@dataclass(frozen=True, slots=True)
+class DatabaseAddress:
+    """A database server, its default database, and the login used when a session brings none."""
+
+    product: ClassVar[str]
+    host: str
+    port: int
+    database: str | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    connect_timeout_s: int = 10
+    idle_s: float = 60.0
+    """How long an idle connection is kept."""
+    cell_max_bytes: int | None = None
+    """Largest value of a result; a row with a larger one is refused before it is in memory."""
+    rules: AddressRules = field(default_factory=AddressRules)
+
+    def login(self, credentials: Credentials | None) -> DatabaseLogin:
+        """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
+        if credentials is not None:
+            return DatabaseLogin(credentials.username, credentials.password)
+        if self.user is None:
+            raise CredentialsRequired(f"{self.product} needs a user and a password.")
+        return DatabaseLogin(self.user, self.password or "")
+
+
+class PooledSessions(Generic[ConnectionT]):
     """The sessions of one engine; owns its connections, and the threads that turn rows into Arrow.
 
     Inside `connect_errors` the driver's errors become EngineUnavailable, CredentialsRequired or StatementRejected.
@@ -311,17 +406,19 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
     def __init__(
         self,
         dialect: str,
-        pool: ConnectionPool[LoginT, ConnectionT],
+        connect: Callable[[DatabaseLogin], Awaitable[ConnectionT]],
         connect_errors: Callable[[], AbstractContextManager[None]],
+        *,
+        idle_s: float,
     ) -> None:
-        self._pool = pool
+        self._pool = ConnectionPool(connect, max_idle=_MAX_IDLE, idle_s=idle_s)
         self._connect_errors = connect_errors
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
 
     @asynccontextmanager
     async def session(
         self,
-        login: LoginT,
+        login: DatabaseLogin,
         new_source: Callable[[ConnectionT, str], StatementSource],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
@@ -338,7 +435,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
 
     @asynccontextmanager
     async def connection(
-        self, login: LoginT, prepare: Callable[[ConnectionT], Awaitable[None]]
+        self, login: DatabaseLogin, prepare: Callable[[ConnectionT], Awaitable[None]]
     ) -> AsyncGenerator[tuple[ConnectionT, Executor]]:
         """A clean connection made ready by `prepare`, and threads for what it reads or writes.
 
@@ -349,13 +446,13 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             yield connection, self._executor
 
     async def call(
-        self, login: LoginT, work: Callable[[ConnectionT], Awaitable[object]], *, within_s: float = _CALL_S
+        self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]], *, within_s: float = _CALL_S
     ) -> None:
         """A short call on a connection that no session has. Raises what `connect_errors` makes of a failure."""
         async with self._pool.borrowed(login) as connection:
             await self._limited(work(connection), within_s)
 
-    async def interrupt(self, login: LoginT, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
+    async def interrupt(self, login: DatabaseLogin, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """Send the stop signal from a second connection. A failure is ignored: the caller tries again."""
         with suppress(EngineError, TimeoutError):
             async with asyncio.timeout(_INTERRUPT_S):
@@ -371,7 +468,7 @@ class PooledSessions(Generic[LoginT, ConnectionT]):
             async with asyncio.timeout(for_s):
                 await work
 
-    async def _leave(self, login: LoginT, connection: ConnectionT, session: StreamedSession) -> None:
+    async def _leave(self, login: DatabaseLogin, connection: ConnectionT, session: StreamedSession) -> None:
         await session.leave()
         if session.is_reusable:
             await self._pool.give_back(login, connection)

@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
-from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, SessionLost, StatementRejected
+from queryserver.engines.protocol import OperationState, OperationStatus
+from queryserver.engines.sessions import FollowingSession
+from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.columns import Column
 from queryserver.platform.limits import FairPlaces
 
@@ -216,171 +217,159 @@ class DriverConnection(Protocol):
         ...
 
 
-class _Operation:
-    """One statement of the session."""
+class ThreadedOperation:
+    """One statement of a session, in threads of `user_id`."""
 
-    def __init__(self) -> None:
-        self.handle = OperationHandle(uuid4().hex)
-        self.began = False
-        self.stop_asked = False
-        self.read_to_end = False
-        self.answer: DriverAnswer | None = None
-        self.error: EngineError | None = None
-        self.call: Future[None] | None = None
-        self.settled = asyncio.Event()
-
-    @property
-    def is_calling(self) -> bool:
-        """A thread is, or will be, inside the driver."""
-        return self.call is not None and not self.call.done()
-
-    @property
-    def has_rows_left(self) -> bool:
-        """The result set was not read to its end."""
-        return self.answer is not None and self.answer.columns is not None and not self.read_to_end
-
-
-class ThreadedSession:
-    """An EngineSession over one connection, which `end` closes."""
-
-    def __init__(self, connection: DriverConnection, threads: DriverThreads, *, user_id: int) -> None:
+    def __init__(self, connection: DriverConnection, threads: DriverThreads, statement: str, *, user_id: int) -> None:
         self._connection = connection
         self._threads = threads
         self._user_id = user_id
-        self._operation: _Operation | None = None
-        self._lost = False
-        self._over = False
-
-    async def submit(self, statement: str) -> OperationHandle:
-        if self._operation is not None:
-            await self.close(self._operation.handle)
-        if not await self.is_alive():
-            raise SessionLost("Invalid session Id: the session is gone.")
-        operation = self._operation = _Operation()
+        self._began = False
+        self._stop_asked = False
+        self._read_to_end = False
+        self._answer: DriverAnswer | None = None
+        self._error: EngineError | None = None
+        self._settled = asyncio.Event()
 
         def run() -> None:
-            operation.answer = self._connection.run(statement)
+            self._answer = connection.run(statement)
 
-        self._start(operation, run, operation.settled.set)
-        return operation.handle
+        self.call = self._start(run, self._settled.set)
 
-    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        operation = self._known(handle)
+    @property
+    def is_running(self) -> bool:
+        """A thread is, or will be, inside the driver."""
+        return not self.call.done()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (self._answer.columns if self._answer is not None else None) or ()
+
+    async def status(self, wait_s: float) -> OperationStatus:
         if wait_s > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await operation.settled.wait()
-        if operation.error is not None:
-            if operation.stop_asked and isinstance(operation.error, Interrupted):
+                    await self._settled.wait()
+        if self._error is not None:
+            if self._stop_asked and isinstance(self._error, Interrupted):
                 return OperationStatus(OperationState.CANCELED)
-            return OperationStatus(OperationState.FAILED, error=operation.error)
-        if not operation.settled.is_set():
-            state = OperationState.RUNNING if operation.began else OperationState.PENDING
-            return OperationStatus(state, progress=self._connection.progress() if operation.began else None)
-        if (answer := operation.answer) is None:
-            if operation.call is not None:
-                operation.call.result()  # raises a defect: what a driver raised beside EngineError
+            return OperationStatus(OperationState.FAILED, error=self._error)
+        if not self._settled.is_set():
+            state = OperationState.RUNNING if self._began else OperationState.PENDING
+            return OperationStatus(state, progress=self._connection.progress() if self._began else None)
+        if (answer := self._answer) is None:
+            self.call.result()  # raises a defect: what a driver raised beside EngineError
             message = "a statement ended without an answer"
             raise AssertionError(message)
         return OperationStatus(
             OperationState.FINISHED, has_result_set=answer.columns is not None, modified_rows=answer.modified_rows
         )
 
-    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        answer = self._known(handle).answer
-        return (answer.columns if answer is not None else None) or ()
-
-    async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        operation = self._known(handle)
-        while not operation.read_to_end:
-            for batch in await self._read(operation):
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        while not self._read_to_end:
+            for batch in await self._read():
                 yield batch
 
-    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:  # noqa: ARG002 there are none
+    async def logs(self, start: int) -> Sequence[str]:  # noqa: ARG002 there are none
         return ()
 
-    async def cancel(self, handle: OperationHandle) -> None:
+    async def cancel(self) -> None:
         """Waits up to `STOP_S` until the driver has returned, so that no stop is lost."""
-        operation = self._operation
-        if operation is None or operation.handle != handle:
-            return
-        if operation.is_calling or (operation.error is None and operation.has_rows_left):
-            await self._stop(operation)
+        has_rows_left = self._answer is not None and self._answer.columns is not None and not self._read_to_end
+        if self.is_running or (self._error is None and has_rows_left):
+            await self._stop()
 
-    async def close(self, handle: OperationHandle) -> None:
-        """A session whose driver does not return in time is lost."""
-        operation = self._operation
-        if operation is None or operation.handle != handle or self._over:
-            return
-        if operation.is_calling:
-            await self._stop(operation)
-        if operation.is_calling:
-            self._lost = True
-            return
-        operation.read_to_end = True
-        if operation.answer is not None:
-            await self._threads.control(operation.answer.close)
+    async def close(self) -> None:
+        """`is_running` afterwards: the driver did not return in time."""
+        if self.is_running:
+            await self._stop()
+        if not self.is_running:
+            self._read_to_end = True
+            if self._answer is not None:
+                await self._threads.control(self._answer.close)
 
-    async def is_alive(self) -> bool:
-        return not self._lost and self._connection.is_usable
-
-    async def end(self) -> None:
-        """Stop what runs and close the connection. Idempotent."""
-        if self._over:
-            return
-        operation = self._operation
-        if operation is not None:
-            await self.close(operation.handle)
-        self._lost = self._over = True
-        if operation is not None and operation.call is not None and operation.is_calling:
-            # The thread that is still inside the driver closes the connection when it comes out.
-            operation.call.add_done_callback(lambda _: self._connection.close())
-        else:
-            await self._threads.control(self._connection.close)
-
-    def _known(self, handle: OperationHandle) -> _Operation:
-        if self._operation is None or self._operation.handle != handle:
-            raise OutcomeUnknown("Results have expired: the engine does not know this statement.")
-        return self._operation
-
-    def _start(self, operation: _Operation, work: Callable[[], None], ended: Callable[[], None]) -> None:
+    def _start(self, work: Callable[[], None], ended: Callable[[], None]) -> Future[None]:
         """Work on the statement in a thread; `ended` is called by the event loop afterwards."""
 
         def call() -> None:
-            operation.began = True
+            self._began = True
             try:
-                if operation.stop_asked:
+                if self._stop_asked:
                     raise Interrupted
                 work()
             except EngineError as error:
-                operation.error = error
+                self._error = error
 
         loop = asyncio.get_running_loop()
-        operation.call = self._threads.start(call, user_id=self._user_id)
-        operation.call.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+        started = self._threads.start(call, user_id=self._user_id)
+        started.add_done_callback(lambda _: loop.call_soon_threadsafe(ended))
+        return started
 
-    async def _read(self, operation: _Operation) -> Sequence[pa.RecordBatch]:
-        answer, batches, ended = operation.answer, list[pa.RecordBatch](), asyncio.Event()
+    async def _read(self) -> Sequence[pa.RecordBatch]:
+        answer, batches, ended = self._answer, list[pa.RecordBatch](), asyncio.Event()
         if answer is None:
             raise OutcomeUnknown("Results have expired: the statement has no rows to read.")
-        if operation.stop_asked:
-            operation.error = operation.error or Interrupted()
-            raise operation.error
-        self._start(operation, lambda: batches.extend(answer.next_batches()), ended.set)
+        if self._stop_asked:
+            self._error = self._error or Interrupted()
+            raise self._error
+        self.call = self._start(lambda: batches.extend(answer.next_batches()), ended.set)
         await ended.wait()  # `cancel` and `close` bound the wait: they make the driver come back
-        if operation.error is not None:
-            raise operation.error
-        if operation.call is not None:
-            operation.call.result()
-        operation.read_to_end = not batches
+        if self._error is not None:
+            raise self._error
+        self.call.result()
+        self._read_to_end = not batches
         return batches
 
-    async def _stop(self, operation: _Operation) -> None:
-        operation.stop_asked = True
-        if operation.call is not None and operation.call.cancel():
-            operation.error = operation.error or Interrupted()
-        elif operation.call is not None:
-            await stop_call(operation.call, self._connection.interrupt)
+    async def _stop(self) -> None:
+        self._stop_asked = True
+        if self.call.cancel():
+            self._error = self._error or Interrupted()
+        else:
+            await stop_call(self.call, self._connection.interrupt)
+
+
+class ThreadedSession(FollowingSession[ThreadedOperation]):
+    """An EngineSession over one connection, which `end` closes."""
+
+    gone = "Invalid session Id: the session is gone."
+    unknown = "Results have expired: the engine does not know this statement."
+
+    def __init__(self, connection: DriverConnection, threads: DriverThreads, *, user_id: int) -> None:
+        super().__init__()
+        self._connection = connection
+        self._threads = threads
+        self._user_id = user_id
+        self._lost = False
+
+    async def is_alive(self) -> bool:
+        return not self._left and self._is_connected()
+
+    async def end(self) -> None:
+        """Stop what runs and close the connection. Idempotent."""
+        if self._left:
+            return
+        await self._close_operation()
+        self._left = True
+        if self._operation is not None and self._operation.is_running:
+            # The thread that is still inside the driver closes the connection when it comes out.
+            self._operation.call.add_done_callback(lambda _: self._connection.close())
+        else:
+            await self._threads.control(self._connection.close)
+
+    async def _start(self, statement: str) -> ThreadedOperation:
+        return ThreadedOperation(self._connection, self._threads, statement, user_id=self._user_id)
+
+    def _token(self, operation: ThreadedOperation) -> str:  # noqa: ARG002 no other process continues it
+        return uuid4().hex
+
+    def _is_connected(self) -> bool:
+        return not self._lost and self._connection.is_usable
+
+    async def _close_operation(self) -> None:
+        """A session whose driver does not return in time is lost."""
+        if self._operation is not None and not self._left:
+            await self._operation.close()
+            self._lost = self._lost or self._operation.is_running
 
 
 class Opened(Protocol):

@@ -1,6 +1,7 @@
 """Loads over a blocking driver: batches go from the event loop to a thread of the engine, a few at a time."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from queryserver.engines.loading import Staging, deliver_cancel, refuse_changes, refuse_target, staged
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
-from queryserver.engines.threaded import STOP_S, DriverThreads, stop_call
+from queryserver.engines.threaded import STOP_S, DriverConnection, DriverThreads, stop_call
 from queryserver.errors.statements import SessionLost
 
 _BATCHES_AHEAD = 2
@@ -41,6 +42,27 @@ class TableWriter(Protocol):
     def close(self) -> None:
         """Close the connection. Called once nothing runs. Idempotent."""
         ...
+
+
+class StoppableWriter:
+    """`interrupt` and `close` of a TableWriter; a stop has an effect only while `allow_interrupt` says so."""
+
+    def __init__(self, connection: DriverConnection) -> None:
+        self._driver = connection
+        self._ending = threading.Lock()
+        self._may_interrupt = False
+
+    def interrupt(self) -> None:
+        with self._ending:
+            if self._may_interrupt:
+                self._driver.interrupt()
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def allow_interrupt(self, *, is_allowed: bool) -> None:
+        with self._ending:
+            self._may_interrupt = is_allowed
 
 
 class FeedStopped(Exception):

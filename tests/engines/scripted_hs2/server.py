@@ -112,7 +112,7 @@ class ScriptedServer:
         call = read_call(raw)
         fault = self._fault(call.name)
         if fault is Fault.EXPIRE:
-            self.service.statements.sessions.clear()
+            self.service.sessions.clear()
             self.service.operations.clear()
         elif fault not in {None, Fault.HOLD}:
             return await self._fail(peer, fault, call)

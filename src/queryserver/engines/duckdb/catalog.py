@@ -7,7 +7,18 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, sample_query, summaries
+from queryserver.engines.catalog_queries import (
+    Row,
+    SessionCatalog,
+    identifier,
+    literal,
+    overloads,
+    qualified,
+    read_rows,
+    sample_query,
+    signatures,
+    summaries,
+)
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
@@ -32,6 +43,13 @@ _BOUNDED = frozenset({
 """Types whose bounds are whole; those of texts are cut to a few bytes."""
 
 _OURS = "database_name = current_database()"
+_TABLES = """
+SELECT name, kind, comment, rows FROM (
+  SELECT database_name, schema_name, table_name AS name, 'table' AS kind, comment, estimated_size AS rows
+    FROM duckdb_tables()
+   UNION ALL
+  SELECT database_name, schema_name, view_name, 'view', comment, NULL FROM duckdb_views()
+) WHERE {}"""
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
 _NAME = re.compile(r"[^\W\d]\w*")
 _KINDS = {"view": TableKind.VIEW}
@@ -43,11 +61,11 @@ async def current_database(session: EngineSession) -> str:
     return name
 
 
-class DuckdbCatalog:
+class DuckdbCatalog(SessionCatalog):
     """A Catalog. `database_name` is DuckDB's name of the file."""
 
     def __init__(self, session: EngineSession, database_name: str) -> None:
-        self._session = session
+        super().__init__(session)
         self._database_name = database_name
 
     async def databases(self) -> Sequence[str]:
@@ -60,11 +78,7 @@ class DuckdbCatalog:
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
         schema, _ = await self._schema(database)
-        here = f"{_OURS} AND schema_name = {literal(schema)}"
-        rows = await self._rows(
-            f"SELECT table_name, 'table', comment FROM duckdb_tables() WHERE {here}"
-            f" UNION ALL SELECT view_name, 'view', comment FROM duckdb_views() WHERE {here}"
-        )
+        rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {literal(schema)}"))
         return await summaries(
             rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED), row[2] or "")
         )
@@ -73,12 +87,7 @@ class DuckdbCatalog:
         """The number of rows is the one that DuckDB keeps with the table."""
         schema, _ = await self._schema(database)
         here = f"{_OURS} AND schema_name = {literal(schema)}"
-        found = await self._rows(
-            f"SELECT table_name, 'table', comment, estimated_size FROM duckdb_tables()"
-            f" WHERE {here} AND lower(table_name) = lower({literal(table)})"
-            f" UNION ALL SELECT view_name, 'view', comment, NULL FROM duckdb_views()"
-            f" WHERE {here} AND lower(view_name) = lower({literal(table)})"
-        )
+        found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({literal(table)})"))
         if not found:
             raise TableNotFound(schema, table)
         name, kind, comment, rows = found[0]
@@ -191,26 +200,18 @@ class DuckdbCatalog:
             f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
             " ORDER BY function_name, len(parameters), parameter_types"
         )
-        overloads: dict[str, list[Row]] = {}
-        for row in rows:
-            if _NAME.fullmatch(row[0]):
-                overloads.setdefault(row[0], []).append(row)
-        return [_function(name, same) for name, same in overloads.items()]
-
-    async def _rows(self, sql: str) -> list[Row]:
-        return await read_rows(self._session, sql)
-
-
-def _function(name: str, same: Sequence[Row]) -> FunctionDescription:
-    _, internal, _, _, _, result, description = same[0]
-    return FunctionDescription(
-        name=name,
-        signature="\n".join(dict.fromkeys(f"{name}({_arguments(row)})" for row in same)),
-        return_type=result or "",
-        is_builtin="BUILTIN" if internal else "",
-        is_persistent="true",
-        description=description or "",
-    )
+        return [
+            FunctionDescription(
+                name=name,
+                signature=signatures(name, map(_arguments, same)),
+                return_type=same[0][5] or "",
+                is_builtin="BUILTIN" if same[0][1] else "",
+                is_persistent="true",
+                description=same[0][6] or "",
+            )
+            for name, same in overloads(rows)
+            if _NAME.fullmatch(name)
+        ]
 
 
 def _arguments(row: Row) -> str:

@@ -133,8 +133,6 @@ def _tidy(text: str, root: Path | None) -> str:
     return text.strip() or "The statement failed."
 
 
-TEMPORARY_MAX_BYTES = 10 * 1024**3
-
 _STEP_BYTES = 64 * 1024 * 1024
 """The limit moves by steps, so that it is seldom set."""
 
@@ -143,7 +141,7 @@ class TemporaryRoom:
     """The limit of one database. Its temporary files lie beside the database file, in `directory`."""
 
     def __init__(self, directory: Path, most_bytes: int, floor: DiskFloor) -> None:
-        self.most_bytes = most_bytes
+        self._most_bytes = most_bytes
         self._directory = directory
         self._floor = floor
         self._lock = threading.Lock()
@@ -154,7 +152,7 @@ class TemporaryRoom:
 
         DuckDB refuses a limit below what is in use; then the former one holds on until less is.
         """
-        limit = self.most_bytes
+        limit = self._most_bytes
         if not self._floor.is_off:
             with suppress(OSError):
                 room = max(self._floor.room(self._directory), 0)
@@ -168,17 +166,10 @@ class TemporaryRoom:
         """What a driver's message means when it is about this limit."""
         if "max_temp_directory_size" not in text:
             return None
-        if self._limit is not None and self._limit < self.most_bytes:
+        if self._limit is not None and self._limit < self._most_bytes:
             return InsufficientStorage()
         return StatementRejected("Out of Memory Error: the temporary files of this database have reached their limit.")
 
-    def forget(self) -> None:
-        """The database is opened anew, without a limit."""
-        with self._lock:
-            self._limit = None
-
-
-CELL_MAX_BYTES = 16 * 1024 * 1024
 
 # DuckDB works in vectors of 2048 rows; a reader that asks for less copies less of them at once.
 _NARROW_ROWS, _WIDE_ROWS = 2048, 256
@@ -208,7 +199,7 @@ class DuckdbConnection:
         owned: duckdb.DuckDBPyConnection | None = None,
         *,
         user_id: int = NO_USER,
-        cell_max_bytes: int = CELL_MAX_BYTES,
+        cell_max_bytes: int = 16 * 1024 * 1024,
         room: TemporaryRoom | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver.engines.catalog_queries import identifier, literal
+from queryserver.engines.values import calendar_date, clock_text
 from queryserver.errors.statements import EngineError, StatementRejected, cell_too_large
 from queryserver.formats.columns import Column, ResultType
 
@@ -190,9 +191,8 @@ def _chosen(codes: pa.Array, children: list[pa.Array], names: list[str] | None =
 def _date_text(day: int) -> str:
     if abs(day) == _INFINITE["date"]:
         return "infinity" if day > 0 else "-infinity"
-    year, month, day_of_month = _civil(day)
-    era = "" if year > 0 else " (BC)"
-    return f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day_of_month:02d}{era}"
+    text, is_bc = calendar_date(day)
+    return f"{text} (BC)" if is_bc else text
 
 
 def _timestamp_text(ticks: int, per_s: int, suffix: str) -> str:
@@ -200,21 +200,8 @@ def _timestamp_text(ticks: int, per_s: int, suffix: str) -> str:
         return "infinity" if ticks > 0 else "-infinity"
     seconds, fraction = divmod(ticks, per_s)
     day, second = divmod(seconds, _DAY_S)
-    date, bc, _ = _date_text(day).partition(" (BC)")
     digits = f".{fraction:0{len(str(per_s)) - 1}d}".rstrip("0") if fraction else ""
-    clock = f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}{digits}"
-    return f"{date}{bc} {clock}{suffix}"
-
-
-def _civil(day: int) -> tuple[int, int, int]:
-    """Year (0 is 1 BC), month and day of a count of days since 1970-01-01, in the Gregorian calendar without end."""
-    cycles, left = divmod(day + 719_468, 146_097)  # 400 years from a first of March
-    year_of_cycle = (left - left // 1460 + left // 36_524 - left // 146_096) // 365
-    day_of_year = left - (365 * year_of_cycle + year_of_cycle // 4 - year_of_cycle // 100)
-    march_month = (5 * day_of_year + 2) // 153
-    month = march_month + 3 if march_month < 10 else march_month - 9
-    year = year_of_cycle + cycles * 400 + (1 if month <= 2 else 0)
-    return year, month, day_of_year - (153 * march_month + 2) // 5 + 1
+    return f"{_date_text(day)} {clock_text(second)}{digits}{suffix}"
 
 
 _VECTOR_ROWS = 2048

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from queryserver.engines.catalog_queries import Row, escaped_literal, identifier, read_rows
+from queryserver.engines.catalog_queries import Row, backquoted, escaped_literal, read_rows
 from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, real, whole
 from queryserver.engines.hiveserver2.errors import metadata_errors
 from queryserver.engines.protocol import (
@@ -28,14 +28,6 @@ from queryserver.sql.types import SqlType, parse_type
 literal = escaped_literal  # backslashes escape in Hive, Impala and Spark alike
 
 
-def quoted(name: str) -> str:
-    return identifier(name, mark="`")
-
-
-def qualified(*names: str) -> str:
-    return ".".join(quoted(name) for name in names)
-
-
 @dataclass(frozen=True, slots=True)
 class NestedValues:
     """A FROM clause in which `expression` has the values; `name` is the last segment of their path."""
@@ -51,14 +43,14 @@ def nested_values(table: str, column: TableColumn, nested: Sequence[str], *, joi
 
     Raises NotSupported for a path that the type does not have.
     """
-    values = NestedValues(f"{table} t", f"t.{quoted(column.name)}", parse_type(column.type), column.name)
+    values = NestedValues(f"{table} t", f"t.{backquoted(column.name)}", parse_type(column.type), column.name)
     for number, segment in enumerate(nested, start=1):
         part, source, expression = values.type.part(segment), values.source, values.expression
         if part is None:
             raise NotSupported(f"Below {values.name} there is no {segment}.")
         view = f"x{number}"
         if values.type.fields:
-            expression = f"{expression}.{quoted(segment)}"
+            expression = f"{expression}.{backquoted(segment)}"
         elif joins:
             source, expression = f"{source}, {expression} {view}", f"{view}.{segment}"
         else:
@@ -75,7 +67,7 @@ def sample_of_values(values: NestedValues, kind: SampleKind, *, groups_maps: boo
 
     `groups_maps`: the engine can compare maps; if not, their JSON text is compared. Maps have no order of size.
     """
-    name, expression, source = quoted(values.name), values.expression, values.source
+    name, expression, source = backquoted(values.name), values.expression, values.source
     maps = has_map(values.type)
     if kind in {SampleKind.MAX, SampleKind.MIN}:
         if maps:
@@ -118,7 +110,7 @@ def newest_first(table: str, names: Sequence[str], columns: Sequence[TableColumn
 
     Each branch is limited to the sample's size, so that no partition is read further than needed.
     """
-    selected = ", ".join(quoted(name) for name in names)
+    selected = ", ".join(backquoted(name) for name in names)
     conditions = list[str]()
     for partition in wanted:
         tests = list[str]()
@@ -126,10 +118,10 @@ def newest_first(table: str, names: Sequence[str], columns: Sequence[TableColumn
             constant = value if _is_number(value, column) else literal(value)
             if not _is_number(value, column) and not column.type.lower().startswith(("string", "varchar", "char")):
                 constant = f"CAST({constant} AS {column.type})"
-            tests.append(f"{quoted(column.name)} = {constant}")
+            tests.append(f"{backquoted(column.name)} = {constant}")
         conditions.append(f"({' AND '.join(tests)})")
     # NULL is equal to nothing: partitions without a value need a condition of their own.
-    absent = " OR ".join(f"{quoted(column.name)} IS NULL" for column in columns)
+    absent = " OR ".join(f"{backquoted(column.name)} IS NULL" for column in columns)
     others = f"NOT ({' OR '.join(conditions)}) OR {absent}"
     rank = "sample_rank"
     while rank in {name.lower() for name in names}:
@@ -169,7 +161,7 @@ class FamilyCatalog(ABC):
     async def database(self, database: str) -> DatabaseDescription:
         name = await self._name(database)
         with metadata_errors(database):
-            rows = await self._read(f"DESCRIBE DATABASE EXTENDED {quoted(name)}")
+            rows = await self._read(f"DESCRIBE DATABASE EXTENDED {backquoted(name)}")
         if not rows:
             raise database_not_found(database)
         return self._described_database(name, rows)
@@ -186,7 +178,7 @@ class FamilyCatalog(ABC):
             raise TableNotFound(name, table)
         try:
             with metadata_errors(name, table):
-                rows = await self._read(f"DESCRIBE FORMATTED {qualified(name, table.lower())}")
+                rows = await self._read(f"DESCRIBE FORMATTED {backquoted(name, table.lower())}")
         except TableNotFound:
             await self.database(database)  # Spark and Impala report a missing table also for a missing database
             raise
@@ -213,7 +205,7 @@ class FamilyCatalog(ABC):
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
-        source = qualified(table.database, table.name)
+        source = backquoted(table.database, table.name)
         if column is not None:
             found = table.column(column) or TableColumn(column, "")
             return self._sample_of_values(source, found, nested, kind)
@@ -229,12 +221,12 @@ class FamilyCatalog(ABC):
         if wanted := newest(partitions, keys):
             return newest_first(source, names, keys, wanted)
         # The columns are named: Hive puts the table's name before those of `*`.
-        return f"SELECT {', '.join(map(quoted, names))} FROM {source} LIMIT {SAMPLE_ROWS}"
+        return f"SELECT {', '.join(map(backquoted, names))} FROM {source} LIMIT {SAMPLE_ROWS}"
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """Counts rows, or analyzes one column."""
-        statement = f"ANALYZE TABLE {qualified(table.database, table.name)} COMPUTE STATISTICS"
-        return statement if column is None else f"{statement} FOR COLUMNS {quoted(column)}"
+        statement = f"ANALYZE TABLE {backquoted(table.database, table.name)} COMPUTE STATISTICS"
+        return statement if column is None else f"{statement} FOR COLUMNS {backquoted(column)}"
 
     @abstractmethod
     async def _tables(self, database: str) -> list[TableSummary]: ...

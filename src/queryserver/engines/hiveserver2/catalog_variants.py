@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from queryserver.engines.catalog_queries import Row
+from queryserver.engines.catalog_queries import Row, backquoted
 from queryserver.engines.hiveserver2.catalog import (
     NO_STATISTICS,
     FamilyCatalog,
@@ -12,8 +12,6 @@ from queryserver.engines.hiveserver2.catalog import (
     literal,
     named_statistics,
     nested_values,
-    qualified,
-    quoted,
     read_partition,
     sample_of_values,
 )
@@ -58,15 +56,15 @@ class HiveCatalog(FamilyCatalog):
 
     async def _tables(self, database: str) -> list[TableSummary]:
         try:
-            rows = await self._read(f"SHOW EXTENDED TABLES IN {quoted(database)}")
+            rows = await self._read(f"SHOW EXTENDED TABLES IN {backquoted(database)}")
         except StatementRejected as error:
             if "ParseException" not in error.message:
                 raise
         else:
             return [TableSummary(unescaped(cell(row[0])), table_kind(cell(row[1]))) for row in rows]
         # Before Hive 4 no statement gives kinds; views are listed since Hive 2.2.
-        rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
-        views = {row[0] for row in await self._read(f"SHOW VIEWS IN {quoted(database)}")}
+        rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
+        views = {row[0] for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}")}
         kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
         return [TableSummary(unescaped(cell(row[0])), kinds[row[0] in views]) for row in rows]
 
@@ -87,7 +85,7 @@ class HiveCatalog(FamilyCatalog):
         return described(database, table, read_layout(rows, unescaped), tells_constraints=True)
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        rows = await self._read(f"DESCRIBE FORMATTED {qualified(table.database, table.name)} {quoted(column)}")
+        rows = await self._read(f"DESCRIBE FORMATTED {backquoted(table.database, table.name)} {backquoted(column)}")
         return named_statistics({cell(row[0]): unescaped(cell(row[1])) for row in rows})
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
@@ -108,7 +106,7 @@ class HiveCatalog(FamilyCatalog):
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
         names = (name,) if database is None else (database, name)
-        rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {qualified(*names)}")
+        rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {backquoted(*names)}")
         lines = [unescaped(cell(row[0])) for row in rows]
         if not lines or lines[0].endswith("does not exist."):
             return None
@@ -159,9 +157,9 @@ class ImpalaCatalog(FamilyCatalog):
     unquotable = "`\\"
 
     async def _tables(self, database: str) -> list[TableSummary]:
-        rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
+        rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         try:
-            views = {cell(row[0]) for row in await self._read(f"SHOW VIEWS IN {quoted(database)}")}
+            views = {cell(row[0]) for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}")}
         except StatementRejected as error:
             if "Syntax error" not in error.message and "ParseException" not in error.message:
                 raise
@@ -196,7 +194,7 @@ class ImpalaCatalog(FamilyCatalog):
         layout = read_layout(rows)
         is_kudu = "kudu" in layout.parameters.get("storage_handler", "").lower()
         # Of a Kudu table DESCRIBE has name, type, comment, primary_key, key_unique, nullable, default.
-        for row in await self._read(f"DESCRIBE {qualified(database, table)}") if is_kudu else ():
+        for row in await self._read(f"DESCRIBE {backquoted(database, table)}") if is_kudu else ():
             cells = [cell(one) for one in row]
             if len(cells) > 6:
                 layout.primary |= {cells[0]} if cells[3] == "true" else set()
@@ -206,7 +204,7 @@ class ImpalaCatalog(FamilyCatalog):
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
         """All columns come in one answer: name, type, distinct values, NULLs, max and avg size, trues, falses."""
-        rows = await self._read(f"SHOW COLUMN STATS {qualified(table.database, table.name)}")
+        rows = await self._read(f"SHOW COLUMN STATS {backquoted(table.database, table.name)}")
         cells = {cell(row[0]): [cell(one) for one in row[2:]] for row in rows}.get(column.lower(), [])
         distinct, nulls, longest, average, trues, falses = (cells + [""] * 6)[:6]
         # Sizes of types of fixed width are always given: they are no statistics of the values.
@@ -225,11 +223,11 @@ class ImpalaCatalog(FamilyCatalog):
         return _functions(await self._read(f"SHOW FUNCTIONS IN {_BUILTINS}"))
 
     async def _own_functions(self, database: str) -> list[FunctionDescription]:
-        return _functions(await self._read(f"SHOW FUNCTIONS IN {quoted(database)}"))
+        return _functions(await self._read(f"SHOW FUNCTIONS IN {backquoted(database)}"))
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
         """The pattern may match too much, because `*` and `|` are special in it."""
-        source = _BUILTINS if database is None else quoted(database)
+        source = _BUILTINS if database is None else backquoted(database)
         rows = await self._read(f"SHOW FUNCTIONS IN {source} LIKE {literal(name.lower())}")
         return next((one for one in _functions(rows) if one.name == name.lower()), None)
 
@@ -240,8 +238,8 @@ class ImpalaCatalog(FamilyCatalog):
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         self._check_column(column or "")
-        statement = f"COMPUTE STATS {qualified(table.database, table.name)}"
-        return statement if column is None else f"{statement} ({quoted(column)})"
+        statement = f"COMPUTE STATS {backquoted(table.database, table.name)}"
+        return statement if column is None else f"{statement} ({backquoted(column)})"
 
     def _sample_of_values(self, source: str, column: TableColumn, nested: Sequence[str], kind: SampleKind) -> str:
         for name in (column.name, *nested):
@@ -286,8 +284,8 @@ class SparkCatalog(FamilyCatalog):
 
     async def _tables(self, database: str) -> list[TableSummary]:
         """Without temporary views, which are in no database. Comments would cost a statement per table."""
-        rows = await self._read(f"SHOW TABLES IN {quoted(database)}")
-        views = {cell(row[1]) for row in await self._read(f"SHOW VIEWS IN {quoted(database)}") if not row[2]}
+        rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
+        views = {cell(row[1]) for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}") if not row[2]}
         names = [cell(row[1]) for row in rows if not row[2]]
         return [TableSummary(name, TableKind.VIEW if name in views else TableKind.MANAGED) for name in names]
 
@@ -304,7 +302,7 @@ class SparkCatalog(FamilyCatalog):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
         columns, details = _read_description(rows)
         # In DESCRIBE the properties run together so that they cannot be separated.
-        listed = await self._read(f"SHOW TBLPROPERTIES {qualified(database, table)}")
+        listed = await self._read(f"SHOW TBLPROPERTIES {backquoted(database, table)}")
         properties = {str(row[0]): str(row[1]) for row in listed if len(row) > 1}
         kind = table_kind(details.get("Type", ""))
         format_name = "" if kind.is_view else details.get("Provider", "").lower()
@@ -328,7 +326,7 @@ class SparkCatalog(FamilyCatalog):
         )
 
     async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        rows = await self._read(f"DESCRIBE EXTENDED {qualified(table.database, table.name)} {quoted(column)}")
+        rows = await self._read(f"DESCRIBE EXTENDED {backquoted(table.database, table.name)} {backquoted(column)}")
         return named_statistics({cell(row[0]): cell(row[1]) for row in rows})
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
@@ -336,7 +334,7 @@ class SparkCatalog(FamilyCatalog):
         return [FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true") for name in dict.fromkeys(names)]
 
     async def _own_functions(self, database: str) -> list[FunctionDescription]:
-        rows = await self._read(f"SHOW USER FUNCTIONS IN {quoted(database)}")
+        rows = await self._read(f"SHOW USER FUNCTIONS IN {backquoted(database)}")
         names = [cell(row[0]).rpartition(".")[2] for row in rows if "." in cell(row[0])]
         found = [await self._function(database, name) for name in names]
         return [function for function in found if function is not None]
@@ -344,7 +342,7 @@ class SparkCatalog(FamilyCatalog):
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
         names = (name,) if database is None else (database, name)
         try:
-            rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {qualified(*names)}")
+            rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {backquoted(*names)}")
         except StatementRejected as error:
             if is_unknown_function(error):
                 return None

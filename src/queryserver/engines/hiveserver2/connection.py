@@ -9,7 +9,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 
@@ -306,32 +306,25 @@ _MAX_BODY_BYTES = 1024 * 1024
 _MAX_STEPS = 20
 
 
-class SaslMechanism(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    async def step(self, challenge: bytes | None) -> bytes:
-        """The answer to the server's challenge; None: the first message. Raises LoginRefused."""
-        ...
+SaslStep = Callable[[bytes | None], Awaitable[bytes]]
+"""The answer to the server's challenge; None: the first message. Raises LoginRefused."""
 
 
-class Plain:
+def plain(user: str, password: str) -> SaslStep:
     """User name and password; servers without authentication accept any."""
+    # Hive refuses an empty password even where it requires none.
+    login = b"\0" + user.encode() + b"\0" + (password or "none").encode()
 
-    name = "PLAIN"
+    async def step(challenge: bytes | None) -> bytes:
+        return b"" if challenge else login
 
-    def __init__(self, user: str, password: str) -> None:
-        # Hive refuses an empty password even where it requires none.
-        self._answer = b"\0" + user.encode() + b"\0" + (password or "none").encode()
-
-    async def step(self, challenge: bytes | None) -> bytes:
-        return b"" if challenge else self._answer
+    return step
 
 
-async def negotiate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mechanism: SaslMechanism) -> None:
-    """Log in. Raises LoginRefused; what streams raise; MalformedMessage."""
-    _send(writer, _START, mechanism.name.encode())
-    _send(writer, _SASL_OK, await mechanism.step(None))
+async def negotiate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mechanism: str, step: SaslStep) -> None:
+    """Log in by the mechanism of that name. Raises LoginRefused; what streams raise; MalformedMessage."""
+    _send(writer, _START, mechanism.encode())
+    _send(writer, _SASL_OK, await step(None))
     for _ in range(_MAX_STEPS):
         await writer.drain()
         status, length = _HEADER.unpack(await reader.readexactly(_HEADER.size))
@@ -344,7 +337,7 @@ async def negotiate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
             raise LoginRefused(body.decode("utf-8", "replace"))
         if status != _SASL_OK:
             raise MalformedMessage("no SASL message")
-        _send(writer, _SASL_OK, await mechanism.step(body))
+        _send(writer, _SASL_OK, await step(body))
     raise MalformedMessage("the login does not end")
 
 
@@ -354,8 +347,6 @@ def _send(writer: asyncio.StreamWriter, status: int, body: bytes) -> None:
 
 class Gssapi:
     """The process's own Kerberos ticket, for `service/host`."""
-
-    name = "GSSAPI"
 
     def __init__(self, service: str, host: str) -> None:
         self._gssapi: Any = importlib.import_module("gssapi")
@@ -423,8 +414,9 @@ async def _logged_in(
 ) -> Transport:
     if address.mechanism is Mechanism.NOSASL:
         return BareTransport(reader, writer)
-    mechanism: SaslMechanism = Plain(login.user, login.password)
     if address.mechanism is Mechanism.GSSAPI:
-        mechanism = Gssapi(address.kerberos.service, address.kerberos.host or login.member.host)
-    await negotiate(reader, writer, mechanism)
+        ticket = Gssapi(address.kerberos.service, address.kerberos.host or login.member.host)
+        await negotiate(reader, writer, "GSSAPI", ticket.step)
+    else:
+        await negotiate(reader, writer, "PLAIN", plain(login.user, login.password))
     return FramedTransport(reader, writer)

@@ -4,14 +4,12 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-
-import pyarrow as pa
 
 from queryserver.engines.connections import ConnectionPool, Retries
 from queryserver.engines.hiveserver2.catalog_variants import catalog_of
@@ -21,14 +19,8 @@ from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
-from queryserver.engines.protocol import (
-    Catalog,
-    EngineCapabilities,
-    EngineSession,
-    OperationHandle,
-    OperationStatus,
-    SessionOptions,
-)
+from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.sessions import FollowingSession
 from queryserver.errors.statements import (
     EngineError,
     EngineUnavailable,
@@ -37,12 +29,12 @@ from queryserver.errors.statements import (
     StatementDenied,
     StatementRejected,
 )
-from queryserver.formats.columns import Column
 from queryserver.identity.model import User
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
 _WRITER_THREADS = 2
+_MAX_IDLE, _IDLE_S = 16, 60.0
 _PING_USER = User(id=0, username="anonymous")
 
 
@@ -82,7 +74,7 @@ class ResumeToken:
                 structs.TSessionHandle(session_id=identifier(values["session"])),
                 structs.TOperationHandle(
                     operation_id=identifier(values["operation"]),
-                    operation_type=structs.TOperationType.EXECUTE_STATEMENT,
+                    operation_type=structs.EXECUTE_STATEMENT,
                     has_result_set=bool(values["has_result_set"]),
                 ),
             )
@@ -90,76 +82,27 @@ class ResumeToken:
             raise OutcomeUnknown(EXPIRED) from error
 
 
-class Hs2Session:
-    """An EngineSession and ResumableSession. It knows its last statement only, because one runs at a time."""
+class Hs2Session(FollowingSession[Hs2Operation]):
+    """A ResumableSession too, whose token is the handle's: the server does not count the rows that were read."""
+
+    gone = "The engine session is gone; the statement was not started."
+    unknown = EXPIRED
 
     def __init__(self, wire: Wire, handle: structs.TSessionHandle, member: Member, variant: Hs2Variant) -> None:
+        super().__init__()
         self._wire = wire
         self.handle = handle
         self._member = member
         self._variant = variant
-        self._token = ""
-        self._operation: Hs2Operation | None = None
         self._lost = False
-        self._left = False
         self._is_detached = False
         self.is_left_open = False  # the session was left, but the server could not be reached to close it
 
-    async def submit(self, statement: str) -> OperationHandle:
-        await self._close_operation()
-        if not await self.is_alive():
-            raise SessionLost("The engine session is gone; the statement was not started.")
-        request = structs.TExecuteStatementReq(
-            session_handle=self.handle,
-            statement=statement,
-            conf_overlay=dict(self._variant.conf_overlay) if self._variant.conf_overlay else None,
-            run_async=True,
-        )
-        try:
-            with call_errors(Purpose.SUBMIT):
-                reply = await self._wire.call_opener(
-                    messages.EXECUTE_STATEMENT, request, limit_s=self._wire.limits.execute_s
-                )
-                check(reply.status)
-        except SessionLost:
-            self._lost = True
-            raise
-        if reply.operation_handle is None:
-            raise StatementRejected("The engine accepted the statement without a handle for it.")
-        return self.adopt(reply.operation_handle, rows_read=None)
-
-    def adopt(self, handle: structs.TOperationHandle, *, rows_read: int | None) -> OperationHandle:
-        """Follow an operation of this session; `rows_read`: rows that another process has read."""
-        self._operation = Hs2Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read)
-        self._token = ResumeToken(self._member, self.handle, handle).to_text()
-        return OperationHandle(self._token)
-
-    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        return await self._find(handle).status(wait_s)
-
-    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        return self._find(handle).columns
-
-    def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        return self._find(handle).batches()
-
-    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        return await self._find(handle).logs(start)
-
-    async def cancel(self, handle: OperationHandle) -> None:
-        if self._operation is not None and handle.token == self._token:
-            await self._operation.cancel()
-
-    async def close(self, handle: OperationHandle) -> None:
-        if handle.token == self._token:
-            await self._close_operation()
-
-    async def is_alive(self) -> bool:
-        is_free = self._operation is None or not self._operation.is_running
-        return is_free and not self._left and not self._lost and self._wire.is_connected
+    def adopt(self, handle: structs.TOperationHandle, *, rows_read: int) -> OperationHandle:
+        """Follow an operation of this session of which another process has read so many rows."""
+        return self.follow(Hs2Operation(self._wire, self.handle, handle, self._variant, rows_read=rows_read))
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """The handle's own token: the server does not count the rows that were read."""
         return handle.token
 
     def detach(self) -> None:
@@ -182,14 +125,31 @@ class Hs2Session:
         self.is_left_open = True
         return False
 
-    async def _close_operation(self) -> None:
-        if self._operation is not None:
-            await self._operation.close()
+    async def _start(self, statement: str) -> Hs2Operation:
+        request = structs.TExecuteStatementReq(
+            session_handle=self.handle,
+            statement=statement,
+            conf_overlay=dict(self._variant.conf_overlay) if self._variant.conf_overlay else None,
+            run_async=True,
+        )
+        try:
+            with call_errors(Purpose.SUBMIT):
+                reply = await self._wire.call_opener(
+                    messages.EXECUTE_STATEMENT, request, limit_s=self._wire.limits.execute_s
+                )
+                check(reply.status)
+        except SessionLost:
+            self._lost = True
+            raise
+        if reply.operation_handle is None:
+            raise StatementRejected("The engine accepted the statement without a handle for it.")
+        return Hs2Operation(self._wire, self.handle, reply.operation_handle, self._variant)
 
-    def _find(self, handle: OperationHandle) -> Hs2Operation:
-        if self._operation is None or handle.token != self._token:
-            raise OutcomeUnknown(EXPIRED)
-        return self._operation
+    def _token(self, operation: Hs2Operation) -> str:
+        return ResumeToken(self._member, self.handle, operation.handle).to_text()
+
+    def _is_connected(self) -> bool:
+        return not self._lost and self._wire.is_connected
 
 
 async def _open_session(
@@ -264,31 +224,26 @@ class _BackgroundTasks:
 class Hs2Engine:
     """Statements on one group of servers. Idle connections are kept for the next session of the same login."""
 
+    lists_functions = True
+
     def __init__(self, address: Hs2Address, variant: Hs2Variant, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
         self._variant = variant
-        self._capabilities = replace(
+        self.dialect = variant.dialect
+        self.capabilities = replace(
             variant.capabilities,
             wants_credentials=address.wants_credentials,
             wants_external_token=address.mechanism is Mechanism.JWT,
             acts_as_caller=address.impersonation or not address.username,
             places=tuple((member.host, member.port) for member in address.members),
         )
-        self._pool = ConnectionPool(partial(connect, address), max_idle=address.max_idle, idle_s=address.idle_s)
+        self._pool = ConnectionPool(partial(connect, address), max_idle=_MAX_IDLE, idle_s=_IDLE_S)
         self._turns = itertools.count()
         self._background = _BackgroundTasks()
         self._closing_later = _BackgroundTasks()
         self._is_closed = False
         self._executor = ThreadPoolExecutor(_WRITER_THREADS, thread_name_prefix=variant.dialect)
-
-    @property
-    def dialect(self) -> str:
-        return self._variant.dialect
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Session]:
@@ -334,10 +289,6 @@ class Hs2Engine:
             yield session, session.adopt(resumed.operation, rows_read=rows_read)
         finally:
             await asyncio.shield(self._background.start(self._leave(login, wire, session), name="leave session"))
-
-    @property
-    def lists_functions(self) -> bool:
-        return True
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:

@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from queryserver.engines.catalog_queries import read_rows
-from queryserver.engines.hiveserver2.catalog import literal, qualified, quoted
+from queryserver.engines.catalog_queries import backquoted, read_rows
+from queryserver.engines.hiveserver2.catalog import literal
 from queryserver.engines.loading import StatementLoader, Written, cell_texts, execute, refuse_long_names
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
@@ -79,6 +79,8 @@ def spark_constant(text: str | None) -> str:
 class Hs2Loader(StatementLoader):
     """A TableLoader. Both engines keep names of tables in lower case, and allow letters, digits and `_` in them."""
 
+    mark = "`"
+
     def __init__(
         self,
         session: EngineSession,
@@ -104,7 +106,7 @@ class Hs2Loader(StatementLoader):
         """Tables and views share their names."""
         if not _TABLE.fullmatch(table.name):
             return False
-        database = quoted(table.database or self._database)
+        database = backquoted(table.database or self._database)
         found = await read_rows(self._session, f"SHOW TABLES IN {database} LIKE {literal(table.name.lower())}")
         # Spark answers database, name and whether it is temporary, Hive the name; `_` matches any character.
         return any(table.name.lower() in map(str, row) for row in found)
@@ -128,11 +130,8 @@ class Hs2Loader(StatementLoader):
                     f'"{name}" cannot be a name of a column: the engine takes none with {self._dialect.refused} or ${{.'
                 )
 
-    def quoted(self, name: str) -> str:
-        return quoted(name)
-
     def place(self, table: TableName) -> str:
-        return qualified(table.database or self._database, table.name)
+        return backquoted(table.database or self._database, table.name)
 
     async def create(self, table: TableName, columns: Sequence[LoadColumn]) -> Sequence[str]:
         """Without NOT NULL, which neither engine enforces in tables of files."""
@@ -142,7 +141,7 @@ class Hs2Loader(StatementLoader):
                     await execute(self._session, setting)
             self._is_set = True
         types = [column.declared for column in columns]
-        definitions = ", ".join(f"{quoted(column.name)} {column.declared}" for column in columns)
+        definitions = ", ".join(f"{backquoted(column.name)} {column.declared}" for column in columns)
         await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions}) {self._dialect.create}")
         return types
 

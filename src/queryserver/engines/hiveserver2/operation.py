@@ -185,7 +185,8 @@ class Hs2Operation:
     ) -> None:
         self._wire = wire
         self._session = session
-        self._handle = handle
+        self.handle = handle
+        self._request = structs.TOperationReq(operation_handle=handle)
         self._variant = variant
         self._fetcher = Fetcher(
             wire,
@@ -278,9 +279,8 @@ class Hs2Operation:
 
     async def _send_cancel(self) -> None:
         with suppress(*CALL_FAILURES):
-            request = structs.TOperationReq(operation_handle=self._handle)
             await self._wire.call_until_answered(
-                messages.CANCEL_OPERATION, request, limit_s=self._wire.limits.execute_s
+                messages.CANCEL_OPERATION, self._request, limit_s=self._wire.limits.execute_s
             )
 
     async def _free(self) -> None:
@@ -288,8 +288,7 @@ class Hs2Operation:
             return
         self._closed = True
         with suppress(*CALL_FAILURES):
-            request = structs.TOperationReq(operation_handle=self._handle)
-            await self._wire.call(messages.CLOSE_OPERATION, request, limit_s=self._wire.limits.end_s)
+            await self._wire.call(messages.CLOSE_OPERATION, self._request, limit_s=self._wire.limits.end_s)
 
     async def _follow(self) -> None:
         """Poll the statement until its end; a failure becomes its status."""
@@ -305,7 +304,7 @@ class Hs2Operation:
 
     async def _poll(self) -> bool:
         """Update the status and its progress; True once the statement has ended."""
-        request = structs.TGetOperationStatusReq(operation_handle=self._handle, get_progress_update=True)
+        request = structs.TGetOperationStatusReq(operation_handle=self.handle, get_progress_update=True)
         reply = await self._wire.call_until_answered(
             messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
         )
@@ -319,7 +318,7 @@ class Hs2Operation:
         self._fetcher.may_have_moved = False
         before = self._status.progress
         if self._variant.progress_by_summary:
-            progress = max(await summary_percentage(self._wire, self._session, self._handle) or 0, before or 0)
+            progress = max(await summary_percentage(self._wire, self._session, self.handle) or 0, before or 0)
         else:
             progress = percentage(reply.progress_update, before)
         self._status = replace(self._status, state=_STATES[structs.TOperationState(state)], progress=progress)
@@ -346,7 +345,7 @@ class Hs2Operation:
             self._status = OperationStatus(OperationState.FAILED, error=failure)
 
     async def _finished(self, reply: structs.TGetOperationStatusResp) -> OperationStatus:
-        has_result_set = self._handle.has_result_set if reply.has_result_set is None else reply.has_result_set
+        has_result_set = self.handle.has_result_set if reply.has_result_set is None else reply.has_result_set
         if has_result_set:
             has_result_set = await self._describe()
         modified = reply.num_modified_rows
@@ -356,8 +355,9 @@ class Hs2Operation:
             # Impala's own way to close; it drops the log, which is therefore read before.
             await self._log.read()
             self._closed = True
-            request = structs.TOperationReq(operation_handle=self._handle)
-            closed = await self._wire.call(messages.CLOSE_IMPALA_OPERATION, request, limit_s=self._wire.limits.other_s)
+            closed = await self._wire.call(
+                messages.CLOSE_IMPALA_OPERATION, self._request, limit_s=self._wire.limits.other_s
+            )
             check(closed.status)
             counts = closed.dml_result
             modified = counts and sum(counts.rows_modified.values()) + sum((counts.rows_deleted or {}).values())
@@ -365,9 +365,8 @@ class Hs2Operation:
 
     async def _describe(self) -> bool:
         """Read the columns; False when there is no result set after all."""
-        request = structs.TOperationReq(operation_handle=self._handle)
         reply = await self._wire.call_until_answered(
-            messages.GET_RESULT_SET_METADATA, request, limit_s=self._wire.limits.other_s
+            messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )
         check(reply.status)
         described = reply.schema.columns if reply.schema is not None else []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.connections import RETRY_S
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.errors.statements import CredentialsRequired
@@ -44,7 +44,7 @@ class Hs2Variant:
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
     def database_name(self, database: str) -> str:
-        return identifier(database, mark="`") if self.quotes_database else database
+        return backquoted(database) if self.quotes_database else database
 
 
 _HIVE_KEEPS = RowRetention("hive.fetch.task.caching", frozenset({"true"}))
@@ -179,8 +179,6 @@ class Hs2Address:
     limits: Limits = Limits()
     cell_max_bytes: int = CELL_BYTES  # largest value of a result
     rules: AddressRules = field(default_factory=AddressRules)
-    max_idle: int = 16
-    idle_s: float = 60.0
 
     @property
     def reply_max_bytes(self) -> int:

@@ -14,14 +14,15 @@ from typing import Any
 
 from queryserver.engines.catalog_queries import (
     Folding,
-    Row,
+    SessionCatalog,
+    backquoted,
     choose,
     metadata_errors,
     read_rows,
     sample_query,
     summaries,
 )
-from queryserver.engines.mysql.connection import literal, quoted
+from queryserver.engines.mysql.connection import literal
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
@@ -64,11 +65,11 @@ async def is_mariadb(session: EngineSession) -> bool:
     return "mariadb" in str(version).lower()
 
 
-class MysqlCatalog:
+class MysqlCatalog(SessionCatalog):
     """A Catalog."""
 
     def __init__(self, session: EngineSession, *, mariadb: bool) -> None:
-        self._session = session
+        super().__init__(session)
         self._mariadb = mariadb
 
     async def databases(self) -> Sequence[str]:
@@ -163,20 +164,20 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
     ) -> str:
         if nested:
             raise NotSupported("MySQL has no nested columns.")
-        value = None if column is None else quoted(column)
+        value = None if column is None else backquoted(column)
         # MySQL has no NULLS LAST.
         return sample_query(
-            quoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
+            backquoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
         )
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         """MariaDB has its histograms under another name."""
-        statement = f"ANALYZE TABLE {quoted(table.database, table.name)}"
+        statement = f"ANALYZE TABLE {backquoted(table.database, table.name)}"
         if column is None:
             return statement
         if self._mariadb:
-            return f"{statement} PERSISTENT FOR COLUMNS ({quoted(column)}) INDEXES ()"
-        return f"{statement} UPDATE HISTOGRAM ON {quoted(column)}"
+            return f"{statement} PERSISTENT FOR COLUMNS ({backquoted(column)}) INDEXES ()"
+        return f"{statement} UPDATE HISTOGRAM ON {backquoted(column)}"
 
     async def _current_database(self) -> str | None:
         ((name,),) = await self._rows("SELECT DATABASE()")
@@ -297,10 +298,6 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
                     for name, text in described.items()
                 ]
         return []
-
-    async def _rows(self, query: str) -> list[Row]:
-        with metadata_errors():
-            return await read_rows(self._session, query)
 
 
 def _of(database: str, table: str) -> str:

@@ -19,11 +19,10 @@ from asyncmy.constants.CLIENT import MULTI_STATEMENTS
 from asyncmy.cursors import SSCursor
 from asyncmy.protocol import MysqlPacket
 
-from queryserver.engines.catalog_queries import qualified
 from queryserver.engines.connections import no_connection
-from queryserver.engines.mysql.values import MysqlColumnReader, declare
-from queryserver.engines.sessions import Rows, record_batch
+from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
+from queryserver.engines.values import ColumnReader, Rows, record_batch
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
@@ -61,11 +60,6 @@ _CONNECTION_LOST = frozenset({1053, 1152, 1153, 1154, 1155, 1156, 1157, 1158, 11
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})
 _CLIENT_NUMBERS = range(2000, 3000)
 _CLIENT_HOST = re.compile(r"'@'[^']*'")
-
-
-def quoted(*parts: str) -> str:
-    """A name between backquotes, with its database where two parts are given."""
-    return qualified(*parts, mark="`")
 
 
 def literal(text: str) -> str:
@@ -383,7 +377,7 @@ class MysqlStatement:
         self._keyword = first_keyword(sql, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
         self._read_only = read_only
-        self._readers: list[MysqlColumnReader] = []
+        self._readers: list[ColumnReader] = []
         self._rows_read = 0
 
     async def execute(self, go_on: Callable[[], None]) -> None:
@@ -397,8 +391,8 @@ class MysqlStatement:
         with statement_errors(started=True):
             await self._connection.start(self._sql)
             declared = [declare(field) for field in self._connection.fields]
-            self.columns = tuple(Column(one.name, one.result, one.native_type) for one in declared)
-            self._readers = [MysqlColumnReader(one) for one in declared]
+            self.columns = tuple(one.column for one in declared)
+            self._readers = list(map(column_reader, declared))
             self.is_open = bool(declared)
             if not declared:
                 await self._finish(self._connection.affected_rows())

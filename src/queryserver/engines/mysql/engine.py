@@ -5,58 +5,34 @@ import re
 import ssl as tls
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
-from queryserver.engines.connections import ConnectionPool, DatabaseLogin
+from queryserver.engines.catalog_queries import backquoted
+from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
-from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal, quoted
+from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal
 from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
-from queryserver.engines.sessions import PooledSessions, StreamedSession
-from queryserver.errors.statements import CredentialsRequired, EngineUnavailable
+from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
+from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
-from queryserver.platform.addresses import AddressRules
 
 
 @dataclass(frozen=True, slots=True)
-class MysqlAddress:
-    """One server, its default database, the login used when a session brings none, and the limits of the pool.
+class MysqlAddress(DatabaseAddress):
+    """One server. Without `ssl` the connection is plain; servers then cannot ask for the password in clear text."""
 
-    Without `ssl` the connection is plain; servers then cannot ask for the password in clear text.
-    """
-
-    host: str
-    port: int
-    database: str | None = None
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    product: ClassVar[str] = "MySQL"
     ssl: tls.SSLContext | None = None
-    unix_socket: str | None = None
-    program_name: str = "queryserver"
-    connect_timeout_s: int = 10
-    max_idle: int = 8
-    idle_s: float = 60.0
     read_timeout_s: int | None = None
     """How long the server may be silent; None: as long as a statement may take."""
-    cell_max_bytes: int | None = None
-    """Largest value of a result; a row with a larger one is refused before it is in memory."""
-    rules: AddressRules = field(default_factory=AddressRules)
-
-    def login(self, options: SessionOptions) -> DatabaseLogin:
-        """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
-        database = options.database if options.database is not None else self.database
-        if options.credentials is not None:
-            return DatabaseLogin(options.credentials.username, options.credentials.password, database)
-        if self.user is None:
-            raise CredentialsRequired("MySQL needs a user and a password.")
-        return DatabaseLogin(self.user, self.password or "", database)
 
     async def connect(self, login: DatabaseLogin) -> MysqlConnection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
-        hosts = [self.host] if self.unix_socket else await self.rules.resolve(self.host, self.port)
-        *others, last = hosts
-        limit_s = self.connect_timeout_s / len(hosts)
+        *others, last = await self.rules.resolve(self.host, self.port)
+        limit_s = self.connect_timeout_s / (len(others) + 1)
         for host in others:
             with suppress(EngineUnavailable):
                 return await self._connect_to(host, login, limit_s)
@@ -65,15 +41,14 @@ class MysqlAddress:
     async def _connect_to(self, host: str, login: DatabaseLogin, limit_s: float) -> MysqlConnection:
         with connect_errors():
             connection = MysqlConnection(
-                is_private=self.ssl is not None or self.unix_socket is not None,
+                is_private=self.ssl is not None,
                 host=host,
                 port=self.port,
-                unix_socket=self.unix_socket,
                 user=login.user,
                 password=login.password.encode(),
                 database=login.database,
                 ssl=self.ssl,
-                program_name=self.program_name,
+                program_name="queryserver",
                 connect_timeout=limit_s,
                 read_timeout=self.read_timeout_s,
             )
@@ -100,15 +75,14 @@ class MysqlEngine:
     def __init__(self, address: MysqlAddress, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
-        pool = ConnectionPool(address.connect, max_idle=address.max_idle, idle_s=address.idle_s)
-        self._sessions = PooledSessions("mysql", pool, connect_errors)
+        self._sessions = PooledSessions("mysql", address.connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
             wants_credentials=address.user is None, places=((address.host, address.port),)
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL knows the login only
         """A session in the database of `options`; leaving it stops what still runs in it."""
-        login = self._address.login(options)
+        login = self._login(options)
         interrupt = partial(self._interrupt, login)
         new_source = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
         return self._sessions.session(login, new_source, partial(_prepare, options))
@@ -120,7 +94,7 @@ class MysqlEngine:
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
-        login = self._address.login(options)
+        login = self._login(options)
         async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
             yield MysqlLoader(
                 connection,
@@ -131,10 +105,14 @@ class MysqlEngine:
             )
 
     async def ping(self) -> None:
-        await self._sessions.call(self._address.login(SessionOptions()), lambda connection: connection.run("DO 0"))
+        await self._sessions.call(self._login(SessionOptions()), lambda connection: connection.run("DO 0"))
 
     async def close(self) -> None:
         await self._sessions.close()
+
+    def _login(self, options: SessionOptions) -> DatabaseLogin:
+        database = options.database if options.database is not None else self._address.database
+        return replace(self._address.login(options.credentials), database=database)
 
     async def _interrupt(self, login: DatabaseLogin, thread_id: int) -> None:
         """The same user may stop its statements, from whichever database."""
@@ -145,5 +123,5 @@ class MysqlEngine:
 async def _prepare(options: SessionOptions, connection: MysqlConnection) -> None:
     """Apply the settings. Names are quoted; texts are hexadecimal, which reads the same in every `sql_mode`."""
     if options.settings:
-        values = {key: text if _NUMBER.fullmatch(text) else literal(text) for key, text in options.settings.items()}
-        await connection.run(f"SET {', '.join(f'SESSION {quoted(key)} = {value}' for key, value in values.items())}")
+        texts = {name: text if _NUMBER.fullmatch(text) else literal(text) for name, text in options.settings.items()}
+        await connection.run(f"SET {', '.join(f'SESSION {backquoted(name)} = {text}' for name, text in texts.items())}")

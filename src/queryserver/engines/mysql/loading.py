@@ -4,7 +4,7 @@ Definitions commit by themselves there, so other clients see the staging table u
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.loading import (
     Staging,
     column_definitions,
@@ -25,8 +26,9 @@ from queryserver.engines.loading import (
     refuse_target,
     rows_failures,
     staged,
+    statements_of,
 )
-from queryserver.engines.mysql.connection import MysqlConnection, literal, quoted, statement_errors
+from queryserver.engines.mysql.connection import MysqlConnection, literal, statement_errors
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -39,7 +41,7 @@ _ROOM_FOR_THE_REST = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RowWriter:
-    """Writes batches as lists of `(…), (…)` that each fit into one statement.
+    """Writes rows as `(…)` for INSERT.
 
     `escape` gives a text between quotes, safe in the session it is for. Raises StatementRejected for what MySQL cannot
     hold: NaN, infinity, a row larger than the server takes.
@@ -48,30 +50,19 @@ class RowWriter:
     escape: Callable[[str], str]
     largest_bytes: int
 
-    def write(self, batch: pa.RecordBatch) -> list[str]:
+    def write(self, batch: pa.RecordBatch) -> list[bytes]:
         """The rows in order. Numbers and times are between quotes too: the server reads them by the column's type."""
         literals = [
             self._literals(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
-        rows = _kernels.binary_join_element_wise(*literals, ",")
-        sizes = _kernels.binary_length(rows).to_pylist()
-        return list(self._lists(rows.to_pylist(), sizes))
-
-    def _lists(self, rows: Sequence[str], sizes: Sequence[int]) -> Iterator[str]:
-        largest = self.largest_bytes - _ROOM_FOR_THE_REST
-        start, weight = 0, 0
-        for place, size in enumerate(sizes):
-            if size > largest:
-                raise StatementRejected(
-                    f"A row of {size} bytes is more than the server takes: its max_allowed_packet is"
-                    f" {self.largest_bytes} bytes."
-                )
-            if place > start and weight + size > min(largest, _STATEMENT_BYTES):
-                yield _list(rows[start:place])
-                start, weight = place, 0
-            weight += size
-        if start < len(rows):
-            yield _list(rows[start:])
+        values = _kernels.binary_join_element_wise(*literals, ",")
+        rows = _kernels.binary_join_element_wise("(", values, ")", "").cast(pa.binary()).to_pylist()
+        if (size := max(map(len, rows), default=0)) > self.largest_bytes - _ROOM_FOR_THE_REST:
+            raise StatementRejected(
+                f"A row of {size} bytes is more than the server takes: its max_allowed_packet is"
+                f" {self.largest_bytes} bytes."
+            )
+        return rows
 
     def _literals(self, name: str, column: pa.Array) -> pa.Array:
         kind = column.type
@@ -86,10 +77,6 @@ class RowWriter:
             column = column.cast(pa.int8())
         text = duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
         return _kernels.fill_null(_kernels.binary_join_element_wise("'", text, "'", ""), "NULL")
-
-
-def _list(rows: Sequence[str]) -> str:
-    return f"({'),('.join(rows)})"
 
 
 DROP_S = 25.0
@@ -131,7 +118,10 @@ class MysqlLoader:
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         refuse_changes(read_only=self._read_only)
-        _refuse_names(load)
+        for name in (load.target.name, *(column.name for column in load.columns)):
+            if max(name) > _LAST_CHARACTER_OF_NAMES:  # the server would put `?` in the place of such characters
+                text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
+                raise StatementRejected(text)
         exists = await self.exists(load.target)
         refuse_target(load, exists=exists)
         if load.append:
@@ -160,12 +150,12 @@ class MysqlLoader:
             async with self._stopping():
                 await self._connection.run(_STRICT)
                 # Whatever the database's own characters are, the table takes all.
-                columns = column_definitions(load.columns, quoted)
+                columns = column_definitions(load.columns, backquoted)
                 await self._connection.run(f"CREATE TABLE {source} ({columns}) DEFAULT CHARACTER SET utf8mb4")
                 rows = await self._insert(source, batches)
                 if load.append:
                     await self._connection.run("START TRANSACTION")
-                    names = ", ".join(quoted(column.name) for column in load.columns)
+                    names = ", ".join(backquoted(column.name) for column in load.columns)
                     copy = f"INSERT INTO {_place(load.target)} ({names}) SELECT {names} FROM {source}"
                     await self._connection.run(copy)
             if load.append:
@@ -188,10 +178,9 @@ class MysqlLoader:
         ((largest,),) = await self._ask("SELECT @@max_allowed_packet")
         writer, rows = RowWriter(self._connection.escape, int(largest or 0)), 0
         async with read_ahead(batches, writer.write, self._executor) as written:
-            async for lists in written:
-                for values in lists:
-                    await self._connection.run(f"INSERT INTO {source} VALUES {values}")
-                    rows += self._connection.affected_rows()
+            async for group in statements_of(written, min(writer.largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)):
+                await self._connection.run(f"INSERT INTO {source} VALUES {b','.join(group).decode()}")
+                rows += self._connection.affected_rows()
         return rows
 
     async def _last_step(self, sql: str) -> None:
@@ -249,17 +238,10 @@ class MysqlLoader:
 
 
 def _place(table: TableName) -> str:
-    return quoted(table.database, table.name) if table.database else quoted(table.name)
+    return backquoted(table.database, table.name) if table.database else backquoted(table.name)
 
 
 def _is(table: TableName, prefix: str = "table") -> str:
     """The condition of information_schema for one table."""
     database = literal(table.database) if table.database else "DATABASE()"
     return f"{prefix}_schema = {database} AND {prefix}_name = {literal(table.name)}"
-
-
-def _refuse_names(load: TableLoad) -> None:
-    """The server would put `?` in the place of characters that its names cannot have."""
-    for name in (load.target.name, *(column.name for column in load.columns)):
-        if max(name) > _LAST_CHARACTER_OF_NAMES:
-            raise StatementRejected(f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.')

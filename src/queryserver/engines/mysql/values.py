@@ -3,16 +3,14 @@
 The server sends a type code, flags, a length in bytes and a character set; the declared type is put together from them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from asyncmy.charset import charset_by_id
 from asyncmy.constants import FIELD_TYPE, FLAG
 
-from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import ResultType
+from queryserver.engines.values import ColumnReader, DeclaredColumn, Values
+from queryserver.formats.columns import Column, ResultType
 
 _BINARY_CHARSET = 63
 _DECIMAL128_DIGITS = 38
@@ -50,66 +48,60 @@ _BLOBS = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class MysqlColumn:
-    """A column, and the Arrow type that its values take unless one of them has no place in it."""
-
-    name: str
-    native_type: str
-    result: ResultType
-    arrow: pa.DataType
+def _column(field: Any, native_type: str, result: ResultType, arrow: pa.DataType) -> DeclaredColumn:
+    return DeclaredColumn(Column(field.name, result, native_type), arrow)
 
 
-def declare(field: Any) -> MysqlColumn:
+def declare(field: Any) -> DeclaredColumn:
     """The declared type of one of asyncmy's field descriptors."""
     code = field.type_code
     if code in _INTEGERS:
         name, signed, unsigned = _INTEGERS[code]
         if field.flags & FLAG.UNSIGNED:
-            return MysqlColumn(field.name, f"{name} unsigned", *unsigned)
-        return MysqlColumn(field.name, name, *signed)
+            return _column(field, f"{name} unsigned", *unsigned)
+        return _column(field, name, *signed)
     if code in (FIELD_TYPE.DECIMAL, FIELD_TYPE.NEWDECIMAL):
         return _decimal(field)
     if code in _TIMES:
         name, result, arrow = _TIMES[code]
         digits = field.scale if name != "year" and 0 < field.scale < _NO_FRACTION else 0
-        return MysqlColumn(field.name, f"{name}({digits})" if digits else name, result, arrow)
+        return _column(field, f"{name}({digits})" if digits else name, result, arrow)
     if code == FIELD_TYPE.BIT:
         is_boolean = field.length == 1
         kind = (ResultType.BOOLEAN, pa.bool_()) if is_boolean else (ResultType.BINARY, pa.binary())
-        return MysqlColumn(field.name, f"bit({field.length})", *kind)
+        return _column(field, f"bit({field.length})", *kind)
     if field.flags & (FLAG.ENUM | FLAG.SET):
-        return MysqlColumn(field.name, "enum" if field.flags & FLAG.ENUM else "set", ResultType.STRING, pa.string())
+        return _column(field, "enum" if field.flags & FLAG.ENUM else "set", ResultType.STRING, pa.string())
     if code in _STRINGS or code in _BLOBS:
         return _text(field) if field.charsetnr != _BINARY_CHARSET else _binary(field)
     if code in _PLAIN:
-        return MysqlColumn(field.name, *_PLAIN[code])
-    return MysqlColumn(field.name, f"type {code}", ResultType.USER_DEFINED, pa.binary())
+        return _column(field, *_PLAIN[code])
+    return _column(field, f"type {code}", ResultType.USER_DEFINED, pa.binary())
 
 
-def _decimal(field: Any) -> MysqlColumn:
+def _decimal(field: Any) -> DeclaredColumn:
     """The length counts the digits, a sign unless unsigned, and a point if there is a scale."""
     unsigned = bool(field.flags & FLAG.UNSIGNED)
     digits = field.length - (not unsigned) - (field.scale > 0)
     arrow = pa.decimal128(digits, field.scale) if field.scale <= digits <= _DECIMAL128_DIGITS else pa.string()
     name = f"decimal({digits},{field.scale}){' unsigned' if unsigned else ''}"
-    return MysqlColumn(field.name, name, ResultType.DECIMAL, arrow)
+    return _column(field, name, ResultType.DECIMAL, arrow)
 
 
-def _text(field: Any) -> MysqlColumn:
+def _text(field: Any) -> DeclaredColumn:
     length = field.length // _bytes_per_character(field.charsetnr)
     if field.type_code in _BLOBS:
-        return MysqlColumn(field.name, f"{_size(length)}text", ResultType.STRING, pa.string())
+        return _column(field, f"{_size(length)}text", ResultType.STRING, pa.string())
     if field.type_code == FIELD_TYPE.STRING:
-        return MysqlColumn(field.name, f"char({length})", ResultType.CHAR, pa.string())
-    return MysqlColumn(field.name, f"varchar({length})", ResultType.VARCHAR, pa.string())
+        return _column(field, f"char({length})", ResultType.CHAR, pa.string())
+    return _column(field, f"varchar({length})", ResultType.VARCHAR, pa.string())
 
 
-def _binary(field: Any) -> MysqlColumn:
+def _binary(field: Any) -> DeclaredColumn:
     name = f"{'binary' if field.type_code == FIELD_TYPE.STRING else 'varbinary'}({field.length})"
     if field.type_code in _BLOBS:
         name = f"{_size(field.length)}blob"
-    return MysqlColumn(field.name, name, ResultType.BINARY, pa.binary())
+    return _column(field, name, ResultType.BINARY, pa.binary())
 
 
 def _size(length: int) -> str:
@@ -124,40 +116,15 @@ def _bytes_per_character(charset_id: int) -> int:
         return 4
 
 
-Values = Sequence[bytes | None]
-
-
-class MysqlColumnReader:
-    """Reads one column, chunk by chunk."""
-
-    def __init__(self, declared: MysqlColumn) -> None:
-        self._declared = declared
-        self._arrow = declared.arrow
-        self._is_decided = False
-
-    def read(self, values: Values) -> pa.Array:
-        """The next values: as text for the whole result when a first one has no place in the column's type.
-
-        Raises StatementRejected for one that does not fit what the first chunk decided.
-        """
-        try:
-            array = _read(self._arrow, values)
-        except pa.ArrowInvalid as error:
-            if self._is_decided or self._arrow == pa.string():
-                raise StatementRejected(self._misfit()) from error
-            self._arrow = pa.string()
-            return self.read(values)
-        self._is_decided = True
-        return array
-
-    def _misfit(self) -> str:
-        name, native = self._declared.name, self._declared.native_type
-        if self._arrow == pa.string():
-            return f"column `{name}` holds text that is not UTF-8"
-        return (
-            f"column `{name}` holds a value that type {native} cannot carry (a date out of the calendar)"
-            " after rows that could: cast the column to char"
-        )
+def column_reader(declared: DeclaredColumn) -> ColumnReader:
+    """What reads the column's values, which come as bytes."""
+    name, native = declared.column.name, declared.column.native_type
+    refusal = (
+        f"column `{name}` holds a value that type {native} cannot carry (a date out of the calendar)"
+        " after rows that could: cast the column to char"
+    )
+    no_text = f"column `{name}` holds text that is not UTF-8"
+    return ColumnReader(declared.arrow, _read, refusal, text_refusal=no_text)
 
 
 def _read(wanted: pa.DataType, values: Values) -> pa.Array:

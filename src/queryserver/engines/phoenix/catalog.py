@@ -17,6 +17,7 @@ import pyarrow as pa
 from queryserver.engines.catalog_queries import (
     Folding,
     Row,
+    SessionCatalog,
     choose,
     escaped_literal,
     identifier,
@@ -74,11 +75,11 @@ _UPDATABLE = 3  # in VIEW_TYPE
 _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
 
 
-class PhoenixCatalog:
+class PhoenixCatalog(SessionCatalog):
     """A Catalog. A database is a schema; `""` is the schema without name, which always exists."""
 
     def __init__(self, session: EngineSession, connection: PhoenixConnection) -> None:
-        self._session = session
+        super().__init__(session)
         self._connection = connection
 
     async def databases(self) -> Sequence[str]:
@@ -138,10 +139,6 @@ class PhoenixCatalog:
         if column is not None:
             raise NotSupported("Phoenix analyzes whole tables only.")
         return f"UPDATE STATISTICS {_source(table)}"
-
-    async def _rows(self, sql: str) -> list[Row]:
-        with metadata_errors():
-            return await read_rows(self._session, sql)
 
     async def _schema(self, wanted: str) -> str:
         """The schema's own name. Raises database_not_found."""

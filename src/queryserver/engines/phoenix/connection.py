@@ -18,7 +18,7 @@ import httpx
 
 from queryserver.engines.connections import client_tls
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.protocol import Credentials, SessionOptions
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
@@ -50,14 +50,6 @@ class PhoenixTimeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class PhoenixLogin:
-    """The user who sends requests; the password is never shown."""
-
-    username: str
-    password: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class PhoenixAddress(HttpServer):
     """A Query Server and what its connector says about logins (Contract platform 5.11: phoenix)."""
 
@@ -70,15 +62,15 @@ class PhoenixAddress(HttpServer):
     cell_max_bytes: int = 16 * 1024 * 1024  # largest value; frames that hold larger ones are not read to their end
     rules: AddressRules = field(default_factory=AddressRules)
 
-    def login(self, options: SessionOptions) -> PhoenixLogin | None:
+    def login(self, options: SessionOptions) -> Credentials | None:
         """The login of a session; None where the server requires none. Raises CredentialsRequired."""
         if options.credentials is not None:
-            return PhoenixLogin(options.credentials.username, options.credentials.password)
+            return options.credentials
         if self.username is None:
             raise CredentialsRequired("This data source wants your own user name and password.")
         if self.authentication is not PhoenixAuthentication.BASIC:
             return None
-        return PhoenixLogin(self.username, self.password)
+        return Credentials(self.username, self.password)
 
 
 async def negotiate(host: str) -> str:
@@ -88,21 +80,21 @@ async def negotiate(host: str) -> str:
     """
     if find_spec("gssapi") is None:
         raise CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
+
+    def token() -> str:
+        gssapi: Any = import_module("gssapi")
+        try:
+            name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
+            token = gssapi.SecurityContext(name=name, usage="initiate").step()
+        except gssapi.exceptions.GSSError as error:
+            raise CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
+        return b64encode(token or b"").decode()
+
     try:
         async with asyncio.timeout(10.0):
-            return await asyncio.to_thread(_token, host)
+            return await asyncio.to_thread(token)
     except TimeoutError:
         raise CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
-
-
-def _token(host: str) -> str:
-    gssapi: Any = import_module("gssapi")
-    try:
-        name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
-        token = gssapi.SecurityContext(name=name, usage="initiate").step()
-    except gssapi.exceptions.GSSError as error:
-        raise CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
-    return b64encode(token or b"").decode()
 
 
 FRAME_CELLS = 4  # a frame is at most as large as this number of largest cells: the first one has as many rows
@@ -123,7 +115,7 @@ class Route:
     """
 
     ip: str
-    login: PhoenixLogin | None
+    login: Credentials | None
     cookies: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -222,6 +214,28 @@ async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> byte
 
 
 Answered = TypeVar("Answered")
+
+
+class Overtaken(Exception):
+    """An event came before the result."""
+
+
+async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, Answered], *, grace_s: float = 0) -> Answered:
+    """The result of the exchange; Overtaken when it does not come before the event, or in `grace_s` after it."""
+    request, waiting = asyncio.create_task(exchange, name="exchange"), asyncio.create_task(event.wait(), name="event")
+    try:
+        await asyncio.wait({request, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not request.done() and grace_s:
+            await asyncio.wait({request}, timeout=grace_s)
+        if request.done():
+            return request.result()
+        raise Overtaken
+    finally:
+        for task in (request, waiting):
+            task.cancel()
+        await asyncio.wait({request, waiting})
+        if not request.cancelled():
+            request.exception()
 
 
 class PhoenixConnection:
@@ -393,22 +407,13 @@ class PhoenixConnection:
 
     async def _watched(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
         """The result of the exchange, unless the connection is lost first: then OutcomeUnknown."""
-        request = asyncio.create_task(exchange, name="exchange")
-        loss = asyncio.create_task(self._lost_now.wait(), name="loss")
         try:
-            await asyncio.wait({request, loss}, return_when=asyncio.FIRST_COMPLETED)
-            if request.done():
-                return request.result()
+            return await unless(self._lost_now, exchange)
+        except Overtaken:
             message = "The Query Server gives no sign of life. The statement may or may not have taken effect."
             if self._lost is not None and isinstance(self._lost.__cause__, protocol.ServerError):
                 message = "Results have expired: the Query Server no longer knows this session."
             raise OutcomeUnknown(message) from self._lost
-        finally:
-            for task in (request, loss):
-                task.cancel()
-            await asyncio.wait({request, loss})
-            if not request.cancelled():
-                request.exception()
 
     async def _send_heartbeats(self) -> None:
         """Keep the connection alive at the server, and detect its loss."""
@@ -441,7 +446,7 @@ class PhoenixConnection:
 
 
 async def connect(
-    http: PhoenixClient, address: PhoenixAddress, login: PhoenixLogin | None, properties: Mapping[str, str]
+    http: PhoenixClient, address: PhoenixAddress, login: Credentials | None, properties: Mapping[str, str]
 ) -> PhoenixConnection:
     """A new connection, at the first of the server's addresses that answers.
 

@@ -26,35 +26,25 @@ _SETTINGS = re.compile(
 class PhoenixEngine:
     """Statements on one Query Server. `SessionOptions.database` names a schema."""
 
+    dialect = "phoenix"
+    lists_functions = False  # SYSTEM.FUNCTION holds those of users; the built-in ones are in no catalogue
+
     def __init__(self, address: PhoenixAddress, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
         self._http = PhoenixClient(address)
         self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix="phoenix")
-        self._capabilities = EngineCapabilities(
+        self.capabilities = EngineCapabilities(
             explain_column="PLAN",
             wants_credentials=self._address.username is None,
             places=((self._address.host, self._address.port),),
         )
-
-    @property
-    def dialect(self) -> str:
-        return "phoenix"
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix has only logins
         """A session in the schema of `options`; leaving it stops what still runs in it."""
         async with self._opened(options) as (session, _):
             yield session
-
-    @property
-    def lists_functions(self) -> bool:
-        """SYSTEM.FUNCTION holds the functions of users; the built-in ones are in no catalogue."""
-        return False
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[PhoenixCatalog]:  # noqa: ARG002 as above

@@ -7,7 +7,6 @@ were all: rows that come after a stop are therefore dropped.
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -15,9 +14,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.phoenix.connection import PhoenixConnection
-from queryserver.engines.sessions import Rows, Stopped
+from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, unless
+from queryserver.engines.sessions import Stopped
 from queryserver.engines.statement_texts import first_keyword
+from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -52,21 +52,7 @@ _PLAIN = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PhoenixColumn:
-    """A column, and the Arrow type of its values unless one of them does not fit."""
-
-    name: str
-    native_type: str
-    result: ResultType
-    arrow: pa.DataType
-
-    @property
-    def column(self) -> Column:
-        return Column(self.name, self.result, self.native_type)
-
-
-def declare(metadata: protocol.AvaticaColumn) -> PhoenixColumn:
+def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
     base, array, rest = metadata.type_name.partition(_ARRAY)
     native = native_type(base, metadata.precision, metadata.scale)
     result, arrow = _PLAIN.get(base, (ResultType.USER_DEFINED, pa.string()))
@@ -79,9 +65,9 @@ def declare(metadata: protocol.AvaticaColumn) -> PhoenixColumn:
         result = ResultType.VARCHAR if metadata.precision else ResultType.STRING
     elif base == "CHAR":
         result = ResultType.CHAR
-    if not array:
-        return PhoenixColumn(metadata.label, native, result, arrow)
-    return PhoenixColumn(metadata.label, f"{native}{_ARRAY}{rest}", ResultType.ARRAY, pa.list_(arrow))
+    if array:
+        native, result, arrow = f"{native}{_ARRAY}{rest}", ResultType.ARRAY, pa.list_(arrow)
+    return DeclaredColumn(Column(metadata.label, result, native), arrow)
 
 
 def native_type(name: str, size: int | None, scale: int | None) -> str:
@@ -111,33 +97,23 @@ def row_values(row: bytes) -> list[Value]:
 class AvaticaRowReader:
     """Reads the rows of one result. Raises StatementRejected, Malformed."""
 
-    def __init__(self, declared: Sequence[PhoenixColumn]) -> None:
-        self._declared = declared
-        self._types = [column.arrow for column in declared]
-        self._is_decided = False
+    def __init__(self, declared: Sequence[DeclaredColumn]) -> None:
+        self._names = [one.column.name for one in declared]
+        self._readers = list(map(_column_reader, declared))
 
     def read(self, rows: Sequence[bytes]) -> pa.RecordBatch:
-        columns: list[list[Value]] = [[] for _ in self._declared]
-        for row in rows:
-            cells = row_values(row)
-            if len(cells) != len(columns):
-                raise protocol.Malformed
-            for column, cell in zip(columns, cells, strict=True):
-                column.append(cell)
-        arrays = [self._read_column(position, values) for position, values in enumerate(columns)]
-        self._is_decided = True
-        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in self._declared])
+        values = list(map(row_values, rows))
+        if any(len(cells) != len(self._names) for cells in values):
+            raise protocol.Malformed
+        return record_batch(values, self._names, [one.read for one in self._readers])
 
-    def _read_column(self, position: int, values: Sequence[Value]) -> pa.Array:
-        """The first rows decide whether decimals become text; later values must fit the type chosen then."""
-        try:
-            return _array(self._types[position], values)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError) as error:
-            if self._is_decided or not pa.types.is_decimal(self._types[position]):
-                name, native = self._declared[position].name, self._declared[position].native_type
-                raise StatementRejected(f"column {name} holds a value that type {native} cannot carry") from error
-            self._types[position] = pa.string()
-            return _array(self._types[position], values)
+
+def _column_reader(declared: DeclaredColumn) -> ColumnReader:
+    """Decimals may become text."""
+    text = f"column {declared.column.name} holds a value that type {declared.column.native_type} cannot carry"
+    misfits = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ArithmeticError)
+    may_be_text = pa.types.is_decimal(declared.arrow)
+    return ColumnReader(declared.arrow, _array, text, misfits=misfits, may_be_text=may_be_text)
 
 
 def _array(wanted: pa.DataType, values: Sequence[Value]) -> pa.Array:
@@ -308,22 +284,14 @@ class PhoenixStatement:
 
     async def _unless_stopped(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
         """The result of the exchange, unless the statement is stopped meanwhile and no answer comes."""
-        request = asyncio.create_task(exchange, name="exchange")
-        stop = asyncio.create_task(self._stopped.wait(), name="stop")
         try:
-            await asyncio.wait({request, stop}, return_when=asyncio.FIRST_COMPLETED)
-            if not request.done():
-                # After the confirmation of the stop the server may do nothing more, and answer nothing.
-                await asyncio.wait({request}, timeout=1.5)
-            if request.done():
-                return request.result()
+            # After the confirmation of the stop the server may do nothing more, and answer nothing.
+            return await unless(self._stopped, exchange, grace_s=1.5)
+        except Overtaken:
             if self._keyword in {"SELECT", "WITH", "EXPLAIN"}:
-                raise Stopped
-            raise OutcomeUnknown("Phoenix did not stop in time; the statement may or may not have taken effect.")
-        finally:
-            for task in (request, stop):
-                task.cancel()
-            await asyncio.wait({request, stop})
+                raise Stopped from None
+            message = "Phoenix did not stop in time; the statement may or may not have taken effect."
+            raise OutcomeUnknown(message) from None
 
     def _keep(self, frame: protocol.AvaticaFrame) -> None:
         self._ready = frame.rows

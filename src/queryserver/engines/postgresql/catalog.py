@@ -10,12 +10,14 @@ from contextlib import suppress
 from queryserver.engines.catalog_queries import (
     Folding,
     Row,
+    SessionCatalog,
     identifier,
-    metadata_errors,
     nulls_last,
+    overloads,
     qualified,
     read_rows,
     sample_query,
+    signatures,
     spellings,
     summaries,
 )
@@ -23,7 +25,6 @@ from queryserver.engines.protocol import (
     SAMPLE_ROWS,
     ColumnStatistics,
     DatabaseDescription,
-    EngineSession,
     ForeignKey,
     FunctionDescription,
     SampleKind,
@@ -72,11 +73,8 @@ _INTERNAL_TYPES = (
 _INTERNAL = f"ARRAY[{', '.join(map(literal, _INTERNAL_TYPES))}]::regtype[]::oid[]"
 
 
-class PostgresqlCatalog:
+class PostgresqlCatalog(SessionCatalog):
     """A Catalog."""
-
-    def __init__(self, session: EngineSession) -> None:
-        self._session = session
 
     async def databases(self) -> Sequence[str]:
         """Schemas that the role may use."""
@@ -281,19 +279,16 @@ SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_r
    AND NOT (n.nspname = 'pg_catalog'
             AND (p.prorettype = ANY ({_INTERNAL}) OR p.proargtypes::oid[] && {_INTERNAL}))
  ORDER BY p.proname, p.oid""")
-        overloads: dict[str, list[Row]] = {}
-        for row in rows:
-            overloads.setdefault(row[1], []).append(row)
         return [
             FunctionDescription(
                 name=name,
-                signature="\n".join(dict.fromkeys(f"{name}({arguments})" for _, _, arguments, _, _ in same)),
+                signature=signatures(name, (row[2] for row in same)),
                 return_type=same[0][3] or "",
                 is_builtin="BUILTIN" if same[0][0] == "pg_catalog" else "",
                 is_persistent="true",
                 description=same[0][4] or "",
             )
-            for name, same in overloads.items()
+            for name, same in overloads(rows, 1)
         ]
 
     async def _can_run(self, statement: str) -> bool:
@@ -303,10 +298,6 @@ SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_r
         except StatementRejected:
             return False
         return True
-
-    async def _rows(self, query: str) -> list[Row]:
-        with metadata_errors():
-            return await read_rows(self._session, query)
 
 
 def _counts(common: str | None, parts: str | None, rows: int | None) -> dict[str, int]:

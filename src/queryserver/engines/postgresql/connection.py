@@ -28,8 +28,8 @@ from queryserver.engines.postgresql.values import (
     with_fields,
 )
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
-from queryserver.engines.sessions import Rows, record_batch
 from queryserver.engines.statement_texts import KeptLines, first_keyword
+from queryserver.engines.values import Rows, Values, record_batch
 from queryserver.errors.statements import (
     Character,
     CredentialsRequired,
@@ -284,9 +284,6 @@ class PostgresqlStatement:
         if self._owns_transaction and not self._connection.is_closed():
             with statement_errors(started=True):
                 await self._connection.execute(verb)
-
-
-Values = Sequence[Any]
 
 
 class PostgresqlColumnReader:

@@ -9,20 +9,20 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 import asyncpg
 
-from queryserver.engines.connections import ConnectionPool, DatabaseLogin
+from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog, literal
 from queryserver.engines.postgresql.connection import PostgresqlConnection, PostgresqlStatement, connect_errors
 from queryserver.engines.postgresql.loading import PostgresqlLoader
-from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, SessionOptions, TableLoader
-from queryserver.engines.sessions import PooledSessions, StreamedSession
+from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
+from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.engines.threaded import lower_priority
-from queryserver.errors.statements import CredentialsRequired, EngineUnavailable, StatementRejected
+from queryserver.errors.statements import EngineUnavailable, StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 
@@ -146,41 +146,22 @@ class KeepAlive:
 
 
 @dataclass(frozen=True, slots=True)
-class PostgresqlAddress:
-    """One database of a server, the login used when a session brings none, and the limits of the pool.
+class PostgresqlAddress(DatabaseAddress):
+    """One database of a server. `host` may be the directory of a unix socket.
 
-    `host` may be the directory of a unix socket. `ssl` takes the values of libpq (`prefer`, `verify-full`, …), and so
-    does `server_state` (`any`, `primary`, …).
+    `ssl` takes the values of libpq (`prefer`, `verify-full`, …), and so does `server_state` (`any`, `primary`, …).
     """
 
-    host: str
-    port: int
-    database: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    product: ClassVar[str] = "PostgreSQL"
     ssl: str | tls.SSLContext = "prefer"
     application_name: str = "queryserver"
-    connect_timeout_s: int = 10
     clean_up_s: float = PostgresqlConnection.clean_up_s
-    max_idle: int = 8
-    idle_s: float = 60.0
     server_state: str = "any"
     keep_alive: KeepAlive | None = KeepAlive()
-    cell_max_bytes: int | None = None
-    """Largest value of a result; a row with a larger one is refused before it is in memory."""
-    rules: AddressRules = field(default_factory=AddressRules)
     own_database: OwnDatabase | None = None
     """The service's, which this must not be."""
     own_servers: AddressRules = field(default_factory=AddressRules)
     """The servers that have the service's database."""
-
-    def login(self, credentials: Credentials | None) -> DatabaseLogin:
-        """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
-        if credentials is not None:
-            return DatabaseLogin(credentials.username, credentials.password)
-        if self.user is None:
-            raise CredentialsRequired("PostgreSQL needs a user and a password.")
-        return DatabaseLogin(self.user, self.password or "")
 
     async def connect(self, login: DatabaseLogin) -> PostgresqlConnection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database).
@@ -298,8 +279,7 @@ class PostgresqlEngine:
         self._address = address
         self._read_only = read_only
         self._user_logins = user_logins
-        pool = ConnectionPool(self._connect, max_idle=address.max_idle, idle_s=address.idle_s)
-        self._sessions = PooledSessions("postgresql", pool, connect_errors)
+        self._sessions = PooledSessions("postgresql", self._connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
             wants_credentials=address.user is None, places=((address.host, address.port),)
         )

@@ -30,7 +30,7 @@ from queryserver.engines.loading import (
 )
 from queryserver.engines.postgresql.connection import PostgresqlConnection, statement_errors
 from queryserver.engines.postgresql.wire import RefusalTap
-from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
+from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
 _LONGEST_NAME_BYTES = 63
@@ -120,7 +120,11 @@ class PostgresqlLoader:
         with statement_errors(started=True):
             await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             kind = "UNLOGGED TABLE" if load.append else "TABLE"
-            columns = column_definitions(list(map(_resolved, load.columns)), identifier)
+            resolved = [
+                replace(one, declared=f"pg_catalog.{one.declared.lower()}") if one.declared in _NO_KEYWORDS else one
+                for one in load.columns
+            ]
+            columns = column_definitions(resolved, identifier)
             await self._connection.execute(f"CREATE {kind} {source} ({columns})")
             rows = await self._copy(load, schema, batches)
             await self._refuse_replacing(load)
@@ -148,12 +152,6 @@ class PostgresqlLoader:
         """End the transaction, or the connection with it."""
         if not self._connection.is_closed() and not await self._connection.end_transaction():
             await self._connection.shut()
-
-
-def _resolved(column: LoadColumn) -> LoadColumn:
-    if column.declared not in _NO_KEYWORDS:
-        return column
-    return replace(column, declared=f"pg_catalog.{column.declared.lower()}")
 
 
 def _encode(batch: pa.RecordBatch) -> pa.Buffer:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
 from enum import Enum, auto
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
+from queryserver.engines.values import PLAIN_TYPES, calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -20,12 +20,7 @@ class ValueKind(Enum):
     """How the values of a type arrive, and how they are read."""
 
     BOOL = auto()
-    INT2 = auto()
-    INT4 = auto()
-    INT8 = auto()
-    OID = auto()
-    FLOAT4 = auto()
-    FLOAT8 = auto()
+    NUMBER = auto()
     NUMERIC = auto()
     DATE = auto()
     TIMESTAMP = auto()
@@ -63,12 +58,12 @@ _VARCHAR, _CHAR, _NUMERIC = 1043, 1042, 1700
 _BUILTIN: Mapping[int, DeclaredType] = {
     16: DeclaredType(ValueKind.BOOL, ResultType.BOOLEAN, "boolean"),
     17: DeclaredType(ValueKind.BYTEA, ResultType.BINARY, "bytea"),
-    20: DeclaredType(ValueKind.INT8, ResultType.BIGINT, "bigint"),
-    21: DeclaredType(ValueKind.INT2, ResultType.SMALLINT, "smallint"),
-    23: DeclaredType(ValueKind.INT4, ResultType.INT, "integer"),
-    26: DeclaredType(ValueKind.OID, ResultType.BIGINT, "oid"),
-    700: DeclaredType(ValueKind.FLOAT4, ResultType.FLOAT, "real"),
-    701: DeclaredType(ValueKind.FLOAT8, ResultType.DOUBLE, "double precision"),
+    20: DeclaredType(ValueKind.NUMBER, ResultType.BIGINT, "bigint"),
+    21: DeclaredType(ValueKind.NUMBER, ResultType.SMALLINT, "smallint"),
+    23: DeclaredType(ValueKind.NUMBER, ResultType.INT, "integer"),
+    26: DeclaredType(ValueKind.NUMBER, ResultType.BIGINT, "oid"),
+    700: DeclaredType(ValueKind.NUMBER, ResultType.FLOAT, "real"),
+    701: DeclaredType(ValueKind.NUMBER, ResultType.DOUBLE, "double precision"),
     1082: DeclaredType(ValueKind.DATE, ResultType.DATE, "date"),
     1114: DeclaredType(ValueKind.TIMESTAMP, ResultType.TIMESTAMP, "timestamp without time zone"),
     1184: DeclaredType(ValueKind.TIMESTAMPTZ, ResultType.TIMESTAMP_TZ, "timestamp with time zone"),
@@ -245,12 +240,6 @@ def hstore_pairs(text: str) -> list[tuple[str, str | None]]:
     return [(_ESCAPE.sub(r"\1", m[1]), None if m[3] else _ESCAPE.sub(r"\1", m[2])) for m in _PAIR.finditer(text)]
 
 
-_DAYS_TO_2000 = date(2000, 1, 1).toordinal()
-_LAST_ORDINAL = date(9999, 12, 31).toordinal()
-_DAYS_OF_400_YEARS = 146_097
-_DAY_US = 86_400_000_000
-_SECOND_US = 1_000_000
-
 DATE_INFINITY = 2**31 - 1
 TIMESTAMP_INFINITY = 2**63 - 1
 
@@ -261,7 +250,8 @@ def date_text(days: int) -> str:
         return "infinity"
     if days == -DATE_INFINITY - 1:
         return "-infinity"
-    return "".join(_date_parts(days))
+    day, is_bc = calendar_date(days + _DAYS_1970_TO_2000)
+    return f"{day} BC" if is_bc else day
 
 
 def timestamp_text(microseconds: int, zone: str = "") -> str:
@@ -270,23 +260,10 @@ def timestamp_text(microseconds: int, zone: str = "") -> str:
         return "infinity"
     if microseconds == -TIMESTAMP_INFINITY - 1:
         return "-infinity"
-    days, in_day = divmod(microseconds, _DAY_US)
-    seconds, fraction = divmod(in_day, _SECOND_US)
-    day, era = _date_parts(days)
-    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    return f"{day} {clock}{f'.{fraction:06}' if fraction else ''}{zone}{era}"
-
-
-def _date_parts(days: int) -> tuple[str, str]:
-    """The date and its era, ` BC` or nothing. The Gregorian calendar repeats itself every 400 years."""
-    ordinal = days + _DAYS_TO_2000
-    if 1 <= ordinal <= _LAST_ORDINAL:
-        return date.fromordinal(ordinal).isoformat(), ""
-    cycles, rest = divmod(ordinal - 1, _DAYS_OF_400_YEARS)
-    within = date.fromordinal(rest + 1)
-    year = within.year + 400 * cycles
-    era = "" if year > 0 else " BC"
-    return f"{year if year > 0 else 1 - year:04}-{within:%m-%d}", era
+    days, in_day = divmod(microseconds, 86_400_000_000)
+    seconds, fraction = divmod(in_day, 1_000_000)
+    day, is_bc = calendar_date(days + _DAYS_1970_TO_2000)
+    return f"{day} {clock_text(seconds)}{f'.{fraction:06}' if fraction else ''}{zone}{' BC' if is_bc else ''}"
 
 
 _DAYS_1970_TO_2000 = 10_957
@@ -295,13 +272,6 @@ _CALENDAR_DAYS = (-719_162 - _DAYS_1970_TO_2000, 2_932_896 - _DAYS_1970_TO_2000)
 _CALENDAR_US = (-62_135_596_800_000_000 - _US_1970_TO_2000, 253_402_300_799_999_999 - _US_1970_TO_2000)
 _DECIMAL128_DIGITS = 38
 _ARROW_TYPES = {
-    ValueKind.BOOL: pa.bool_(),
-    ValueKind.INT2: pa.int16(),
-    ValueKind.INT4: pa.int32(),
-    ValueKind.INT8: pa.int64(),
-    ValueKind.OID: pa.int64(),
-    ValueKind.FLOAT4: pa.float32(),
-    ValueKind.FLOAT8: pa.float64(),
     ValueKind.DATE: pa.date32(),
     ValueKind.TIMESTAMP: pa.timestamp("us"),
     ValueKind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
@@ -319,7 +289,7 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
             return pa.decimal128(digits, declared.scale)
-    return _ARROW_TYPES.get(declared.kind, pa.string())
+    return _ARROW_TYPES.get(declared.kind) or PLAIN_TYPES.get(declared.result, pa.string())
 
 
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
@@ -415,14 +385,9 @@ def with_fields(declared: DeclaredType, texts: Sequence[str | None]) -> Declared
 
 
 def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) -> pa.Array:
-    items: list[Nested] = []
-    offsets = [0]
-    for array in arrays:
-        if isinstance(array, list):
-            items.extend(array)
-        elif array is not None:
-            raise Unfit
-        offsets.append(len(items))
+    if any(isinstance(array, str) for array in arrays):
+        raise Unfit
+    items = [item for array in arrays if isinstance(array, list) for item in array]
     if dimensions > 1:
         inner = _lists(declared, items, dimensions - 1)
     else:
@@ -430,8 +395,7 @@ def _lists(declared: DeclaredType, arrays: Sequence[Nested], dimensions: int) ->
         if len(leaves) < len(items) or declared.element is None:
             raise Unfit
         inner = read_nested(declared.element, leaves)
-    nulls = pa.array([array is None for array in arrays], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner, mask=nulls)
+    return pa.ListArray.from_arrays(offsets(arrays), inner, mask=nulls(arrays))
 
 
 def _structs(declared: DeclaredType, values: Sequence[list[str | None] | None]) -> pa.Array:
@@ -443,5 +407,4 @@ def _structs(declared: DeclaredType, values: Sequence[list[str | None] | None]) 
         for i, (_, field) in enumerate(declared.fields)
     ]
     fields = [pa.field(name, child.type) for (name, _), child in zip(declared.fields, children, strict=True)]
-    nulls = pa.array([value is None for value in values], pa.bool_())
-    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls)
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls(values))

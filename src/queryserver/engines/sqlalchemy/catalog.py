@@ -41,6 +41,9 @@ class SqlalchemyCatalog:
         self._threads = threads
         self._user_id = user_id
 
+    async def end(self) -> None:
+        await self._threads.control(self._connection.close)
+
     async def databases(self) -> Sequence[str]:
         return await self._inspect(sa.Inspector.get_schema_names)
 

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import Dialect
 
-from queryserver.engines.sqlalchemy.values import SqlalchemyRowReader, declare
+from queryserver.engines.sqlalchemy.values import column_reader, declare
 from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, first_keyword, pieces, place_in
 from queryserver.engines.threaded import Interrupted
+from queryserver.engines.values import ColumnReader, record_batch
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
@@ -232,7 +233,9 @@ class SqlalchemyConnection:
         self._interrupted = False
         self._is_closed = False
         driver = connection.connection.dbapi_connection
-        self._stopper = ConnectionStopper(connection.engine, driver, self._cursor, executor, rules)
+        self._stopper = ConnectionStopper(
+            connection.engine, driver, lambda: self._answer and self._answer.cursor, executor, rules
+        )
 
     @classmethod
     def opened(
@@ -310,9 +313,6 @@ class SqlalchemyConnection:
         if self._interrupted:
             raise Interrupted from error
 
-    def _cursor(self) -> Any:
-        return self._answer.cursor if self._answer is not None else None
-
 
 class SqlalchemyAnswer:
     """The rows of one statement. The first chunk is read at the start, for the types that drivers do not name."""
@@ -326,7 +326,7 @@ class SqlalchemyAnswer:
         self._stopper = stopper
         self._rules = rules
         self._result: sa.CursorResult[Any] | None = None
-        self._reader = SqlalchemyRowReader(())
+        self._readers: Sequence[ColumnReader] = ()
         self._chunk = ChunkSize()
         self._step = 1
         self._ahead: Sequence[Sequence[Any]] = ()
@@ -360,7 +360,7 @@ class SqlalchemyAnswer:
             declare(field, [row[place] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
             for place, field in enumerate(description)
         ]
-        self._reader = SqlalchemyRowReader(declared)
+        self._readers = list(map(column_reader, declared))
         self.columns = tuple(one.column for one in declared)
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
@@ -368,7 +368,8 @@ class SqlalchemyAnswer:
             rows, self._ahead = self._ahead or self._rows(), ()
             if not rows:
                 return []
-            batch = self._reader.read(rows)
+            names = [column.name for column in self.columns or ()]
+            batch = record_batch(rows, names, [one.read for one in self._readers])
             self._chunk.learn(batch)
             return list(pieces(batch))
 

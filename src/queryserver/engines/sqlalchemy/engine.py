@@ -2,9 +2,8 @@
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -210,11 +209,6 @@ class SqlalchemyEngine:
         """What connections go to, where it is known and no port with it."""
         return None if self._address.places else self._address.host
 
-    @property
-    def busy(self) -> int:
-        """How many statements run now."""
-        return self._sessions.threads.busy
-
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
         """`options.database` takes the place of the one in the url; there are no settings."""
         self._address.login(options)
@@ -222,19 +216,10 @@ class SqlalchemyEngine:
             raise StatementRejected(f"unknown setting {name}")
         return self._sessions.session(partial(self._connect, options), user_id=user.id, within_s=self._open_s)
 
-    @asynccontextmanager
-    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+    def catalog(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[Catalog]:
         self._address.login(options)
-        threads = self._sessions.threads
-        try:
-            async with asyncio.timeout(self._open_s):
-                connection = await threads.control(partial(self._connect, options), undo=SqlalchemyConnection.close)
-        except TimeoutError:
-            raise EngineUnavailable("No connection could be made in time.") from None
-        try:
-            yield SqlalchemyCatalog(connection, threads, user_id=user.id)
-        finally:
-            await asyncio.shield(threads.control(connection.close))
+        use = partial(SqlalchemyCatalog, threads=self._sessions.threads, user_id=user.id)
+        return self._sessions.opened(partial(self._connect, options), use, within_s=self._open_s)
 
     async def ping(self) -> None:
         options = SessionOptions()

@@ -7,15 +7,12 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from queryserver.engines.sessions import record_batch
-from queryserver.errors.statements import StatementRejected
+from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Values
 from queryserver.formats.columns import Column, ResultType
 
 _PARAMETERS = re.compile(r"[(<].*", re.DOTALL)
@@ -43,13 +40,7 @@ _BY_NAME = {
 }
 _TYPES = {name: kind for kind, names in _BY_NAME.items() for name in names.split()}
 _ARROW = {
-    ResultType.BOOLEAN: pa.bool_(),
-    ResultType.TINYINT: pa.int8(),
-    ResultType.SMALLINT: pa.int16(),
-    ResultType.INT: pa.int32(),
-    ResultType.BIGINT: pa.int64(),
-    ResultType.FLOAT: pa.float32(),
-    ResultType.DOUBLE: pa.float64(),
+    **PLAIN_TYPES,
     ResultType.DATE: pa.date32(),
     ResultType.TIMESTAMP: pa.timestamp("us"),
     ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC"),
@@ -78,15 +69,7 @@ _BY_VALUE: tuple[tuple[tuple[type, ...], ResultType], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DriverColumn:
-    """A column, and the Arrow type that its values take unless one of them has no place in it."""
-
-    column: Column
-    arrow: pa.DataType
-
-
-def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DriverColumn:
+def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: bool) -> DeclaredColumn:
     """One column of `cursor.description`; `values` are those of the first rows."""
     code = description[1] if len(description) > 1 else None
     native = _native_name(code, speaks_mysql=speaks_mysql)
@@ -97,7 +80,7 @@ def declare(description: Sequence[Any], values: Sequence[Any], *, speaks_mysql: 
     )
     if result is ResultType.BOOLEAN and by_value is not ResultType.BOOLEAN and any(one is not None for one in values):
         result = by_value
-    return DriverColumn(Column(str(description[0]), result, native), _arrow(result, description))
+    return DeclaredColumn(Column(str(description[0]), result, native), _arrow(result, description))
 
 
 def _native_name(code: object, *, speaks_mysql: bool) -> str:
@@ -132,33 +115,12 @@ def _arrow(result: ResultType, description: Sequence[Any]) -> pa.DataType:
     return _ARROW.get(result, pa.string())
 
 
-Values = Sequence[Any]
 _MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
 
 
-class SqlalchemyRowReader:
-    """Reads the rows of one result. A column whose first values do not fit its type is text for the whole result."""
-
-    def __init__(self, declared: Sequence[DriverColumn]) -> None:
-        self._names = [one.column.name for one in declared]
-        self._types = [one.arrow for one in declared]
-        self._is_decided = False
-
-    def read(self, rows: Sequence[Values]) -> pa.RecordBatch:
-        """The next rows as one batch. Raises StatementRejected for a value that does not fit those before it."""
-        batch = record_batch(rows, self._names, [partial(self._array, place) for place in range(len(self._names))])
-        self._is_decided = True
-        return batch
-
-    def _array(self, place: int, values: Values) -> pa.Array:
-        try:
-            return _read(self._types[place], values)
-        except _MISFITS as error:
-            if self._is_decided:
-                text = f"column {self._names[place]} holds a value unlike those before it: cast the column to text"
-                raise StatementRejected(text) from error
-        self._types[place] = pa.string()
-        return _read(pa.string(), values)
+def column_reader(declared: DeclaredColumn) -> ColumnReader:
+    text = f"column {declared.column.name} holds a value unlike those before it: cast the column to text"
+    return ColumnReader(declared.arrow, _read, text, misfits=_MISFITS)
 
 
 def _read(wanted: pa.DataType, values: Values) -> pa.Array:

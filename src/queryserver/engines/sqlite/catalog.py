@@ -2,11 +2,20 @@
 
 from collections.abc import Sequence
 
-from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows, sample_query, summaries
+from queryserver.engines.catalog_queries import (
+    Row,
+    SessionCatalog,
+    identifier,
+    literal,
+    overloads,
+    qualified,
+    sample_query,
+    signatures,
+    summaries,
+)
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
-    EngineSession,
     ForeignKey,
     FunctionDescription,
     SampleKind,
@@ -25,11 +34,8 @@ _NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after 
 _ARGUMENTS = "XYZ"
 
 
-class SqliteCatalog:
+class SqliteCatalog(SessionCatalog):
     """A Catalog. The one database is `main`: statements cannot attach others."""
-
-    def __init__(self, session: EngineSession) -> None:
-        self._session = session
 
     async def databases(self) -> Sequence[str]:
         return [_MAIN]
@@ -59,6 +65,10 @@ class SqliteCatalog:
             f'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_xinfo({literal(name)}, {literal(_MAIN)})'
             " WHERE hidden <> 1 ORDER BY cid"
         )
+        counts = list[int]()
+        if await self._was_analyzed():
+            stats = await self._rows(f"SELECT stat FROM main.sqlite_stat1 WHERE tbl = {literal(name)}")
+            counts = [int(stat.split()[0]) for (stat,) in stats if stat and stat.split()[0].isdecimal()]
         return TableDescription(
             database=_MAIN,
             name=name,
@@ -66,7 +76,7 @@ class SqliteCatalog:
             kind=_KINDS.get(kind, TableKind.MANAGED),
             support_updates=None if kind == "virtual" else kind == "table",
             foreign_keys=await self._foreign_keys(name),
-            statistics=await self._statistics(name),
+            statistics={"numRows": str(max(counts))} if counts else {},
         )
 
     async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
@@ -109,9 +119,6 @@ class SqliteCatalog:
             raise NotSupported("SQLite analyzes whole tables only.")
         return f"ANALYZE {qualified(table.database, table.name)}"
 
-    async def _rows(self, sql: str) -> list[Row]:
-        return await read_rows(self._session, sql)
-
     async def _foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
         """A key that names no column of the other table means its primary key."""
         rows = await self._rows(
@@ -121,13 +128,6 @@ class SqliteCatalog:
         )
         return tuple(ForeignKey(name, f"{_MAIN}.{other}.{column or ''}") for name, other, column in rows)
 
-    async def _statistics(self, table: str) -> dict[str, str]:
-        if not await self._was_analyzed():
-            return {}
-        rows = await self._rows(f"SELECT stat FROM main.sqlite_stat1 WHERE tbl = {literal(table)}")
-        counts = [int(stat.split()[0]) for (stat,) in rows if stat and stat.split()[0].isdecimal()]
-        return {"numRows": str(max(counts))} if counts else {}
-
     async def _was_analyzed(self) -> bool:
         return bool(await self._rows("SELECT 1 FROM main.sqlite_schema WHERE name = 'sqlite_stat1'"))
 
@@ -136,14 +136,13 @@ class SqliteCatalog:
             f"SELECT name, narg, max(builtin) FROM pragma_function_list{condition}"
             " GROUP BY name, narg ORDER BY name, narg"
         )
-        signatures: dict[str, list[str]] = {}
-        builtin: dict[str, bool] = {}
-        for name, count, is_builtin in rows:
-            signatures.setdefault(name, []).append(f"{name}({_arguments(count)})")
-            builtin[name] = bool(is_builtin)
         return [
-            FunctionDescription(name, "\n".join(lines), is_builtin="BUILTIN" if builtin[name] else "")
-            for name, lines in signatures.items()
+            FunctionDescription(
+                name,
+                signatures(name, (_arguments(count) for _, count, _ in same)),
+                is_builtin="BUILTIN" if same[-1][2] else "",
+            )
+            for name, same in overloads(rows)
             if name.lower() not in REFUSED_FUNCTIONS
         ]
 

@@ -1,6 +1,5 @@
 """The engine `sqlite`: a file below the configured directory, or a private database per session."""
 
-import threading
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
@@ -35,7 +34,7 @@ from queryserver.engines.protocol import (
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.threaded import STATEMENT_THREADS, ThreadedSessions
-from queryserver.engines.threaded_loading import ThreadedLoader
+from queryserver.engines.threaded_loading import StoppableWriter, ThreadedLoader
 from queryserver.errors.base import ConfigurationError
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ROW_CELLS
@@ -51,14 +50,13 @@ _IS_VIRTUAL = """
 """
 
 
-class SqliteWriter:
+class SqliteWriter(StoppableWriter):
     """A TableWriter. Its staging table stays when it fails."""
 
     def __init__(self, connection: SqliteConnection) -> None:
+        super().__init__(connection)
         self._connection = connection
         self._native = connection.native
-        self._ending = threading.Lock()
-        self._may_interrupt = False
 
     def exists(self, table: TableName) -> bool:
         with statement_errors():
@@ -93,24 +91,16 @@ class SqliteWriter:
         with statement_errors():
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(table.database or 'main', table.name)}")
 
-    def interrupt(self) -> None:
-        with self._ending:
-            if self._may_interrupt:
-                self._connection.interrupt()
-
-    def close(self) -> None:
-        self._connection.close()
-
     @contextmanager
     def _interruptible(self) -> Generator[None]:
         self._connection.forget_interrupt()
-        self._allow_interrupt(is_allowed=True)
+        self.allow_interrupt(is_allowed=True)
         try:
             # Else a view of the database that is broken, or names the new table, would forbid the renaming.
             self._native.execute("PRAGMA legacy_alter_table = ON")
             yield
         finally:
-            self._allow_interrupt(is_allowed=False)
+            self.allow_interrupt(is_allowed=False)
 
     @contextmanager
     def _transaction(self, *, is_last: bool) -> Generator[None]:
@@ -119,16 +109,12 @@ class SqliteWriter:
         try:
             yield
             if is_last:
-                self._allow_interrupt(is_allowed=False)
+                self.allow_interrupt(is_allowed=False)
             self._native.execute("COMMIT")
         except BaseException:  # the transaction must not stay open, whatever failed
             if self._native.in_transaction:
                 self._native.execute("ROLLBACK")
             raise
-
-    def _allow_interrupt(self, *, is_allowed: bool) -> None:
-        with self._ending:
-            self._may_interrupt = is_allowed
 
     def _insert(self, load: TableLoad, staging: str, batch: pa.RecordBatch) -> None:
         values = [_stored(column, array) for column, array in zip(load.columns, batch.columns, strict=True)]
@@ -202,11 +188,6 @@ class SqliteEngine:
         self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
         self.capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
-
-    @property
-    def busy(self) -> int:
-        """How many statements run now."""
-        return self._sessions.threads.busy
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
         """The only database is `main`; there are no settings."""

@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 from queryserver.engines.catalog_queries import (
     Row,
+    SessionCatalog,
     identifier,
     literal,
-    metadata_errors,
+    nulls_last,
+    overloads,
     qualified,
-    read_rows,
     sample_query,
+    signatures,
 )
 from queryserver.engines.protocol import (
     SAMPLE_ROWS,
@@ -38,11 +40,11 @@ _ONE_CATALOG_S = 5.0
 _NO_DATABASE = frozenset({"CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND", "MISSING_CATALOG_NAME", "MISSING_SCHEMA_NAME"})
 
 
-class TrinoCatalog:
+class TrinoCatalog(SessionCatalog):
     """A Catalog. Trino keeps names in lower case, whatever the data source does."""
 
     def __init__(self, session: EngineSession, *, catalog: str = "", schema: str = "") -> None:
-        self._session = session
+        super().__init__(session)
         self._catalog = catalog
         self._schema = schema
 
@@ -176,11 +178,6 @@ class TrinoCatalog:
                 raise database_not_found(database)
         return catalog, schema
 
-    async def _rows(self, sql: str) -> list[Row]:
-        """Raises EngineForbidden, StatementRejected, EngineUnavailable."""
-        with metadata_errors():
-            return await read_rows(self._session, sql)
-
     async def _extra_rows(self, sql: str, *, for_s: float = _EXTRA_S) -> list[Row]:
         """No rows when the connector refuses the query or does not answer in time."""
         try:
@@ -287,18 +284,15 @@ def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> TableC
 
 def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[FunctionDescription]:
     """Overloads are merged; `SHOW FUNCTIONS` gives a row for each."""
-    overloads = dict[str, list[Row]]()
-    for row in rows:
-        overloads.setdefault(row[0], []).append(row)
     return [
         FunctionDescription(
             name=name,
-            signature="\n".join(dict.fromkeys(f"{name}({row[2]})" for row in found)),
+            signature=signatures(name, (row[2] for row in found)),
             return_type=str(found[0][1] or ""),
             is_builtin="BUILTIN" if is_builtin else "",
             description=str(found[0][5] or ""),
         )
-        for name, found in overloads.items()
+        for name, found in overloads(rows)
     ]
 
 
@@ -390,8 +384,7 @@ def sample_of_column(source: str, column: str, type_text: str, path: Sequence[st
     has_order = not any(word in found.text.lower() for word in ("map(", "json"))
     order = name if has_order else f"json_format(CAST({name} AS json))"
     if kind in (SampleKind.MAX, SampleKind.MIN):
-        direction = "DESC" if kind is SampleKind.MAX else "ASC"
-        return f"SELECT {name} FROM ({values}) ORDER BY {order} {direction} NULLS LAST LIMIT 1"
+        return sample_query(f"({values})", name, kind, order=lambda _, direction: nulls_last(order, direction))
     return (
         f"SELECT {name} FROM (SELECT DISTINCT {name} FROM ({values})) ORDER BY {order} NULLS LAST LIMIT {SAMPLE_ROWS}"
     )

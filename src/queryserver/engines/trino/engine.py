@@ -76,9 +76,6 @@ class TrinoLoader(StatementLoader):
     def check_names(self, load: TableLoad) -> None:
         """Trino allows any quoted name, in lower case; it refuses two that become one."""
 
-    def quoted(self, name: str) -> str:
-        return identifier(name)
-
     def place(self, table: TableName) -> str:
         return qualified(*self._where(table), table.name)
 
@@ -187,6 +184,8 @@ def _value(column: LoadColumn, kind: str, text: str) -> str:
 class TrinoEngine:
     """Statements on one coordinator. `SessionOptions.database` names `catalog.schema`, or a schema."""
 
+    lists_functions = True
+
     def __init__(self, address: TrinoAddress, variant: TrinoVariant = TRINO, *, read_only: bool = False) -> None:
         self._address = address
         self._read_only = read_only
@@ -194,22 +193,14 @@ class TrinoEngine:
         self._http = TrinoClient(address)
         self._executor = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix=variant.dialect)
         takes_token = address.authentication is TrinoAuthentication.JWT
-        self._capabilities = EngineCapabilities(
-            explain_prefix="EXPLAIN ",
+        self.dialect = variant.dialect
+        self.capabilities = EngineCapabilities(
             reports_progress=True,
             wants_credentials=address.username is None and not takes_token,
             wants_external_token=takes_token,
             acts_as_caller=address.has_impersonation or not address.username,
             places=((address.host, address.port),),
         )
-
-    @property
-    def dialect(self) -> str:
-        return self._variant.dialect
-
-    @property
-    def capabilities(self) -> EngineCapabilities:
-        return self._capabilities
 
     @asynccontextmanager
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:
@@ -249,10 +240,6 @@ class TrinoEngine:
             yield session, handle
         finally:
             await asyncio.shield(session.leave())
-
-    @property
-    def lists_functions(self) -> bool:
-        return True
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoCatalog]:

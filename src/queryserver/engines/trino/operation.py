@@ -14,11 +14,12 @@ import orjson
 import pyarrow as pa
 
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.engines.sessions import FollowingSession
 from queryserver.engines.statement_texts import KeptLines, pieces
 from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, insist
 from queryserver.engines.trino.values import TrinoMisfit, TrinoType, declare, record_batch, result_columns
-from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, SessionLost, StatementRejected
+from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.columns import Column, unpack_zstandard
 
 _PIECE_BYTES = 1024 * 1024
@@ -125,7 +126,7 @@ class TrinoOperation:
 
     def __init__(self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0) -> None:
         self.columns: tuple[Column, ...] = ()
-        self.log_lines = KeptLines()
+        self._log_lines = KeptLines()
         self._coordinator = coordinator
         self._declared: tuple[TrinoType, ...] = ()
         self._raw_columns: Sequence[Json] = ()
@@ -142,7 +143,7 @@ class TrinoOperation:
         self._canceled = False
         self._is_closed = False
         self._step: asyncio.Task[None] | None = None
-        self.log_lines.keep(f"Query {first.query_id}")
+        self._log_lines.keep(f"Query {first.query_id}")
         self._absorb(first)
 
     @property
@@ -208,6 +209,9 @@ class TrinoOperation:
             if not self._has_rows_left:
                 yield record_batch([column.name for column in self.columns], self._declared, ())
 
+    async def logs(self, start: int) -> Sequence[str]:
+        return self._log_lines[start:]
+
     async def cancel(self) -> None:
         """Stop the statement; returns once Trino has accepted the request, or cannot be reached."""
         uri = self._page.next_uri
@@ -269,8 +273,8 @@ class TrinoOperation:
             self._raw_columns = page.columns
         self._changes_only = self._changes_only or page.changes_only
         self._has_begun = self._has_begun or self._has_rows_left
-        for warning in page.warnings[len(self.log_lines) - 1 :]:
-            self.log_lines.keep(str(warning.get("message", "")).replace("\n", " "))
+        for warning in page.warnings[len(self._log_lines) - 1 :]:
+            self._log_lines.keep(str(warning.get("message", "")).replace("\n", " "))
         if page.error is not None:
             if page.error.get("errorName") == "USER_CANCELED":
                 self._canceled = True
@@ -307,51 +311,13 @@ class TrinoOperation:
             raise self._error
 
 
-class TrinoSession:
-    """An EngineSession and a ResumableSession. It knows its last statement only, because one runs at a time."""
+class TrinoSession(FollowingSession[TrinoOperation]):
+    """A ResumableSession too. Its log is the id of the query at Trino, and Trino's warnings."""
 
     def __init__(self, coordinator: Coordinator) -> None:
+        super().__init__()
         self._coordinator = coordinator
-        self._operation: TrinoOperation | None = None
-        self._handle: OperationHandle | None = None
-        self._left = False
         self._detached = False
-
-    async def submit(self, statement: str) -> OperationHandle:
-        await self._close_operation()
-        if not await self.is_alive():
-            raise SessionLost("The session is gone; the statement was not started.")
-        return self.follow(TrinoOperation(self._coordinator, await self._coordinator.start(statement)))
-
-    def follow(self, operation: TrinoOperation) -> OperationHandle:
-        self._operation = operation
-        self._handle = OperationHandle(self._token(operation))
-        return self._handle
-
-    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        return await self._find(handle).status(wait_s)
-
-    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        return self._find(handle).columns
-
-    def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        return self._find(handle).batches()
-
-    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        """The id of the query at Trino, and Trino's warnings."""
-        return self._find(handle).log_lines[start:]
-
-    async def cancel(self, handle: OperationHandle) -> None:
-        if self._operation is not None and handle == self._handle:
-            await self._operation.cancel()
-
-    async def close(self, handle: OperationHandle) -> None:
-        if handle == self._handle:
-            await self._close_operation()
-
-    async def is_alive(self) -> bool:
-        is_free = self._operation is None or not self._operation.is_running
-        return is_free and not self._left and not self._coordinator.http.is_closed
 
     def resume_token(self, handle: OperationHandle) -> str:
         """JSON: position of the statement and state of the session, as `TrinoEngine.reattach` reads it."""
@@ -371,14 +337,15 @@ class TrinoSession:
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")
 
-    async def _close_operation(self) -> None:
-        if self._operation is not None:
-            await self._operation.close(stop=not self._detached)
+    async def _start(self, statement: str) -> TrinoOperation:
+        return TrinoOperation(self._coordinator, await self._coordinator.start(statement))
 
     def _token(self, operation: TrinoOperation) -> str:
         return json.dumps({**operation.position(), "session": asdict(self._coordinator.state)})
 
-    def _find(self, handle: OperationHandle) -> TrinoOperation:
-        if self._operation is None or handle != self._handle:
-            raise OutcomeUnknown("The engine no longer knows this statement.")
-        return self._operation
+    def _is_connected(self) -> bool:
+        return not self._coordinator.http.is_closed
+
+    async def _close_operation(self) -> None:
+        if self._operation is not None:
+            await self._operation.close(stop=not self._detached)

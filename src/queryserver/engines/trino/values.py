@@ -5,155 +5,46 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from enum import Enum, auto
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from queryserver.engines.values import PLAIN_TYPES, Values, nulls, offsets
 from queryserver.formats.columns import Column, ResultType
-
-
-class JsonKind(Enum):
-    """How values of a type are written in JSON."""
-
-    BOOLEAN = auto()
-    INTEGER = auto()  # of any size
-    FLOAT = auto()
-    DECIMAL = auto()
-    TEXT = auto()
-    TIME = auto()
-    DATE = auto()
-    TIMESTAMP = auto()
-    BINARY = auto()
-    ARRAY = auto()
-    MAP = auto()
-    ROW = auto()
-    UNKNOWN = auto()
-    OTHER = auto()  # text, or JSON of any shape
 
 
 @dataclass(frozen=True, slots=True)
 class TrinoType:
     """A type. `numbers`: its parameters; `parts`: the element, key and value, or fields; `names` of fields."""
 
-    kind: JsonKind
     result: ResultType
+    reader: "Reader"
     numbers: tuple[int, ...] = ()
     parts: tuple["TrinoType", ...] = ()
     names: tuple[str, ...] = ()
 
-
-_SIMPLE: Mapping[str, tuple[JsonKind, ResultType]] = {
-    "boolean": (JsonKind.BOOLEAN, ResultType.BOOLEAN),
-    "tinyint": (JsonKind.INTEGER, ResultType.TINYINT),
-    "smallint": (JsonKind.INTEGER, ResultType.SMALLINT),
-    "integer": (JsonKind.INTEGER, ResultType.INT),
-    "bigint": (JsonKind.INTEGER, ResultType.BIGINT),
-    "real": (JsonKind.FLOAT, ResultType.FLOAT),
-    "double": (JsonKind.FLOAT, ResultType.DOUBLE),
-    "decimal": (JsonKind.DECIMAL, ResultType.DECIMAL),
-    "char": (JsonKind.TEXT, ResultType.CHAR),
-    "json": (JsonKind.TEXT, ResultType.STRING),
-    "uuid": (JsonKind.TEXT, ResultType.STRING),
-    "ipaddress": (JsonKind.TEXT, ResultType.STRING),
-    "time": (JsonKind.TIME, ResultType.STRING),
-    "time with time zone": (JsonKind.TEXT, ResultType.STRING),
-    "date": (JsonKind.DATE, ResultType.DATE),
-    "timestamp": (JsonKind.TIMESTAMP, ResultType.TIMESTAMP),
-    "timestamp with time zone": (JsonKind.TEXT, ResultType.TIMESTAMP_TZ),
-    "interval year to month": (JsonKind.TEXT, ResultType.INTERVAL_YEAR_MONTH),
-    "interval day to second": (JsonKind.TEXT, ResultType.INTERVAL_DAY_TIME),
-    "array": (JsonKind.ARRAY, ResultType.ARRAY),
-    "map": (JsonKind.MAP, ResultType.MAP),
-    "row": (JsonKind.ROW, ResultType.STRUCT),
-    "unknown": (JsonKind.UNKNOWN, ResultType.NULL),
-    **dict.fromkeys(
-        ("varbinary", "hyperloglog", "p4hyperloglog", "qdigest", "tdigest", "setdigest", "kllsketch", "khyperloglog",
-         "thetasketch", "sfmsketch", "bloomfilter"),
-        (JsonKind.BINARY, ResultType.BINARY),
-    ),
-}  # fmt: skip
-_UNBOUNDED_LENGTH = 2**31 - 1
-_MAX_DEPTH = 100
+    def read(self, values: Values) -> pa.Array:
+        """Values of JSON."""
+        return self.reader(self, values)
 
 
-def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
-    """The types in the member `columns` of an answer. Raises KeyError, TypeError for anything else."""
-    return tuple(_of_signature(column["typeSignature"]) for column in columns)
-
-
-def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
-    """The columns as clients see them."""
-    result = list[Column]()
-    for column, kind in zip(columns, declared, strict=True):
-        native = str(column["type"])
-        if native.startswith("INTERVAL "):  # Trino writes these in capitals, but only here
-            native = native.lower()
-        result.append(Column(str(column["name"]), kind.result, native))
-    return tuple(result)
-
-
-def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
-    if depth > _MAX_DEPTH:
-        raise TypeError("a type is nested too deeply")
-    raw = str(signature["rawType"]).lower()
-    arguments: Sequence[Mapping[str, Any]] = signature.get("arguments") or ()
-    numbers = tuple(int(one["value"]) for one in arguments if one.get("kind") in {"LONG", "LONG_LITERAL"})
-    if raw == "varchar":
-        bounded = bool(numbers) and numbers[0] < _UNBOUNDED_LENGTH
-        return TrinoType(JsonKind.TEXT, ResultType.VARCHAR if bounded else ResultType.STRING, numbers)
-    kind, result = _SIMPLE.get(raw, (JsonKind.OTHER, ResultType.USER_DEFINED))
-    if kind not in {JsonKind.ARRAY, JsonKind.MAP, JsonKind.ROW}:
-        return TrinoType(kind, result, numbers)
-    names, parts = list[str](), list[TrinoType]()
-    for argument in arguments:
-        name, inner = "", argument["value"]
-        if argument.get("kind") in {"NAMED_TYPE", "NAMED_TYPE_SIGNATURE"}:  # a field of a row
-            name = str((inner.get("fieldName") or {}).get("name") or "")
-            inner = inner["typeSignature"]
-        names.append(name)
-        parts.append(_of_signature(inner, depth + 1))
-    return TrinoType(kind, result, parts=tuple(parts), names=tuple(names))
-
-
-Values = Sequence[Any]
+Reader = Callable[[TrinoType, Values], pa.Array]
 
 _DECIMAL128_DIGITS = 38
 _MICROSECOND_DIGITS = 6
 _FLOAT_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _TIMESTAMP = re.compile(r"([+-]?\d{4,}-\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-_ARROW: Mapping[ResultType, pa.DataType] = {
-    ResultType.BOOLEAN: pa.bool_(),
-    ResultType.TINYINT: pa.int8(),
-    ResultType.SMALLINT: pa.int16(),
-    ResultType.INT: pa.int32(),
-    ResultType.BIGINT: pa.int64(),
-    ResultType.FLOAT: pa.float32(),
-    ResultType.DOUBLE: pa.float64(),
-    ResultType.NULL: pa.null(),
-}
+_ARROW = {**PLAIN_TYPES, ResultType.NULL: pa.null()}
 
 
 class TrinoMisfit(ValueError):
     """A value does not fit its declared type."""
 
 
-def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
-    """Rows as one batch. Raises TrinoMisfit."""
-    try:
-        columns: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(declared)
-        arrays = [read(kind, values) for kind, values in zip(declared, columns, strict=True)]
-    except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise TrinoMisfit from error
-    return pa.RecordBatch.from_arrays(arrays, names=list(names))
-
-
-def read(declared: TrinoType, values: Values) -> pa.Array:
-    if reader := _READERS.get(declared.kind):
-        return reader(declared, values)
-    return pa.array(values, pa.string() if declared.kind is JsonKind.TEXT else _ARROW[declared.result])
+def _plain(declared: TrinoType, values: Values) -> pa.Array:
+    return pa.array(values, _ARROW.get(declared.result, pa.string()))
 
 
 def _floats(declared: TrinoType, values: Values) -> pa.Array:
@@ -229,17 +120,17 @@ def _microseconds(text: str) -> int:
 def _arrays(declared: TrinoType, values: Values) -> pa.Array:
     (element,) = declared.parts
     items = [item for value in values if value is not None for item in value]
-    return pa.ListArray.from_arrays(_offsets(values), read(element, items), mask=_nulls(values))
+    return pa.ListArray.from_arrays(offsets(values), element.read(items), mask=nulls(values))
 
 
 def _maps(declared: TrinoType, values: Values) -> pa.Array:
     key_type, value_type = declared.parts
     if key_type.parts:  # a key of JSON is the text that Java makes of it
-        key_type = TrinoType(JsonKind.TEXT, key_type.result)
+        key_type = TrinoType(key_type.result, _plain)
     pairs = [pair for value in values if value is not None for pair in value.items()]
-    keys = read(key_type, [_key(key_type, key) for key, _ in pairs])
-    items = read(value_type, [item for _, item in pairs])
-    return pa.MapArray.from_arrays(_offsets(values), keys, items, mask=_nulls(values))
+    keys = key_type.read([_key(key_type, key) for key, _ in pairs])
+    items = value_type.read([item for _, item in pairs])
+    return pa.MapArray.from_arrays(offsets(values), keys, items, mask=nulls(values))
 
 
 def _rows(declared: TrinoType, values: Values) -> pa.Array:
@@ -251,47 +142,105 @@ def _rows(declared: TrinoType, values: Values) -> pa.Array:
         else:
             rows.append((None,) * width if value is None else value)
     columns = list(zip(*rows, strict=True)) or [()] * width
-    children = [read(kind, column) for kind, column in zip(declared.parts, columns, strict=True)]
+    children = [kind.read(column) for kind, column in zip(declared.parts, columns, strict=True)]
     fields = [pa.field(name, child.type) for name, child in zip(declared.names, children, strict=True)]
-    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(values))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=nulls(values))
 
 
 def _key(declared: TrinoType, key: str) -> Any:
     """The value of a key: in JSON all keys are text."""
-    if declared.kind is JsonKind.BOOLEAN:
+    arrow = _ARROW.get(declared.result, pa.string())
+    if pa.types.is_boolean(arrow):
         return key == "true"
-    if declared.kind is JsonKind.INTEGER:
+    if pa.types.is_integer(arrow):
         return int(key)
-    if declared.kind is JsonKind.FLOAT:
-        return float(key)
-    return key
-
-
-def _offsets(values: Values) -> pa.Array:
-    offsets = [0]
-    for value in values:
-        offsets.append(offsets[-1] + (0 if value is None else len(value)))
-    return pa.array(offsets, pa.int32())
-
-
-def _nulls(values: Values) -> pa.Array:
-    return pa.array([value is None for value in values], pa.bool_())
+    return float(key) if pa.types.is_floating(arrow) else key
 
 
 def _others(_declared: TrinoType, values: Values) -> pa.Array:
+    """Text, or JSON of any shape."""
     texts = [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values]
     return pa.array(texts, pa.string())
 
 
-_READERS: Mapping[JsonKind, Callable[[TrinoType, Values], pa.Array]] = {
-    JsonKind.FLOAT: _floats,
-    JsonKind.DECIMAL: _decimals,
-    JsonKind.TIME: _times,
-    JsonKind.DATE: _dates,
-    JsonKind.TIMESTAMP: _timestamps,
-    JsonKind.BINARY: _binary,
-    JsonKind.ARRAY: _arrays,
-    JsonKind.MAP: _maps,
-    JsonKind.ROW: _rows,
-    JsonKind.OTHER: _others,
-}
+_SIMPLE: Mapping[str, tuple[ResultType, Reader]] = {
+    "boolean": (ResultType.BOOLEAN, _plain),
+    "tinyint": (ResultType.TINYINT, _plain),
+    "smallint": (ResultType.SMALLINT, _plain),
+    "integer": (ResultType.INT, _plain),
+    "bigint": (ResultType.BIGINT, _plain),
+    "real": (ResultType.FLOAT, _floats),
+    "double": (ResultType.DOUBLE, _floats),
+    "decimal": (ResultType.DECIMAL, _decimals),
+    "char": (ResultType.CHAR, _plain),
+    "json": (ResultType.STRING, _plain),
+    "uuid": (ResultType.STRING, _plain),
+    "ipaddress": (ResultType.STRING, _plain),
+    "time": (ResultType.STRING, _times),
+    "time with time zone": (ResultType.STRING, _plain),
+    "date": (ResultType.DATE, _dates),
+    "timestamp": (ResultType.TIMESTAMP, _timestamps),
+    "timestamp with time zone": (ResultType.TIMESTAMP_TZ, _plain),
+    "interval year to month": (ResultType.INTERVAL_YEAR_MONTH, _plain),
+    "interval day to second": (ResultType.INTERVAL_DAY_TIME, _plain),
+    "array": (ResultType.ARRAY, _arrays),
+    "map": (ResultType.MAP, _maps),
+    "row": (ResultType.STRUCT, _rows),
+    "unknown": (ResultType.NULL, _plain),
+    **dict.fromkeys(
+        ("varbinary", "hyperloglog", "p4hyperloglog", "qdigest", "tdigest", "setdigest", "kllsketch", "khyperloglog",
+         "thetasketch", "sfmsketch", "bloomfilter"),
+        (ResultType.BINARY, _binary),
+    ),
+}  # fmt: skip
+_UNBOUNDED_LENGTH = 2**31 - 1
+_MAX_DEPTH = 100
+
+
+def declare(columns: Sequence[Mapping[str, Any]]) -> tuple[TrinoType, ...]:
+    """The types in the member `columns` of an answer. Raises KeyError, TypeError for anything else."""
+    return tuple(_of_signature(column["typeSignature"]) for column in columns)
+
+
+def result_columns(columns: Sequence[Mapping[str, Any]], declared: Sequence[TrinoType]) -> tuple[Column, ...]:
+    """The columns as clients see them."""
+    result = list[Column]()
+    for column, kind in zip(columns, declared, strict=True):
+        native = str(column["type"])
+        if native.startswith("INTERVAL "):  # Trino writes these in capitals, but only here
+            native = native.lower()
+        result.append(Column(str(column["name"]), kind.result, native))
+    return tuple(result)
+
+
+def _of_signature(signature: Mapping[str, Any], depth: int = 0) -> TrinoType:
+    if depth > _MAX_DEPTH:
+        raise TypeError("a type is nested too deeply")
+    raw = str(signature["rawType"]).lower()
+    arguments: Sequence[Mapping[str, Any]] = signature.get("arguments") or ()
+    numbers = tuple(int(one["value"]) for one in arguments if one.get("kind") in {"LONG", "LONG_LITERAL"})
+    if raw == "varchar":
+        bounded = bool(numbers) and numbers[0] < _UNBOUNDED_LENGTH
+        return TrinoType(ResultType.VARCHAR if bounded else ResultType.STRING, _plain, numbers)
+    result, reader = _SIMPLE.get(raw, (ResultType.USER_DEFINED, _others))
+    if raw not in {"array", "map", "row"}:
+        return TrinoType(result, reader, numbers)
+    names, parts = list[str](), list[TrinoType]()
+    for argument in arguments:
+        name, inner = "", argument["value"]
+        if argument.get("kind") in {"NAMED_TYPE", "NAMED_TYPE_SIGNATURE"}:  # a field of a row
+            name = str((inner.get("fieldName") or {}).get("name") or "")
+            inner = inner["typeSignature"]
+        names.append(name)
+        parts.append(_of_signature(inner, depth + 1))
+    return TrinoType(result, reader, parts=tuple(parts), names=tuple(names))
+
+
+def record_batch(names: Sequence[str], declared: Sequence[TrinoType], rows: Sequence[Values]) -> pa.RecordBatch:
+    """Rows as one batch. Raises TrinoMisfit."""
+    try:
+        columns: Sequence[Values] = list(zip(*rows, strict=True)) or [()] * len(declared)
+        arrays = [kind.read(values) for kind, values in zip(declared, columns, strict=True)]
+    except (ValueError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+        raise TrinoMisfit from error
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))

@@ -126,7 +126,7 @@ async def test_more_statements_than_threads_wait_their_turn(engine: DuckdbEngine
         operation(three, "SELECT 1") as last,
     ):
         assert (await three.poll(last, wait_s=0.3)).state is OperationState.PENDING
-        assert engine.busy == 2
+        assert engine._sessions.threads.busy == 2
         await one.cancel(first)
         assert (await ended(three, last, within_s=60)).state is OperationState.FINISHED
 

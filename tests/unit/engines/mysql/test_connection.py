@@ -11,7 +11,7 @@ from tests.cases import each
 
 from queryserver.engines.mysql.catalog import read_histogram
 from queryserver.engines.mysql.connection import connect_errors, first_long_value, statement_errors
-from queryserver.engines.mysql.values import MysqlColumnReader, declare
+from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.protocol import ColumnStatistics
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -40,22 +40,22 @@ def field(code: int, length: int, *, flags: int = 0, charset: int = BINARY, scal
     (field(246, 66), "decimal(65,0)"), (field(12, 26, scale=6), "datetime(6)"), (field(11, 10), "time"),
     (field(13, 4, flags=96), "year"), (field(245, 4294967295), "json"), (field(242, 8), "type 242"))  # fmt: skip
 def test_native_types(description, native) -> None:
-    assert declare(description).native_type == native
+    assert declare(description).column.native_type == native
 
 
 def test_an_unknown_type_is_user_defined_bytes() -> None:
     column = declare(field(242, 8))
-    assert (column.result, column.arrow) == (ResultType.USER_DEFINED, pa.binary())
+    assert (column.column.type, column.arrow) == (ResultType.USER_DEFINED, pa.binary())
 
 
 def test_a_zero_date_in_the_first_chunk_makes_the_column_text() -> None:
-    reader = MysqlColumnReader(declare(field(10, 10)))
+    reader = column_reader(declare(field(10, 10)))
     assert reader.read((b"0000-00-00", None)).to_pylist() == ["0000-00-00", None]
     assert reader.read((b"2024-01-31",)).to_pylist() == ["2024-01-31"]
 
 
 def test_a_zero_date_later_names_the_column_and_the_cure() -> None:
-    reader = MysqlColumnReader(declare(field(10, 10)))
+    reader = column_reader(declare(field(10, 10)))
     reader.read((b"2024-01-31",))
     with pytest.raises(StatementRejected, match=r"column `a` .* type date .* cast the column to char"):
         reader.read((b"0000-00-00",))
@@ -63,7 +63,7 @@ def test_a_zero_date_later_names_the_column_and_the_cure() -> None:
 
 def test_text_in_another_character_set_is_refused() -> None:
     with pytest.raises(StatementRejected, match="not UTF-8"):
-        MysqlColumnReader(declare(field(253, 20, charset=LATIN1))).read((b"\xe9",))
+        column_reader(declare(field(253, 20, charset=LATIN1))).read((b"\xe9",))
 
 
 @pytest.mark.item(65)

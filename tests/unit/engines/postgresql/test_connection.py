@@ -25,7 +25,7 @@ from queryserver.engines.postgresql.values import (
     numeric_shape,
     timestamp_text,
 )
-from queryserver.engines.sessions import record_batch
+from queryserver.engines.values import record_batch
 from queryserver.errors.statements import (
     CredentialsRequired,
     EngineError,
@@ -38,7 +38,7 @@ from queryserver.errors.statements import (
 )
 from queryserver.formats.columns import ResultType
 
-INTEGER = DeclaredType(ValueKind.INT4, ResultType.INT, "integer")
+INTEGER = DeclaredType(ValueKind.NUMBER, ResultType.INT, "integer")
 DATE = DeclaredType(ValueKind.DATE, ResultType.DATE, "date")
 PRICE = DeclaredType(ValueKind.NUMERIC, ResultType.DECIMAL, "numeric(10,2)", precision=10, scale=2)
 NUMBERS = DeclaredType(ValueKind.ARRAY, ResultType.ARRAY, "integer[]", element=INTEGER)

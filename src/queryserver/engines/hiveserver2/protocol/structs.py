@@ -249,15 +249,6 @@ class TOperationState(IntEnum):
     INITIALIZED, RUNNING, FINISHED, CANCELED, CLOSED, ERROR, UNKNOWN, PENDING, TIMEDOUT = range(9)
 
 
-class TOperationType(IntEnum):
-    """What an operation handle is for."""
-
-    (
-        EXECUTE_STATEMENT, GET_TYPE_INFO, GET_CATALOGS, GET_SCHEMAS, GET_TABLES, GET_TABLE_TYPES, GET_COLUMNS,
-        GET_FUNCTIONS, UNKNOWN,
-    ) = range(9)  # fmt: skip
-
-
 class TStatus(Struct):
     status_code: int = wire(1, I32)
     info_messages: list[str] | None = wire(2, list_of(TEXT), default=None)
@@ -273,6 +264,9 @@ class THandleIdentifier(Struct):
 
 class TSessionHandle(Struct):
     session_id: THandleIdentifier = wire(1, struct_of(THandleIdentifier))
+
+
+EXECUTE_STATEMENT = 0  # the only TOperationType that is requested
 
 
 class TOperationHandle(Struct):

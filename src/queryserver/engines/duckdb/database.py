@@ -1,0 +1,178 @@
+"""A DuckDB database: opened and locked down, the connections of its sessions, and tables made in it. All of it blocks.
+
+With it the driver is imported, at the first use of an engine: 12 MiB of memory that many servers never need.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from queryserver.engines.catalog_queries import identifier, literal, qualified
+from queryserver.engines.connections import MEMORY, refuse_links
+from queryserver.engines.duckdb.connection import DuckdbConnection, TemporaryRoom, opening_errors, statement_errors
+from queryserver.engines.duckdb.guard import SESSION_SETTINGS
+from queryserver.engines.loading import column_definitions, publishing_steps
+from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
+from queryserver.engines.threaded import with_lower_priority
+from queryserver.engines.threaded_loading import StoppableWriter
+from queryserver.imports.model import arrow_type
+from queryserver.platform.limits import DiskFloor
+
+Config = dict[str, str | bool | int | float | list[str]]
+
+# What a session may set (guard.py), and what the engine itself has to set.
+_UNLOCKED_SETTINGS = (
+    *sorted(SESSION_SETTINGS), "enable_progress_bar", "enable_progress_bar_print", "progress_bar_time",
+    "max_temp_directory_size",
+)  # fmt: skip
+
+# The order matters: nothing can be set after the last.
+_LOCK_DOWN = (
+    # Constants would be computed while planning: without the memory limit, and several times (ADR 43).
+    "SET disabled_optimizers = 'expression_rewriter,statistics_propagation'",
+    f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+
+# Each session gets its own value of each setting that statements may set.
+_PREPARE_SESSION = (
+    "SET TimeZone = 'UTC'",
+    "SET Calendar = 'gregorian'",
+    "SET enable_progress_bar = true",
+    "SET enable_progress_bar_print = false",
+    "SET progress_bar_time = 0",
+)
+
+
+class DuckdbDatabase:
+    """An open database: a file below `root`, or without `file` one in memory. Raises EngineUnavailable."""
+
+    def __init__(
+        self,
+        root: Path | None,
+        file: Path | None,
+        config: Config,
+        *,
+        read_only: bool,
+        cell_max_bytes: int,
+        temporary_max_bytes: int,
+        floor: DiskFloor,
+    ) -> None:
+        self._root = root
+        self._cell_max_bytes = cell_max_bytes
+        self.has_ended = False
+        """By an internal error: all its connections refuse work from then on."""
+        self._room = None if file is None else TemporaryRoom(file.parent, temporary_max_bytes, floor)
+        if file is not None and root is not None:
+            refuse_links(root, file)
+        with opening_errors():
+            self.native = with_lower_priority(
+                lambda: duckdb.connect(file or MEMORY, read_only=read_only, config=config)
+            )
+            try:
+                # Another engine with the same settings may have it open, and locked down, already.
+                if self.native.execute("SELECT current_setting('lock_configuration')").fetchone() != (True,):
+                    for setting in _LOCK_DOWN:
+                        self.native.execute(setting)
+                if self._room is not None:
+                    self._room.apply(self.native)
+            except BaseException:  # it must not stay open, whatever failed
+                self.native.close()
+                raise
+
+    def connect(self, user_id: int, options: SessionOptions, *, is_private: bool) -> DuckdbConnection:
+        """A connection; that of an `is_private` database closes the database, too."""
+        with opening_errors():
+            connection = DuckdbConnection(
+                self.native.cursor(),
+                self._root,
+                self.native if is_private else None,
+                user_id=user_id,
+                cell_max_bytes=self._cell_max_bytes,
+                room=self._room,
+                on_end=self._end,
+            )
+        # DuckDB refuses settings that are locked or unknown.
+        wished = [f"SET {identifier(name)} = {literal(value)}" for name, value in options.settings.items()]
+        if options.database:
+            wished.append(f"USE {identifier(options.database)}")
+        try:
+            for statement in (*_PREPARE_SESSION, *wished):
+                connection.prepare(statement)
+        except BaseException:  # it must not stay open, whatever failed
+            connection.close()
+            raise
+        return connection
+
+    def close(self) -> None:
+        self.native.close()
+
+    def _end(self) -> None:
+        self.has_ended = True
+
+
+_EXISTS = """
+    SELECT count(*) > 0 FROM (
+        SELECT schema_name, table_name AS name FROM duckdb_tables() WHERE database_name = current_database()
+        UNION ALL
+        SELECT schema_name, view_name AS name FROM duckdb_views() WHERE database_name = current_database()
+    ) WHERE lower(schema_name) = lower(?) AND lower(name) = lower(?)
+"""
+
+
+class DuckdbWriter(StoppableWriter):
+    """A TableWriter: one transaction, in which the staging table becomes the target."""
+
+    def __init__(self, connection: DuckdbConnection, root: Path | None) -> None:
+        super().__init__(connection)
+        self._native = connection.native
+        self._root = root
+
+    def exists(self, table: TableName) -> bool:
+        with statement_errors(self._root):
+            _, schema = self._place(table)
+            return self._native.execute(_EXISTS, [schema, table.name]).fetchall() == [(True,)]
+
+    def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
+        with statement_errors(self._root):
+            place = self._place(load.target)
+            staging, target = qualified(*place, load.staging.name), qualified(*place, load.target.name)
+            try:
+                self._native.execute("BEGIN")
+                self.allow_interrupt(is_allowed=True)
+                self._native.execute(f"CREATE TABLE {staging} ({column_definitions(load.columns, identifier)})")
+                rows = self._insert(load, staging, batches)
+                for step in publishing_steps(load, staging, target):
+                    self._native.execute(step)
+                self.allow_interrupt(is_allowed=False)
+                self._native.execute("COMMIT")
+            except BaseException:  # the transaction must not stay open, whatever failed
+                self.allow_interrupt(is_allowed=False)
+                with suppress(duckdb.Error):
+                    self._native.execute("ROLLBACK")
+                raise
+            return rows
+
+    def drop(self, table: TableName) -> None:
+        with statement_errors(self._root):
+            self._native.execute(f"DROP TABLE IF EXISTS {qualified(*self._place(table), table.name)}")
+
+    def _place(self, table: TableName) -> tuple[str, str]:
+        """Database and schema of a table. Full names begin with the database's: a schema may have the same name."""
+        ((database, schema),) = self._native.execute("SELECT current_database(), current_schema()").fetchall()
+        return database, table.database or schema
+
+    def _insert(self, load: TableLoad, staging: str, batches: Iterator[pa.RecordBatch]) -> int:
+        schema = pa.schema([(column.name, arrow_type(column.type)) for column in load.columns])
+        source = f"{load.staging.name}_rows"
+        # A name of this connection only; DuckDB's own threads pull the batches while they write.
+        self._native.register(source, pa.RecordBatchReader.from_batches(schema, batches))
+        try:
+            ((rows,),) = self._native.execute(f"INSERT INTO {staging} SELECT * FROM {identifier(source)}").fetchall()
+        finally:
+            self._native.unregister(source)
+        return rows

@@ -1,0 +1,104 @@
+"""What adapters share that turn a driver's values into Arrow: readers of columns, and dates of any year as text."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+
+from queryserver.errors.statements import StatementRejected
+from queryserver.formats.columns import Column, ResultType
+
+PLAIN_TYPES: Mapping[ResultType, pa.DataType] = {
+    ResultType.BOOLEAN: pa.bool_(),
+    ResultType.TINYINT: pa.int8(),
+    ResultType.SMALLINT: pa.int16(),
+    ResultType.INT: pa.int32(),
+    ResultType.BIGINT: pa.int64(),
+    ResultType.FLOAT: pa.float32(),
+    ResultType.DOUBLE: pa.float64(),
+}
+
+Rows = Sequence[Sequence[Any]]
+Values = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredColumn:
+    """A column, and the Arrow type that its values take unless one of them has no place in it."""
+
+    column: Column
+    arrow: pa.DataType
+
+
+class ColumnReader:
+    """Reads one column, chunk by chunk: as text for the whole result when a first value has no place in its type.
+
+    `read` makes an array of a type, and raises one of `misfits` for such a value. `refusal` is the message for one
+    that comes later, `text_refusal` for one that is not even text.
+    """
+
+    def __init__(
+        self,
+        arrow: pa.DataType,
+        read: Callable[[pa.DataType, Values], pa.Array],
+        refusal: str,
+        *,
+        text_refusal: str = "",
+        misfits: tuple[type[Exception], ...] = (pa.ArrowInvalid,),
+        may_be_text: bool = True,
+    ) -> None:
+        self._arrow = arrow
+        self._read = read
+        self._refusal = refusal
+        self._text_refusal = text_refusal or refusal
+        self._misfits = misfits
+        self._may_be_text = may_be_text and arrow != pa.string()
+
+    def read(self, values: Values) -> pa.Array:
+        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
+        try:
+            array = self._read(self._arrow, values)
+        except self._misfits as error:
+            if not self._may_be_text:
+                raise StatementRejected(self._text_refusal if self._arrow == pa.string() else self._refusal) from error
+            self._arrow, self._may_be_text = pa.string(), False
+            return self.read(values)
+        self._may_be_text = False
+        return array
+
+
+def record_batch(rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Values], pa.Array]]) -> pa.RecordBatch:
+    """Rows as Arrow, with one reader for each column; without rows, empty columns."""
+    by_column = list(zip(*rows, strict=True)) or [()] * len(names)
+    arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def offsets(values: Values) -> pa.Array:
+    """Where each of the lists begins among all their items, and where the last one ends."""
+    ends = itertools.accumulate((0 if value is None else len(value) for value in values), initial=0)
+    return pa.array(ends, pa.int32())
+
+
+def nulls(values: Values) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())
+
+
+_DAYS_OF_400_YEARS = 146_097
+"""After so many days the Gregorian calendar repeats itself."""
+
+
+def calendar_date(days: int) -> tuple[str, bool]:
+    """Days since 1970-01-01 as ISO text, for any year, and whether the year is one before Christ."""
+    cycles, rest = divmod(days + date(1970, 1, 1).toordinal() - 1, _DAYS_OF_400_YEARS)
+    within = date.fromordinal(rest + 1)
+    year = within.year + 400 * cycles
+    return f"{year if year > 0 else 1 - year:04}-{within:%m-%d}", year <= 0
+
+
+def clock_text(seconds: int) -> str:
+    """Seconds of a day as `10:20:30`."""
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
