@@ -35,8 +35,6 @@ from queryserver.workbooks.reader import ProcessWorkbooks
 
 @dataclass(frozen=True, slots=True)
 class StorageServices:
-    """The services of files."""
-
     stores: Stores
     audit: StorageAudit
     file_systems: FileSystems

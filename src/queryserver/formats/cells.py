@@ -68,12 +68,10 @@ class RenderedRows:
 
     @property
     def json(self) -> bytes:
-        """The array of rows, `[[1,"a"],[2,null]]`."""
         return b"[" + b",".join(self.pieces) + b"]"
 
     @property
     def size_bytes(self) -> int:
-        """Of `json`, without making it."""
         return sum(map(len, self.pieces)) + max(len(self.pieces) - 1, 0) + len(b"[]")
 
 
@@ -332,7 +330,6 @@ def _bounds(array: Any) -> list[tuple[int, int]]:
 
 
 def union_values(array: pa.UnionArray, values: Values) -> list[object]:
-    """The value of the chosen member."""
     members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
     return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
 
@@ -383,7 +380,6 @@ def text_values(array: pa.Array) -> list[object]:
 
 
 def float_values(array: pa.Array) -> list[object]:
-    """Floats; NaN and the infinities as text."""
     if types.is_float32(array.type):
         # Through text: 0.1 as a float of 32 bits is 0.1, and not the 0.10000000149011612 of a mere widening.
         array = array.cast(pa.string()).cast(pa.float64())
@@ -405,12 +401,10 @@ def decimal_texts(array: pa.Array) -> list[object]:
 
 
 def binary_values(array: pa.Array) -> list[object]:
-    """Bytes as base64."""
     return [None if value is None else b64encode(value).decode() for value in array.to_pylist()]
 
 
 def as_numbers(array: pa.Array) -> list[object]:
-    """All of them as numbers."""
     return array.to_pylist()
 
 
@@ -420,7 +414,6 @@ def as_texts(array: pa.Array) -> list[object]:
 
 
 def as_texts_where_needed(array: pa.Array) -> list[object]:
-    """Those that a double does not keep as text."""
     values = array.to_pylist()
     if array.type.bit_width < 64 or not len(array):
         return values

@@ -61,12 +61,10 @@ class ResultType(StrEnum):
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values are text."""
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values are bytes."""
     plain = types.is_binary(kind) or types.is_large_binary(kind)
     return plain or types.is_fixed_size_binary(kind) or types.is_binary_view(kind)
 
@@ -137,8 +135,6 @@ class LimitSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What cut a stored result (Contract editor 6.4)."""
-
     reason: TruncationReason
     limit_source: LimitSource | None = None
     """None: not known, for statements that an earlier version recorded."""
@@ -202,7 +198,6 @@ class Segment:
 
 
 def encode(table: pa.Table) -> bytes:
-    """A table as one IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -267,7 +262,6 @@ def first_large_row(batch: pa.RecordBatch, limit_bytes: int) -> int | None:
 
 
 def row_sizes(batch: pa.RecordBatch) -> pa.Array:
-    """Bytes of the values of each row."""
     return _sum([value_sizes(array) for array in batch.columns], batch.num_rows)
 
 

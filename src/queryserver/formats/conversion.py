@@ -89,7 +89,6 @@ class TargetColumn:
 
     @property
     def takes_all(self) -> bool:
-        """Whether no cell makes a row bad."""
         return self.nullable and types.is_string(arrow_type(self.type)) and self.type.length is None
 
 
@@ -142,7 +141,6 @@ class RowConverter:
         return self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
 
     def cells(self, rows: Sequence[Sequence[TypedText]], first_record: int) -> Portion:
-        """Rows of a workbook, all of one width."""
         columns: list[list[str | None]] = []
         converted: list[Converted] = []
         for column in self._columns:
@@ -191,7 +189,6 @@ class RowConverter:
 
 
 def _reason(column: TargetColumn, cell: str) -> str:
-    """Why a cell does not fit its column."""
     try:
         if column.format is not None:
             plain: str | None = rewritten(pa.array([cell.strip(BLANKS)], pa.string()), column.format)[0].as_py()
@@ -323,7 +320,6 @@ def _clock(texts: pa.StringArray) -> pa.Array:
 
 
 def _bytes_of(cells: pa.StringArray) -> bytes:
-    """The characters of all cells, one after another."""
     _, offsets, data = cells.buffers()
     if data is None or not len(cells):
         return b""

@@ -89,7 +89,6 @@ def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
 
 
 def _records(sample: bytes) -> FileType | None:
-    """The kind of a file of records that is no text."""
     known = next((kind for mark, kind in _RECORD_MARKS.items() if sample.startswith(mark)), None)
     if (
         known is None
@@ -233,8 +232,6 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The text in which separators are detected."""
-
     text: str
     is_whole: bool
     record: str

@@ -34,8 +34,6 @@ _CHARSETS = frozenset({"utf-8", "iso-8859-1"})
 
 
 class PartHeaders:
-    """Callbacks of the parser for the headers of a part."""
-
     def __init__(self, max_bytes: int) -> None:
         self.disposition = b""
         """`Content-Disposition`; empty: there was none."""
@@ -210,8 +208,6 @@ def _extended(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MultipartLimits:
-    """Limits of one body."""
-
     parts: int = 32
     header_bytes: int = 8 * _KIB
     """Of one part."""
@@ -289,7 +285,6 @@ class MultipartStream:
             yield self._parts.take(PIECE_BYTES)
 
     async def _read(self) -> bool:
-        """Whether there was anything left to read."""
         piece = await self._next()
         if piece is None:
             return False
@@ -342,7 +337,6 @@ class _StreamedParts:
         self._value = bytearray()
 
     def take(self, size: int) -> bytes:
-        """The next bytes of the file."""
         joined = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         piece, rest = joined[:size], joined[size:]
         self._waiting = [rest] if rest else []

@@ -162,7 +162,6 @@ class _NearReads(io.RawIOBase):
         return self._place
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes."""
         begin = self._place - self._window_start
         if size < 0 or not 0 <= begin <= len(self._window) - size:
             self._file.seek(self._place)

@@ -44,8 +44,6 @@ _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
 
 class Codec(StrEnum):
-    """How a file is to be shown."""
-
     NONE = "none"
     GZIP = "gzip"
     BZ2 = "bz2"
@@ -220,8 +218,6 @@ class GzipUnpacker:
 
 
 class Bz2Unpacker:
-    """Streams of bzip2."""
-
     def __init__(self) -> None:
         self._stream = bz2.BZ2Decompressor()
         self._begun = False
@@ -384,7 +380,6 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing behind is needed."""
         return self._passed >= self._offset + self._length + LOOK_AHEAD_BYTES
 
     def take(self, piece: bytes) -> None:
@@ -404,5 +399,4 @@ class Window:
             )
 
     def excerpt(self) -> ByteExcerpt:
-        """What was cut out."""
         return ByteExcerpt(self._offset, self._length, self._start, bytes(self._before), bytes(self._content))

@@ -53,8 +53,6 @@ _ISO_DURATION = re.compile(r"P(?:(\d{1,9})D)?T?(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:
 
 
 class Temporal(Enum):
-    """What the format of a number shows."""
-
     DATE = auto()
     TIME = auto()
     TIMESTAMP = auto()
@@ -113,7 +111,6 @@ def number_cell(number: float) -> TypedText:
 
 
 def boolean_cell(*, is_true: bool) -> TypedText:
-    """`true` or `false`."""
     return _TRUE if is_true else _FALSE
 
 
@@ -303,7 +300,6 @@ class RowByRow:
         self._next = next(found, None)
 
     def of_row(self, row: int) -> Mapping[int, TypedText]:
-        """The cells of the row by their columns."""
         cells: dict[int, TypedText] = {}
         while self._next is not None and self._next.row <= row:
             if self._next.row == row:
@@ -316,7 +312,6 @@ class XlsxSerials:
     """Those of an xlsx whose cells are written as programs write them: without a prefix, with their place."""
 
     def __init__(self, package: Package) -> None:
-        """Raises FileCorrupt."""
         self._package = package
         # Kind and part of each relationship by its id. The package has no part for what lies outside of it.
         related = {

@@ -53,12 +53,10 @@ Strange = Sequence[tuple[int, str]]
 
 
 def frame(kind: bytes, content: object) -> bytes:
-    """One frame as bytes."""
     return raw_frame(kind, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def raw_frame(kind: bytes, body: bytes | bytearray) -> bytes:
-    """One frame of bytes as they are."""
     return HEAD.pack(kind, len(body)) + body
 
 

@@ -130,7 +130,6 @@ class OzoneStorage:
         await place.storage.tree.make_directory(place.path, permissions or _DIRECTORY_PERMISSIONS)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """The bytes go through this server."""
         status = await self.stat(source)
         if not status.is_file:
             raise NotAFile(f"{source} is no file.")
@@ -240,7 +239,6 @@ def _can_be_target(path: str) -> bool:
 
 
 def _check_target(path: str) -> None:
-    """Raises NotSupported."""
     if not _can_be_target(path):
         raise NotSupported("Ozone's gateway does not give names, or names below directories, with & < > ' \".")
 
@@ -298,7 +296,6 @@ class OzoneFileSystem:
         )
 
     def as_user(self, user: StorageUser) -> OzoneStorage:
-        """Raises PermissionDenied."""
         return OzoneStorage({name: service.storage(user) for name, service in self._services.items()})
 
     async def close(self) -> None:

@@ -60,7 +60,6 @@ class Grammar:
 
 @lru_cache(maxsize=256)
 def grammar_of(delimiters: Delimiters) -> Grammar:
-    """The patterns of these delimiters."""
     separator = re.escape(delimiters.field)
     record = r"\r?\n" if delimiters.record == "\n" else re.escape(delimiters.record)
     end = f"{record}|{separator}"
@@ -97,17 +96,14 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
 
 
 def table_too_wide() -> InvalidRequest:
-    """What a record of too many cells raises."""
     return too_many_columns(f"The file has more than {MAX_COLUMNS} columns.")
 
 
 def field_too_long() -> InvalidRequest:
-    """What a cell of too many characters raises."""
     return record_too_long(f"A field has more than {MAX_FIELD_CHARACTERS // 1024**2} MiB.")
 
 
 def whole_record_too_long() -> InvalidRequest:
-    """What a record of too many characters raises."""
     return record_too_long(f"A record has more than {MAX_RECORD_CHARACTERS // 1024**2} MiB.")
 
 
@@ -116,8 +112,6 @@ class _UnfinishedError(Exception):
 
 
 class RecordCutter:
-    """Cuts one record after the other out of texts."""
-
     __slots__ = ("_delimiters", "_final", "_grammar", "_max_columns", "_text", "broken", "cells", "quoted")
 
     def __init__(self, delimiters: Delimiters, *, max_columns: int = MAX_COLUMNS) -> None:
@@ -246,7 +240,6 @@ class RecordCutter:
 
 
 def are_simple(delimiters: Delimiters) -> bool:
-    """Whether `regular_text` and `regular_bytes` match text of these delimiters."""
     quote = delimiters.quote
     return (
         len(delimiters.field) == 1
@@ -267,7 +260,6 @@ def regular_text(delimiters: Delimiters) -> re.Pattern[str]:
 
 @lru_cache(maxsize=256)
 def regular_bytes(delimiters: Delimiters) -> re.Pattern[bytes]:
-    """The same for UTF-8."""
     return re.compile(_pattern(delimiters).encode())
 
 
@@ -281,8 +273,6 @@ def _pattern(delimiters: Delimiters) -> str:
 
 
 class RegularText:
-    """Reads regular records of text."""
-
     def __init__(self, delimiters: Delimiters) -> None:
         self._delimiters = delimiters
         self._prefix = regular_text(delimiters)

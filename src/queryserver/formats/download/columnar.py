@@ -64,7 +64,6 @@ def _writable(kind: pa.DataType) -> pa.DataType:
 
 
 def fitted(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows with the types and names of `schema`."""
     arrays = [_cast(*of_column) for of_column in zip(batch.columns, columns, schema.types, strict=True)]
     return pa.record_batch(arrays, schema=schema)
 

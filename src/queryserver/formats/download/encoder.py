@@ -26,9 +26,7 @@ class ResultSource(Protocol):
         ...
 
     @property
-    def rows(self) -> int:
-        """How many rows all tables have together."""
-        ...
+    def rows(self) -> int: ...
 
     def tables(self) -> AsyncGenerator[pa.Table]:
         """All rows, in order. The Arrow type of a column may differ from table to table."""
@@ -42,17 +40,13 @@ class ResultSource(Protocol):
 class Encoder(Protocol):
     """One file in the making. Everything here is work for a thread, one call at a time."""
 
-    def start(self) -> bytes:
-        """The first bytes."""
-        ...
+    def start(self) -> bytes: ...
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         """The next bytes; none while they are collected. No column is dictionary-encoded."""
         ...
 
-    def end(self) -> bytes:
-        """The last bytes."""
-        ...
+    def end(self) -> bytes: ...
 
     def close(self) -> None:
         """Let go of everything, also when the file was not finished. Idempotent."""
@@ -74,7 +68,6 @@ class Drain(io.RawIOBase):
         return len(piece)
 
     def take(self) -> bytes:
-        """What was written since the last time."""
         taken = b"".join(self._pieces)
         self._pieces.clear()
         return taken
@@ -124,7 +117,6 @@ class DownloadFormat(StrEnum):
 
     @property
     def content_type(self) -> str:
-        """The `Content-Type` of the answer."""
         return _CONTENT_TYPES[self]
 
     @property

@@ -38,7 +38,6 @@ def every(mask: pa.Array) -> bool:
 
 
 def largest(array: pa.Array) -> int:
-    """The largest number; 0 when there is none."""
     return kernels.max(array).as_py() or 0
 
 
@@ -89,7 +88,6 @@ def texts(array: pa.Array, column: Column) -> pa.Array:
 
 
 def value_texts(values: Sequence[object]) -> pa.Array:
-    """The texts of raw cell values."""
     return pa.array(
         [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values],
         pa.string(),

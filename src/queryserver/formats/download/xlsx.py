@@ -244,18 +244,15 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
 
 
 def text_cells_xml(cells: pa.Array, reference: pa.Array) -> pa.Array:
-    """Cells that hold texts as they are."""
     return _cells(reference, ' t="inlineStr"><is><t xml:space="preserve">', _escaped(cells), "</t></is></c>")
 
 
 def header_cells_xml(names: pa.Array, reference: pa.Array) -> pa.Array:
-    """Cells that hold the names of columns, in bold."""
     opening = f' s="{HEADER_STYLE}" t="inlineStr"><is><t xml:space="preserve">'
     return _cells(reference, opening, _escaped(names), "</t></is></c>")
 
 
 def _mixed(values: Sequence[object], reference: pa.Array) -> pa.Array:
-    """Cells of a column whose values are of several kinds."""
     are_numbers = [type(v) is float or (type(v) is int and abs(v) < 10**NUMBER_DIGITS) for v in values]
     cells = _numbers_and_texts(value_texts(values), pa.array(are_numbers, pa.bool_()), reference)
     are_booleans = pa.array([type(v) is bool for v in values], pa.bool_())

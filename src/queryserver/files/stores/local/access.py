@@ -199,8 +199,6 @@ def _owner_in(directory: int, name: str) -> Callable[[], bytes]:
 
 @dataclass(frozen=True, slots=True)
 class UserAccount:
-    """The `Account` of one user."""
-
     quotas: UserQuotas
     access: AccessMap
 

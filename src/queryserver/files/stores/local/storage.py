@@ -217,7 +217,6 @@ class LocalStorage:
         await self._threads.run(partial(self._tree.rename, source, target, overwrite=overwrite))
 
     async def content_summary(self, path: str) -> ContentSummary:
-        """Counts what the caller may see."""
         await self._enter(path)
         summation = Summation(self._tree, path, self._access.shows)
         await self._threads.until_done(summation.step)

@@ -44,15 +44,11 @@ Ended = TypeVar("Ended")
 
 
 class SpaceAccount(Protocol):
-    """Counts what one user stores."""
-
     def take(self, size_bytes: int) -> None:
         """Count so many bytes more. Raises StoreQuotaExceeded."""
         ...
 
-    def mark(self, file: int) -> None:
-        """Mark a new file as the user's."""
-        ...
+    def mark(self, file: int) -> None: ...
 
 
 class Incoming(ABC, Generic[Ended]):
@@ -74,7 +70,6 @@ class Incoming(ABC, Generic[Ended]):
             self._ensure_open()
 
     def write(self, piece: bytes) -> None:
-        """Add bytes at the end."""
         with self._lock, file_errors(self._path):
             self._ensure_open()
             self._admit(len(piece))
@@ -84,7 +79,6 @@ class Incoming(ABC, Generic[Ended]):
             self._size_bytes += len(piece)
 
     def commit(self) -> Ended:
-        """Keep the bytes, durably."""
         with self._lock, file_errors(self._path):
             self._ensure_open()
             outcome = self._keep()
@@ -247,7 +241,6 @@ def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool
 
 
 def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
-    """Raises PathExists, SymlinkNotFollowed."""
     if overwrite:
         refuse_all_but_file(path, directory, name)
     elif is_there(directory, name):

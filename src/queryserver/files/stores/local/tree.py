@@ -139,7 +139,6 @@ def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> 
 
 
 def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bool:
-    """Whether the system has such a call, and it succeeded."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -191,7 +190,6 @@ class LocalTree:
         self._floor.require(self._root, size_bytes, anew=anew)
 
     def stat(self, path: str) -> FileStatus:
-        """The entry at `path`, a link itself."""
         with file_errors(path):
             if not names_of(path):
                 with self.directory(path) as root:
@@ -336,7 +334,6 @@ def _make(parent: int, name: str, mode: int) -> None:
 
 
 def must_be_file(path: str, kind: EntryKind) -> None:
-    """Raises SymlinkNotFollowed, NotAFile."""
     if kind is EntryKind.LINK:
         raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     if kind is not EntryKind.FILE:

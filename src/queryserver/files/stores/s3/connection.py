@@ -48,8 +48,6 @@ class DirectSession(AIOHTTPSession):
 
 
 class _DirectClient:
-    """A session that follows no redirects."""
-
     def __init__(self, session: ClientSession, read_sizes: ReadSizes) -> None:
         self._session = session
         self._read_sizes = read_sizes
@@ -247,7 +245,6 @@ class S3Options:
 
     @property
     def endpoint_url(self) -> str | None:
-        """With its scheme; None for AWS."""
         if not self.endpoint:
             return None
         if "://" in self.endpoint:

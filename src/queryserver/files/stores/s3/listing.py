@@ -62,7 +62,6 @@ class Objects:
             raise
 
     async def find(self, place: ObjectPlace) -> FileStatus | None:
-        """The file of that key."""
         found = await self.head(place)
         return None if found is None else file_status(place.path, found, found["ContentLength"])
 
