@@ -333,7 +333,6 @@ class TransferSteps:
                 return
             if not found.is_file or found.size_bytes != key.size_bytes:
                 return
-                return
         await _delete(storage, target)
 
     async def _note_unseen(self, key: TransferKey) -> None:

@@ -28,7 +28,7 @@ from queryserver.formats.unpacking import (
     unpacker,
 )
 from queryserver.platform.threads import FairThreads, Stop
-from queryserver.workbooks.reader import AvroReader
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 """Largest single read: a broken file may claim to have a footer or a page of any size."""
@@ -131,7 +131,7 @@ class Viewing:
         self,
         unpacking: FairThreads,
         parquet: FairThreads,
-        avro: AvroReader,
+        avro: ProcessWorkbooks,
         *,
         max_unpacked_bytes: int,
         max_snappy_bytes: int,

@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from threading import Semaphore
 from typing import Any
 
@@ -265,14 +266,16 @@ def row_sizes(batch: pa.RecordBatch) -> pa.Array:
     return _sum([value_sizes(array) for array in batch.columns], batch.num_rows)
 
 
-def parts(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def parts(
+    batch: pa.RecordBatch, most_bytes: int, bytes_of: Callable[[pa.Array], int] = attrgetter("nbytes")
+) -> Iterator[pa.RecordBatch]:
     """The batch in order, cut without copying into parts of at most so many bytes, or of one row."""
-    if batch.num_rows <= 1 or batch.nbytes <= most_bytes:
+    if batch.num_rows <= 1 or sum(map(bytes_of, batch.columns)) <= most_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from parts(batch.slice(0, half), most_bytes)
-    yield from parts(batch.slice(half), most_bytes)
+    yield from parts(batch.slice(0, half), most_bytes, bytes_of)
+    yield from parts(batch.slice(half), most_bytes, bytes_of)
 
 
 def value_sizes(array: pa.Array) -> pa.Array:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
-from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, begin_wide_work, kernels
+from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, begin_wide_work, kernels, parts
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
 
@@ -58,7 +58,11 @@ def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     """All rows in batches of some 1 MiB, texts as texts. Raises as `open_parquet`."""
     for number in range(parquet.metadata.num_row_groups):
         for batch in _batches(parquet, number):
-            yield from _small(batch)
+            for part in parts(batch, 2 * _BATCH_BYTES, _decoded_bytes):
+                arrays = [
+                    array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in part.columns
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, names=part.schema.names)
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:
@@ -192,18 +196,8 @@ def _rows(group: pq.RowGroupMetaData) -> int:
     return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)
 
 
-def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in parts that take some 1 MiB without dictionaries."""
-    whole_bytes = sum(
-        kernels.sum(kernels.binary_length(array.dictionary).take(array.indices)).as_py() or 0
-        if pa.types.is_dictionary(array.type)
-        else array.nbytes
-        for array in batch.columns
-    )
-    if batch.num_rows > 1 and whole_bytes > 2 * _BATCH_BYTES:
-        half = batch.num_rows // 2
-        yield from _small(batch.slice(0, half))
-        yield from _small(batch.slice(half))
-        return
-    arrays = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in batch.columns]
-    yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+def _decoded_bytes(array: pa.Array) -> int:
+    """What the values take without dictionaries."""
+    if pa.types.is_dictionary(array.type):
+        return kernels.sum(kernels.binary_length(array.dictionary).take(array.indices)).as_py() or 0
+    return array.nbytes

@@ -3,6 +3,7 @@
 import io
 import sys
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,20 +38,21 @@ class ResultSource(Protocol):
         ...
 
 
-class Encoder(Protocol):
+class Encoder(ABC):
     """One file in the making. Everything here is work for a thread, one call at a time."""
 
-    def start(self) -> bytes: ...
+    def start(self) -> bytes:
+        return b""
 
+    @abstractmethod
     def rows(self, batch: pa.RecordBatch) -> bytes:
         """The next bytes; none while they are collected. No column is dictionary-encoded."""
-        ...
 
-    def end(self) -> bytes: ...
+    def end(self) -> bytes:
+        return b""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 most hold nothing
         """Let go of everything, also when the file was not finished. Idempotent."""
-        ...
 
 
 class Drain(io.RawIOBase):

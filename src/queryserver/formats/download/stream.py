@@ -76,7 +76,7 @@ def compressed(encoder: Encoder, coding: ContentCoding) -> Encoder:
             return encoder
 
 
-class _Compressed:
+class _Compressed(Encoder):
     def __init__(self, encoder: Encoder, compressor: Compressor) -> None:
         self._encoder = encoder
         self._compressor = compressor

@@ -17,7 +17,7 @@ import pyarrow as pa
 from queryserver.errors.base import InvalidParameter
 from queryserver.formats.cells import cell_values
 from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
-from queryserver.formats.download.encoder import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS, Drain
+from queryserver.formats.download.encoder import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS, Drain, Encoder
 from queryserver.formats.download.texts import (
     NUMERIC_TYPES,
     changed,
@@ -397,7 +397,7 @@ class XlsxLimits:
             )
 
 
-class XlsxEncoder:
+class XlsxEncoder(Encoder):
     """A ZIP archive whose sizes follow the data, so that it can be sent while it is made."""
 
     def __init__(self, columns: tuple[Column, ...], rows: int, *, widths: Sequence[float], is_huge: bool) -> None:
