@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from queryserver.errors.files import (
     ChangedMeanwhile,
@@ -24,6 +24,7 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import RESERVED_PREFIX, FileStatus
 from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.stores.local.access import UserAccount
 from queryserver.files.stores.local.tree import (
     LocalTree,
     file_errors,
@@ -41,14 +42,6 @@ _STAGING = re.compile(re.escape(RESERVED_PREFIX) + r"parts_[0-9a-f]{32}")
 _PIECE_BYTES = 1024 * 1024
 
 Ended = TypeVar("Ended")
-
-
-class SpaceAccount(Protocol):
-    def take(self, size_bytes: int) -> None:
-        """Count so many bytes more. Raises StoreQuotaExceeded."""
-        ...
-
-    def mark(self, file: int) -> None: ...
 
 
 class Incoming(ABC, Generic[Ended]):
@@ -128,7 +121,7 @@ class LocalUpload(Incoming[FileStatus]):
         *,
         overwrite: bool,
         announced_bytes: int = 0,
-        account: SpaceAccount | None = None,
+        account: UserAccount | None = None,
     ) -> None:
         super().__init__(tree, path, f"{RESERVED_PREFIX}upload_{secrets.token_hex(16)}")
         self._overwrite = overwrite
@@ -247,7 +240,7 @@ def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> No
         raise PathExists(f"{path} exists.")
 
 
-def begin(tree: LocalTree, plan: PartPlan, account: SpaceAccount | None = None) -> str:
+def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -> str:
     """Make the staging file with room for the whole file; its name. The directory must exist."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with file_errors(plan.path), tree.parent(plan.path) as (directory, _name):
