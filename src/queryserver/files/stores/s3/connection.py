@@ -310,28 +310,41 @@ class S3Connection:
                 tries = _TRIES if repeatable else 1
                 return await retried(call, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
 
-    async def ask_if_absent(
+    async def store(
         self,
         operation: str,
         arguments: Mapping[str, object],
         *,
         about: str,
+        overwrite: bool,
         means: Meanings = _NO_MEANINGS,
         timeout_s: float | None = None,
+        repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """As `ask`, on the condition that there is no object of that key; sent once.
+        """As `ask`; without `overwrite` on the condition that there is no object of that key, and sent once.
 
         A store that does not know the condition gets the call without it: callers check before.
         """
+        if overwrite:
+            return await self.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=repeatable)
+        ask = partial(self.ask, operation, about=about, means=means, timeout_s=timeout_s, repeatable=False)
         if operation not in self._without_conditions:
             try:
-                conditional = {**arguments, "IfNoneMatch": "*"}
-                return await self.ask(
-                    operation, conditional, about=about, means=means, timeout_s=timeout_s, repeatable=False
-                )
+                return await ask({**arguments, "IfNoneMatch": "*"})
             except NotSupported:
                 self._without_conditions.add(operation)
-        return await self.ask(operation, arguments, about=about, means=means, timeout_s=timeout_s, repeatable=False)
+        return await ask(arguments)
+
+    async def pages(
+        self, operation: str, arguments: Mapping[str, object], *, about: str, follow: Mapping[str, str]
+    ) -> AsyncGenerator[Mapping[str, Any]]:
+        """The answers of a listing. `follow`: the arguments of the next call, and their keys in the answer."""
+        while True:
+            page = await self.ask(operation, arguments, about=about)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments = {**arguments, **{name: page[key] for name, key in follow.items()}}
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
@@ -406,6 +419,11 @@ class ObjectPlace:
     @property
     def label(self) -> str:
         return label(self.path)
+
+    @property
+    def names(self) -> dict[str, object]:
+        """As arguments of calls."""
+        return {"Bucket": self.bucket, "Key": self.key}
 
     @property
     def prefix(self) -> str:
