@@ -106,12 +106,7 @@ class AzureClient:
 
     async def _exchange(self, call: AzureCall) -> AzureAnswer:
         response = await self._begin(call)
-        try:
-            return AzureAnswer(response.status_code, response.headers, await _whole(response))
-        except httpx.TransportError:
-            raise _unreachable() from None
-        finally:
-            await response.aclose()
+        return AzureAnswer(response.status_code, response.headers, await _whole(response))
 
     @asynccontextmanager
     async def _limited(self, limit_s: float) -> AsyncGenerator[None]:
@@ -131,12 +126,7 @@ class AzureClient:
         response = await self._sent(call.method, url, headers, call.content)
         if response.is_success:
             return response
-        try:
-            failure = _failure(response, await _whole(response))
-        except httpx.TransportError:
-            raise _unreachable() from None
-        finally:
-            await response.aclose()
+        failure = _failure(response, await _whole(response))
         if failure.status == 401:
             self._authorizer.refused()
         raise failure
@@ -169,12 +159,7 @@ class AzureClient:
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         async with self._limited(self._timeouts.answer_s):
             response = await self._sent("POST", httpx.URL(url), headers, form)
-            try:
-                body = await _whole(response)
-            except httpx.TransportError:
-                raise _unreachable() from None
-            finally:
-                await response.aclose()
+            body = await _whole(response)
         if not response.is_success:
             status = response.status_code
             # A wrong secret is 400 or 401 there, with a text that holds ids of the tenant.
@@ -208,12 +193,18 @@ def _unreachable() -> AzureFailure:
 
 
 async def _whole(response: httpx.Response) -> bytes:
+    """The body. Ends the answer."""
     pieces, size = list[bytes](), 0
-    async for piece in response.aiter_raw():
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MAX_ANSWER_BYTES:
-            raise AzureFailure(response.status_code, "AnswerTooLarge")
+    try:
+        async for piece in response.aiter_raw():
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MAX_ANSWER_BYTES:
+                raise AzureFailure(response.status_code, "AnswerTooLarge")
+    except httpx.TransportError:
+        raise _unreachable() from None
+    finally:
+        await response.aclose()
     return b"".join(pieces)
 
 
