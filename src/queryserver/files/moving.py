@@ -73,9 +73,7 @@ class Checked:
     source: Place
     target: Place
     entry: FileStatus
-    """The source."""
     overwrite: bool
-    """Whether an existing file is replaced."""
 
 
 class Targets:

@@ -39,7 +39,6 @@ class Progress:
     """How far a piece of work is; the work itself counts."""
 
     operation_id: UUID | None = None
-    """The operation that the work is; None: it is a part of one."""
     done: int = 0
     total: int | None = None
 

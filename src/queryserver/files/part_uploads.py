@@ -57,7 +57,6 @@ class GivenPart:
     part_bytes: int | None = None
     overwrite: bool = False
     sha256: bytes | None = None
-    """Expected digest of the part."""
 
     @property
     def is_whole(self) -> bool:

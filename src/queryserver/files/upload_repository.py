@@ -62,7 +62,6 @@ class PartUpload:
     """The entry that the parts became; None while it is unfinished."""
     expires_at: datetime
     arrived: Mapping[int, ArrivedPart] = field(default_factory=dict[int, ArrivedPart])
-    """By index."""
 
 
 @dataclass(frozen=True, slots=True)

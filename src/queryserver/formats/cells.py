@@ -45,7 +45,6 @@ EXACT_IN_A_DOUBLE = 2**53 - 1
 """The largest integer that no other one is read as (JavaScript: Number.MAX_SAFE_INTEGER)."""
 
 Integers: TypeAlias = Callable[[pa.Array], list[object]]
-"""The cells of an array of integers."""
 
 _UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

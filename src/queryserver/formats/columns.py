@@ -105,7 +105,6 @@ class CellForm:
     """How the cells of an answer are written (Contract editor 6.3)."""
 
     is_escaped: bool = False
-    """In the form of Hue."""
     big_numbers_as_text: bool = False
     """Numbers that may have more digits than a double keeps are text."""
 

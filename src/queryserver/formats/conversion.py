@@ -43,7 +43,6 @@ RANGES: Mapping[BaseType, tuple[int, int]] = {
     **{getattr(BaseType, f"INT{bits}"): (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{getattr(BaseType, f"UINT{bits}"): (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
 }
-"""The least and the greatest value of the integer types."""
 
 _NUMBERS = frozenset({"integer", "fraction", "exponent"})
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127

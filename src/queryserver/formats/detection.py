@@ -154,7 +154,6 @@ class Detected:
     record_separator: str
     encoding: str
     confidence: float
-    """0 to 1, two decimals."""
 
 
 def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Detected:

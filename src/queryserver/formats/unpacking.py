@@ -330,9 +330,7 @@ class ByteExcerpt:
     offset: int
     length: int
     start: bytes
-    """The first START_BYTES of the stream."""
     before: bytes
-    """Up to LOOK_BACK_BYTES in front of the offset."""
     content: bytes
     """The requested bytes, and up to LOOK_AHEAD_BYTES behind them."""
 

@@ -85,7 +85,6 @@ _GENERAL = re.compile(r"general|standard", re.IGNORECASE)
 _MINUTES = re.compile(r"h[^a-z]*m{1,2}(?!m)|(?<!m)m{1,2}[^a-z]*s", re.IGNORECASE)
 
 _MAX_CODE_CHARACTERS = 1000
-"""Spreadsheets allow 255."""
 
 _BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
 _FILEPASS = 0x002F

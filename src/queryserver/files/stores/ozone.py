@@ -66,7 +66,6 @@ class _Place:
     service: str
     storage: WebHdfsStorage
     path: str
-    """Within the service."""
     levels: int
 
     def shown(self, status: FileStatus) -> FileStatus:

@@ -45,15 +45,12 @@ class Grammar:
     end: re.Pattern[str]
     """What ends a field; CR and LF are one end where records end at LF."""
     opening: re.Pattern[str]
-    """Blanks and the quote at the beginning of a field."""
     blanks: re.Pattern[str]
-    """Blanks that may stand around quotes."""
     closing: re.Pattern[str]
     """From behind the opening quote to behind the closing one; the group is the content, quotes still doubled."""
     after: re.Pattern[str]
     """From behind the closing quote to behind the end of the field; the group is the end."""
     longest_end: int
-    """Characters of the longest end of a field."""
     splits: bool
     """Text without quotes may be split at record ends first, then at separators: the two never overlap."""
 
@@ -121,9 +118,7 @@ class RecordCutter:
         self._text = ""
         self._final = False
         self.cells: list[str] = []
-        """The record that was cut last."""
         self.quoted = 0
-        """Its fields that are quoted."""
         self.broken = 0
         """Its fields with a quote that opens and does not close."""
 

@@ -234,7 +234,6 @@ class BlockReader:
         self._plain = PlainReader(delimiters, width)
         self._reader = RecordReader(delimiters)
         self._reader_waits = False
-        """The reader has the beginning of a record."""
         self._text = b""
         """UTF-8 that has gone nowhere yet."""
         self._retry_at = 0

@@ -38,7 +38,6 @@ class AzureCall:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     content: bytes | AsyncIterator[bytes] = b""
     length: int | None = None
-    """Bytes of a streamed content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,7 @@ from queryserver.files.stores.s3.listing import IF_ABSENT, MAX_KEYS, Objects, fi
 
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
-"""Smallest part that S3 takes, except for the last."""
 MAX_PARTS = 10_000
-"""Most parts that S3 takes."""
 # No object is larger: a larger announced size would only make this process hold larger parts.
 _MAX_OBJECT_BYTES = 5 * MIB * MIB
 # Of a body of unknown size each part may be a thousandth of what came before: 10,000 parts are 40 TiB then.
