@@ -36,7 +36,6 @@ Values: TypeAlias = Callable[[pa.Array], list[object]]
 
 # A double keeps 15 digits of any number that is not very large or small; orjson reads every fraction as a double.
 _LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
-_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
 _MAX_BRACKETS = 250
 """orjson writes 254 levels."""
 _PLAIN_SCALES = range(7)
@@ -284,7 +283,8 @@ def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> li
 
     The texts have no types: with `big_numbers_as_text` the integers that a double does not keep are text.
     """
-    integer = _exact_integer if big_numbers_as_text else _integer
+    exact = partial(_integer, least=-EXACT_IN_A_DOUBLE, greatest=EXACT_IN_A_DOUBLE)
+    integer = exact if big_numbers_as_text else _integer
     return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
 
 
@@ -344,19 +344,12 @@ def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
     return value
 
 
-def _integer(digits: str) -> int | str:
-    """Integers wider than 64 bits are text, as in a column of them."""
-    if len(digits) > len(str(_MAX_INT)):
+def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> int | str:
+    """Integers beyond these are text, as those wider than 64 bits are in a column."""
+    if len(digits) > len(str(greatest)) + 1:
         return digits
     number = int(digits)
-    return number if _MIN_INT <= number <= _MAX_INT else digits
-
-
-def _exact_integer(digits: str) -> int | str:
-    if len(digits) > len(str(-EXACT_IN_A_DOUBLE)):
-        return digits
-    number = int(digits)
-    return number if abs(number) <= EXACT_IN_A_DOUBLE else digits
+    return number if least <= number <= greatest else digits
 
 
 def _fraction(number: str) -> float | str:

@@ -1,6 +1,7 @@
 """Parquet as JSON Lines, row group by row group. Work for a thread that may wait for the file."""
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from io import IOBase
 
@@ -135,7 +136,33 @@ def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
     return file
 
 
-class _NearReads(io.RawIOBase):
+class SeekableFile(io.RawIOBase, ABC):
+    """A file that is read from `_place` on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._place = 0
+
+    @abstractmethod
+    def _end(self, offset: int) -> int:
+        """A place relative to the end of the file."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        at_end = whence == io.SEEK_END
+        self._place = max(self._end(offset) if at_end else offset + (self._place if whence == io.SEEK_CUR else 0), 0)
+        return self._place
+
+
+class _NearReads(SeekableFile):
     """A file that is read `window_bytes` at a time: 20,000 columns of a few bytes are 20,000 reads of a store else.
 
     The file below is closed by its owner.
@@ -149,21 +176,8 @@ class _NearReads(io.RawIOBase):
         self._window_start = 0
         self._place = file.tell()
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence == io.SEEK_END:
-            self._place = self._file.seek(offset, io.SEEK_END)
-        else:
-            self._place = max(offset + (self._place if whence == io.SEEK_CUR else 0), 0)
-        return self._place
+    def _end(self, offset: int) -> int:
+        return self._file.seek(offset, io.SEEK_END)
 
     def read(self, size: int = -1, /) -> bytes:
         begin = self._place - self._window_start

@@ -247,18 +247,8 @@ def are_simple(delimiters: Delimiters) -> bool:
     )
 
 
-@lru_cache(maxsize=256)
-def regular_text(delimiters: Delimiters) -> re.Pattern[str]:
+def _regular(delimiters: Delimiters) -> str:
     """Matches as many whole regular records as follow one another."""
-    return re.compile(_pattern(delimiters))
-
-
-@lru_cache(maxsize=256)
-def regular_bytes(delimiters: Delimiters) -> re.Pattern[bytes]:
-    return re.compile(_pattern(delimiters).encode())
-
-
-def _pattern(delimiters: Delimiters) -> str:
     separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
     whole = rf"(?<![^{separator}\n]){quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+{quote}(?={separator}|\r?\n)"
     within = rf"(?<=[^{separator}\n ]){quote}"
@@ -270,7 +260,7 @@ def _pattern(delimiters: Delimiters) -> str:
 class RegularText:
     def __init__(self, delimiters: Delimiters) -> None:
         self._delimiters = delimiters
-        self._prefix = regular_text(delimiters)
+        self._prefix = re.compile(_regular(delimiters))
         separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
         bare = rf"[{BLANKS}]*+(?:null[{BLANKS}]*+)?"
         self._quoted_nothing = re.compile(
@@ -323,7 +313,7 @@ class PlainReader:
         self._record = delimiters.record.encode()
         self._quote = (delimiters.quote or "").encode()
         self._quote_char = delimiters.quote
-        self._regular = regular_bytes(delimiters) if are_simple(delimiters) else None
+        self._regular = re.compile(_regular(delimiters).encode()) if are_simple(delimiters) else None
         self._needs_substitute = len(self._field) > 1 or self._field == b"\0"
         self._is_able = (
             grammar_of(delimiters).splits

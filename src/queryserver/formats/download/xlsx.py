@@ -243,13 +243,8 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
     return _numbers_and_texts(cells, numbers, reference)
 
 
-def text_cells_xml(cells: pa.Array, reference: pa.Array) -> pa.Array:
-    return _cells(reference, ' t="inlineStr"><is><t xml:space="preserve">', _escaped(cells), "</t></is></c>")
-
-
-def header_cells_xml(names: pa.Array, reference: pa.Array) -> pa.Array:
-    opening = f' s="{HEADER_STYLE}" t="inlineStr"><is><t xml:space="preserve">'
-    return _cells(reference, opening, _escaped(names), "</t></is></c>")
+def text_cells_xml(cells: pa.Array, reference: pa.Array, style: str = "") -> pa.Array:
+    return _cells(reference, f'{style} t="inlineStr"><is><t xml:space="preserve">', _escaped(cells), "</t></is></c>")
 
 
 def _mixed(values: Sequence[object], reference: pa.Array) -> pa.Array:
@@ -424,7 +419,9 @@ class XlsxEncoder(Encoder):
             f"{_HEADER_ROW_STAYS}<cols>{columns}</cols><sheetData>".encode()
         )
         names = [pa.array([column.name], pa.string()) for column in self._columns]
-        return self._write_rows(1, [header_cells_xml(*cell) for cell in zip(names, self._references(1), strict=True)])
+        bold = f' s="{HEADER_STYLE}"'
+        cells = [text_cells_xml(*cell, bold) for cell in zip(names, self._references(1), strict=True)]
+        return self._write_rows(1, cells)
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         references = self._references(batch.num_rows)

@@ -120,7 +120,13 @@ class AzureClient:
 
     async def _begin(self, call: AzureCall) -> httpx.Response:
         """The beginning of an answer of status 2xx."""
-        headers = _headers(call)
+        length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
+        headers = {
+            **call.headers,
+            "content-length": str(length),
+            "x-ms-date": format_datetime(datetime.now(UTC), usegmt=True),
+            "x-ms-version": API_VERSION,
+        }
         url = await self._authorizer.authorize(call.method, self._url(call), headers)
         response = await self._sent(call.method, url, headers, call.content)
         if response.is_success:
@@ -174,17 +180,6 @@ class AzureClient:
                 context = await asyncio.to_thread(ssl.create_default_context)
                 self._transport = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=_LIMITS)
             return self._transport
-
-
-def _headers(call: AzureCall) -> dict[str, str]:
-    """All headers but the authorization."""
-    length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
-    return {
-        **call.headers,
-        "content-length": str(length),
-        "x-ms-date": format_datetime(datetime.now(UTC), usegmt=True),
-        "x-ms-version": API_VERSION,
-    }
 
 
 def _unreachable() -> AzureFailure:

@@ -50,24 +50,6 @@ class WebHdfsAddress:
     timeouts: Timeouts = Timeouts()
 
 
-class RedirectRule:
-    """The hosts that may serve the data of a call (Contract storage 12, S12)."""
-
-    def __init__(self, hosts: Sequence[str]) -> None:
-        names = [host.strip().lower() for host in hosts]
-        self._hosts = frozenset(name for name in names if not name.startswith("*"))
-        self._suffixes = tuple(name[1:] for name in names if name.startswith("*."))
-
-    def check(self, scheme: str, host: str, *, sent_by: str) -> None:
-        """Raises StorageError. `sent_by` is the scheme of the call: https is never redirected to http."""
-        name = host.lower()
-        is_known = name in self._hosts or (bool(self._suffixes) and name.endswith(self._suffixes))
-        if not is_known or scheme not in {sent_by, "https"}:
-            raise StorageError(
-                "The store sends its data by a host that is not among the redirect_hosts of its settings."
-            )
-
-
 _RENEWED_AFTER_S = 8 * 3600.0
 """Tokens live for a day after each renewal by default (dfs.namenode.delegation.token.renew-interval)."""
 _REPLACED_AFTER_S = 5 * 24 * 3600.0
@@ -195,7 +177,9 @@ class Gateway:
         self._error_of = error_of
         self._call_s = address.timeouts.call_s
         hosts = [urlsplit(url).hostname or "" for url in self._urls]
-        self._redirects = RedirectRule([*hosts, *address.redirect_hosts])
+        names = [host.strip().lower() for host in (*hosts, *address.redirect_hosts)]
+        self._redirect_hosts = frozenset(name for name in names if not name.startswith("*"))
+        self._redirect_domains = tuple(name[1:] for name in names if name.startswith("*."))
         self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
         self._client = httpx.AsyncClient(
             auth=auth,
@@ -320,7 +304,10 @@ class Gateway:
         raise _Failed(remote.name, self._error_of(remote, call.path))
 
     def _place_of_data(self, location: str, asked: httpx.URL, call: WebHdfsCall) -> httpx.URL:
-        """The checked address of data. Its path is built anew: WebHDFS does not encode some characters."""
+        """The checked address of data (Contract storage 12, S12): https is never redirected to http.
+
+        Its path is built anew: WebHDFS does not encode some characters. Raises StorageError.
+        """
         try:
             parts = urlsplit(location)
             host = parts.hostname or ""
@@ -330,7 +317,11 @@ class Gateway:
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
             raise StorageError("The store does not say where its data is.") from error
-        self._redirects.check(parts.scheme, host, sent_by=asked.scheme)
+        is_known = host in self._redirect_hosts or host.endswith(self._redirect_domains)
+        if not is_known or parts.scheme not in {asked.scheme, "https"}:
+            raise StorageError(
+                "The store sends its data by a host that is not among the redirect_hosts of its settings."
+            )
         return url
 
     async def _tried(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
