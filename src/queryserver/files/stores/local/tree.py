@@ -190,12 +190,10 @@ class LocalTree:
         self._floor.require(self._root, size_bytes, anew=anew)
 
     def stat(self, path: str) -> FileStatus:
-        with file_errors(path):
-            if not names_of(path):
-                with self.directory(path) as root:
-                    return status_of(path, os.fstat(root))
-            with self.parent(path) as (parent, name):
-                return status_of(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+        names = names_of(path)
+        with file_errors(path), self._walk(names[:-1], make=False) as directory:
+            found = os.stat(names[-1], dir_fd=directory, follow_symlinks=False) if names else os.fstat(directory)
+            return status_of(path, found)
 
     def open_file(self, path: str) -> int:
         """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
