@@ -160,11 +160,11 @@ class _TokenAuthorizer(Authorizer):
         answer = await self._ask(self._url, self._form)
         token, life = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str) or not isinstance(life, int | float | str):
-            raise AzureFailure(502, "InvalidToken", "The login service gave no token.")
+            raise AzureFailure(502, "InvalidToken")
         try:
             life_s = max(float(life), _SHORTEST_LIFE_S)
         except ValueError:
-            raise AzureFailure(502, "InvalidToken", "The login service gave no token.") from None
+            raise AzureFailure(502, "InvalidToken") from None
         self._token = token
         self._ends_at = asked_at + life_s
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)

@@ -70,13 +70,12 @@ _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class AzureFailure(Exception):
-    """An answer that is none of the wanted ones, or no answer. `text` is the service's first line."""
+    """An answer that is none of the wanted ones, or no answer."""
 
-    def __init__(self, status: int, code: str, text: str = "") -> None:
+    def __init__(self, status: int, code: str) -> None:
         super().__init__(code or str(status))
         self.status = status
         self.code = code
-        self.text = text
         self._kind = _KINDS.get(code, (None,))[0]
 
     @property
