@@ -3,9 +3,9 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import MappingProxyType
-from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from queryserver.files.changing import Attributes, Creations
@@ -35,8 +35,6 @@ from queryserver.workbooks.reader import ProcessWorkbooks
 
 @dataclass(frozen=True, slots=True)
 class StorageServices:
-    """The services of files."""
-
     stores: Stores
     audit: StorageAudit
     file_systems: FileSystems
@@ -74,24 +72,13 @@ _MODULES: Mapping[Scheme, tuple[str, Callable[[Settings], object]]] = MappingPro
 """The module below `files.stores` whose `build` makes the store of a scheme, and the settings that configure it."""
 
 
-class _StoreModule(Protocol):
-    def build(self, settings: Settings) -> FileSystem | None: ...
-
-
-def _builder(scheme: Scheme) -> Builder:
+def _build(scheme: Scheme, settings: Settings) -> FileSystem | None:
     """The module of a store, and the driver that it needs, are imported only when the settings have the store."""
     name, configured = _MODULES[scheme]
-
-    def build(settings: Settings) -> FileSystem | None:
-        if not configured(settings):
-            return None
-        module = cast("_StoreModule", import_module(f"queryserver.files.stores.{name}"))
-        return module.build(settings)
-
-    return build
+    return import_module(f"queryserver.files.stores.{name}").build(settings) if configured(settings) else None
 
 
-BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({scheme: _builder(scheme) for scheme in Scheme})
+BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({scheme: partial(_build, scheme) for scheme in Scheme})
 """What makes the store of a scheme: None when the settings have none; raises ConfigurationError."""
 
 

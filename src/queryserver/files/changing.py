@@ -21,8 +21,6 @@ MAX_TREE_ENTRIES = 10_000
 
 
 class Creations:
-    """mkdir, touch and save."""
-
     def __init__(self, stores: Stores, rules: ExtensionRules, orphans: OrphanSweep, audit: StorageAudit) -> None:
         self._stores = stores
         self._rules = rules
@@ -102,8 +100,6 @@ async def _body(content: bytes) -> AsyncIterator[bytes]:
 
 
 class Attributes:
-    """chmod, chown and set_replication."""
-
     def __init__(self, stores: Stores, audit: StorageAudit) -> None:
         self._stores = stores
         self._audit = audit

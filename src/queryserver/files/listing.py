@@ -231,7 +231,6 @@ class PageWanted:
 
     @property
     def is_by_name(self) -> bool:
-        """Whether it is the order in which stores list."""
         return self.sort_by is SortKey.NAME and not self.descending
 
 

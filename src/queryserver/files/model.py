@@ -64,7 +64,6 @@ class StoragePath:
 
     @property
     def name(self) -> str:
-        """The last name; empty for the root."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -124,7 +123,6 @@ class FileStatus:
 
     @property
     def name(self) -> str:
-        """The last name; empty for the root."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -196,8 +194,6 @@ class TransferState(StrEnum):
 
 
 class KeyState(StrEnum):
-    """How far one entry of a transfer is."""
-
     LISTED = "listed"
     STARTED = "started"
     COPIED = "copied"
@@ -245,8 +241,6 @@ def transfer_digest(user_id: int, kind: TransferKind, source: StoragePath, targe
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTransfer:
-    """A transfer that this process works on."""
-
     lease: TransferLease
     transfer: Transfer
     state: TransferState
@@ -270,7 +264,6 @@ class TransferKey:
 
     @classmethod
     def of(cls, number: int, path: str, status: FileStatus, state: KeyState = KeyState.LISTED) -> "TransferKey":
-        """The key of a listed entry."""
         return cls(
             number,
             path,
@@ -472,7 +465,6 @@ class PathReader:
         return StoragePath(scheme, "/".join(names))
 
     def _scheme(self, text: str) -> tuple[Scheme | None, str]:
-        """The store, and the path within it."""
         if not (match := _WITH_SCHEME.fullmatch(text)):
             return None, text
         word, slashes, rest = match.groups()

@@ -73,9 +73,7 @@ class Checked:
     source: Place
     target: Place
     entry: FileStatus
-    """The source."""
     overwrite: bool
-    """Whether an existing file is replaced."""
 
 
 class Targets:
@@ -114,7 +112,11 @@ class Targets:
         if target.path.name != source.path.name:  # a name that stays is not checked
             new_name(target.path.name, is_directory=entry.is_directory)
         if existing is None:
-            await _check_parent(target)
+            if len(target.path.names) <= target.file_system.traits.container_levels:
+                # A move makes no bucket.
+                raise target.missing()
+            if not target.path.parent.is_root:
+                await target.at(target.path.parent).require_directory()
         elif not (destination.overwrite and existing.is_file and entry.is_file):
             raise PathExists(f"{target.path} exists.")
         if entry.is_file:
@@ -162,15 +164,6 @@ class Targets:
         name = new_name(given.path.name) if given.path.name != destination.source.path.name else given.path.name
         trimmed = given.at(given.path.parent.child(name))
         return trimmed, None if name == given.path.name else await trimmed.found()
-
-
-async def _check_parent(target: Place) -> None:
-    """Raises PathNotFound with the parent in its details, NotADirectory, SymlinkNotFollowed."""
-    if len(target.path.names) <= target.file_system.traits.container_levels:
-        # A move makes no bucket.
-        raise target.missing()
-    if not target.path.parent.is_root:
-        await target.at(target.path.parent).require_directory()
 
 
 @dataclass(frozen=True, slots=True)

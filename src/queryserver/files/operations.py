@@ -39,7 +39,6 @@ class Progress:
     """How far a piece of work is; the work itself counts."""
 
     operation_id: UUID | None = None
-    """The operation that the work is; None: it is a part of one."""
     done: int = 0
     total: int | None = None
 
@@ -91,7 +90,7 @@ class LongOperations:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Run work; meanwhile end the records of dead processes."""
-        sweep = asyncio.create_task(self._sweeping(), name="storage-operations-sweep")
+        sweep = asyncio.create_task(repeat(self.sweep, self._times.sweep_every), name="storage-operations-sweep")
         try:
             yield
         finally:
@@ -174,14 +173,6 @@ class LongOperations:
                 log.warning("outcome not recorded yet", operation_id=str(operation_id))
                 await asyncio.sleep(self._times.report_every.total_seconds())
 
-    async def _sweeping(self) -> None:
-        while True:
-            await asyncio.sleep(self._times.sweep_every.total_seconds())
-            try:
-                await self.sweep()
-            except DatabaseUnavailable as error:
-                log.warning("sweep failed", code=error.code)
-
     def _spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> "asyncio.Task[T]":
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
@@ -193,6 +184,18 @@ class LongOperations:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, QueryServerError):
             log.error("operation failed", operation=task.get_name(), exc_info=error)
+
+
+async def repeat(sweep: Callable[[], Awaitable[object]], every: timedelta) -> None:
+    """Call it until the task is cancelled."""
+    while True:
+        await asyncio.sleep(every.total_seconds())
+        try:
+            await sweep()
+        except QueryServerError as error:
+            log.warning("sweep failed", code=error.code)
+        except Exception:  # the outer wall of a task: without it nothing would be swept any more
+            log.exception("sweep failed")
 
 
 def failure_body(error: QueryServerError) -> Mapping[str, Any]:

@@ -57,7 +57,6 @@ class GivenPart:
     part_bytes: int | None = None
     overwrite: bool = False
     sha256: bytes | None = None
-    """Expected digest of the part."""
 
     @property
     def is_whole(self) -> bool:
@@ -247,115 +246,99 @@ async def _exists(storage: Storage, path: str) -> bool:
 
 # The same part twice at a time comes from a client that gave up waiting: its first call ends soon.
 _PART_CLAIM_WAIT_S = 10.0
+KEEP = timedelta(hours=24)
+"""How long after its last part an upload is kept."""
 
 Written = TypeVar("Written")
 
 
-@dataclass(frozen=True, slots=True)
-class _Writing:
-    """One part that only this call writes."""
-
-    place: Place
-    upload: PartUpload
-    given: GivenPart
-    claimant: UUID
-
-
 class PartWriting:
-    """Writes parts, each once."""
+    """One part on its way, which is written once."""
 
-    def __init__(self, records: PartUploads, joining: Joining, threads: Executor, *, keep: timedelta) -> None:
+    def __init__(
+        self, records: PartUploads, joining: Joining, caller: Caller, place: Place, upload: PartUpload, given: GivenPart
+    ) -> None:
         self._records = records
         self._joining = joining
-        self._threads = threads
-        self._keep = keep
+        self._caller = caller
+        self._place = place
+        self._upload = upload
+        self._given = given
+        self._claimant = uuid4()
 
-    async def receive(
-        self, caller: Caller, place: Place, upload: PartUpload, given: GivenPart, content: AsyncGenerator[bytes]
-    ) -> None:
-        """Store a part, or compare it with the one that arrived before.
+    async def receive(self, content: AsyncGenerator[bytes], threads: Executor) -> None:
+        """Store the part, or compare it with the one that arrived before.
 
         Raises InvalidParameter (another size), part_conflict (other bytes), VerificationFailed, OperationInProgress,
         UploadNotFound (discarded meanwhile), as the store, and what `content` raises.
         """
-        checked = CheckedContent(content, self._threads, sha256=given.sha256)
-        size = upload.terms.plan.size_of(given.index)
-        writing = _Writing(place, upload, given, uuid4())
-        async with aclosing(_exactly(size, checked)) as pieces:
-            if not await self._claimed(caller, writing):
-                await self._compare(caller, given, checked, pieces)
-            elif given.is_whole and upload.staging is None:
-                await self._write_whole(caller, writing, checked, pieces)
+        given, staging, plan = self._given, self._upload.staging, self._upload.terms.plan
+        checked = CheckedContent(content, threads, sha256=given.sha256)
+        async with aclosing(_exactly(plan.size_of(given.index), checked)) as pieces:
+            if not await self._claimed():
+                async for _ in pieces:
+                    pass
+                arrived = (await self._joining.own(self._caller, given.client_uuid)).arrived.get(given.index)
+                if arrived is not None and arrived.sha256 != checked.sha256:
+                    raise part_conflict(f"Part {given.index} arrived before with other bytes.")
+                return
+            if staging is not None:
+                write = partial(self._place.storage.write_part, plan, staging, given.index, pieces)
+                stored = await self._written(write)
+            elif given.is_whole:
+                await self._write_whole(pieces)
+                stored = StoredPart(given.index, checked.size_bytes, "")
             else:
                 # An empty file has no staging place.
-                write = partial(_drain, pieces, given.index)
-                if upload.staging is not None:
-                    plan = upload.terms.plan
-                    write = partial(place.storage.write_part, plan, upload.staging, given.index, pieces)
-                stored = await self._written(writing, write)
-                await self._keep_part(caller, writing, ArrivedPart(stored, checked.sha256))
+                stored = await self._written(partial(_drain, pieces, given.index))
+            await self._keep(ArrivedPart(stored, checked.sha256))
 
-    async def _claimed(self, caller: Caller, writing: _Writing) -> bool:
+    async def _claimed(self) -> bool:
         """Whether the part is to be written; False: it has arrived."""
-        upload, index = writing.upload, writing.given.index
+        upload, index = self._upload, self._given.index
         async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.arrived or upload.result is not None:
                 return False
-            if await self._records.claim_part(upload.id, index, writing.claimant, lease=LEASE):
+            if await self._records.claim_part(upload.id, index, self._claimant, lease=LEASE):
                 return True
-            upload = await self._joining.own(caller, upload.client_uuid)
+            upload = await self._joining.own(self._caller, upload.client_uuid)
         raise OperationInProgress(f"Part {index} is arriving over another connection.")
 
-    async def _compare(
-        self, caller: Caller, given: GivenPart, checked: CheckedContent, pieces: AsyncGenerator[bytes]
-    ) -> None:
-        async for _ in pieces:
-            pass
-        upload = await self._joining.own(caller, given.client_uuid)
-        arrived = upload.arrived.get(given.index)
-        if arrived is not None and arrived.sha256 != checked.sha256:
-            raise part_conflict(f"Part {given.index} arrived before with other bytes.")
-
-    async def _write_whole(
-        self, caller: Caller, writing: _Writing, checked: CheckedContent, pieces: AsyncGenerator[bytes]
-    ) -> None:
+    async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
         """A part that is the whole file needs no staging."""
-        upload, plan = writing.upload, writing.upload.terms.plan
-        terms = upload.terms
+        upload, plan = self._upload, self._upload.terms.plan
         write = partial(
-            writing.place.storage.write, plan.path, pieces, overwrite=terms.overwrite, size_bytes=plan.size_bytes
+            self._place.storage.write, plan.path, pieces, overwrite=upload.terms.overwrite, size_bytes=plan.size_bytes
         )
-        async with self._joining.alone(caller, upload.client_uuid) as (_, claimant):
+        async with self._joining.alone(self._caller, upload.client_uuid) as (_, claimant):
             try:
-                entry = await self._written(writing, write)
+                entry = await self._written(write)
             except QueryServerError as error:
                 await self._joining.give_up(upload, error)
                 raise
             await self._joining.keep(upload, claimant, entry)
-        stored = StoredPart(writing.given.index, checked.size_bytes, "")
-        await self._keep_part(caller, writing, ArrivedPart(stored, checked.sha256))
 
-    async def _written(self, writing: _Writing, write: Callable[[], Awaitable[Written]]) -> Written:
+    async def _written(self, write: Callable[[], Awaitable[Written]]) -> Written:
         """The result of `write`; when it fails, the claim on the part is released."""
-        upload, index, claimant = writing.upload, writing.given.index, writing.claimant
+        claim = self._upload.id, self._given.index, self._claimant
         try:
-            async with renewed(partial(self._records.claim_part, upload.id, index, claimant, lease=LEASE)):
+            async with renewed(partial(self._records.claim_part, *claim, lease=LEASE)):
                 return await write()
         except BaseException:  # a cancel too: the part must not stay claimed
             with suppress(DatabaseUnavailable):
-                await self._records.release_part(upload.id, index, claimant)
+                await self._records.release_part(*claim)
             raise
 
-    async def _keep_part(self, caller: Caller, writing: _Writing, part: ArrivedPart) -> None:
-        upload = writing.upload
-        if await self._records.arrived(upload.id, writing.claimant, part, keep=self._keep):
+    async def _keep(self, part: ArrivedPart) -> None:
+        upload = self._upload
+        if await self._records.arrived(upload.id, self._claimant, part, keep=KEEP):
             return
         try:
-            await self._joining.own(caller, upload.client_uuid)
+            await self._joining.own(self._caller, upload.client_uuid)
         except UploadNotFound:
             # Discarded while this part was being written, which was too late for it to be discarded too.
             if upload.staging is not None:
-                await writing.place.storage.discard_parts(upload.terms.plan, upload.staging)
+                await self._place.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
         raise part_conflict(f"Another call took part {part.stored.index} over.")
 
@@ -380,9 +363,6 @@ async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[b
 
 
 MAX_OPEN_UPLOADS = 20
-KEEP = timedelta(hours=24)
-"""How long after its last part an upload is kept."""
-
 _PREPARE_WAIT_S = 30.0
 _OTHER_TERMS = "The upload began with another name, destination, size or overwrite."
 
@@ -416,7 +396,7 @@ class PartUploading:
         self._orphans = orphans
         self._audit = audit
         self._joining = Joining(stores, records, orphans, threads)
-        self._writing = PartWriting(records, self._joining, threads, keep=KEEP)
+        self._threads = threads
 
     async def receive(self, caller: Caller, given: GivenPart, content: AsyncGenerator[bytes]) -> PartUpload:
         """Store a part, and complete the upload where the part is the whole file.
@@ -440,7 +420,8 @@ class PartUploading:
             is_staged = terms.plan.size_bytes > 0 and not (given.is_whole and not upload.arrived)
             if is_staged and upload.staging is None and upload.result is None:
                 upload = await self._prepared(caller, upload, place)
-            await self._writing.receive(caller, place, upload, given, content)
+            part = PartWriting(self._records, self._joining, caller, place, upload, given)
+            await part.receive(content, self._threads)
             if given.is_whole:
                 return await self._joining.finish(caller, given.client_uuid)
             return await self._joining.own(caller, given.client_uuid)

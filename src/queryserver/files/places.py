@@ -242,7 +242,6 @@ class FileSystems:
         self._facts = LruCache[str, ClusterFacts](_MAX_FACTS, life_s=_FACTS_KEPT_S, clock=clock)
 
     async def all(self, caller: Caller) -> Sequence[KnownFileSystem]:
-        """The stores of a caller, in the order of Contract storage 5.1."""
         return [
             KnownFileSystem(
                 file_system.scheme,

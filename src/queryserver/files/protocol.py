@@ -19,7 +19,6 @@ from typing import Protocol, runtime_checkable
 from queryserver.files.model import ClusterFacts, ContentSummary, FileStatus, Scheme, StorageUser
 
 PIECE_BYTES = 1024 * 1024
-"""Largest piece of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +59,8 @@ class PartPlan:
     """A file that arrives in parts, in any order (Contract storage 9.2)."""
 
     path: str
-    """The final path."""
     size_bytes: int
     part_bytes: int
-    """Size of every part but the last."""
     parts: int
 
     def size_of(self, index: int) -> int:

@@ -4,6 +4,7 @@ Every write to a transfer names owner and fence: a process that lost its lease c
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -216,20 +217,7 @@ class TransferRecords:
         """Record entries of the source."""
         if not keys:
             return True
-        rows = [
-            (
-                k.number,
-                k.path,
-                k.kind.value,
-                k.size_bytes,
-                k.modified_at,
-                k.tag,
-                k.file_id,
-                k.permissions,
-                k.state.value,
-            )
-            for k in keys
-        ]
+        rows = map(astuple, keys)
         columns = map(list, zip(*rows, strict=True))
         return await self._database.execute(_ADD_KEYS, *_named(lease), *columns) == len(keys)
 

@@ -245,18 +245,15 @@ class TransferSteps:
 
     async def _copy_file(self, key: TransferKey) -> None:
         if self._one_store:
-            await self._copy_within(key)
+            source, target = self._source_of(key), self._target_of(key)
+            copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
+            if copied.size_bytes != key.size_bytes:
+                if not is_unchanged(key, await self._from.storage.stat(source)):
+                    raise ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
+                raise VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
         else:
             await self._stream(key)
         self._progress.advance()
-
-    async def _copy_within(self, key: TransferKey) -> None:
-        source, target = self._source_of(key), self._target_of(key)
-        copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
-        if copied.size_bytes != key.size_bytes:
-            if not is_unchanged(key, await self._from.storage.stat(source)):
-                raise ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
-            raise VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
 
     async def _stream(self, key: TransferKey) -> None:
         """Copy to the other store; a move also reads the copy back, so that only an equal digest deletes the source."""
@@ -332,7 +329,6 @@ class TransferSteps:
             except PathNotFound:
                 return
             if not found.is_file or found.size_bytes != key.size_bytes:
-                return
                 return
         await _delete(storage, target)
 

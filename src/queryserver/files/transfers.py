@@ -24,7 +24,7 @@ from queryserver.files.model import (
     TransferState,
     transfer_digest,
 )
-from queryserver.files.operations import Body, Progress, failure_body
+from queryserver.files.operations import Body, Progress, failure_body, repeat
 from queryserver.files.places import Place, StorageAudit, Stores
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import Moved, TransferSteps
@@ -74,7 +74,7 @@ class Transfers:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Take over what dead processes left while inside."""
-        sweep = asyncio.create_task(self._sweeping(), name="storage-transfers-sweep")
+        sweep = asyncio.create_task(repeat(self.take_over, self._times.sweep_every), name="storage-transfers-sweep")
         try:
             yield
         finally:
@@ -191,16 +191,6 @@ class Transfers:
             return await self._records.release(lease, again_after=again_after)
         except DatabaseUnavailable:
             return False
-
-    async def _sweeping(self) -> None:
-        while True:
-            await asyncio.sleep(self._times.sweep_every.total_seconds())
-            try:
-                await self.take_over()
-            except QueryServerError as error:
-                log.warning("sweep failed", code=error.code)
-            except Exception:  # the outer wall of a task: without it no transfer would be taken over any more
-                log.exception("sweep failed")
 
 
 async def _ended(task: "asyncio.Task[Any]") -> None:

@@ -62,7 +62,6 @@ class PartUpload:
     """The entry that the parts became; None while it is unfinished."""
     expires_at: datetime
     arrived: Mapping[int, ArrivedPart] = field(default_factory=dict[int, ArrivedPart])
-    """By index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +169,6 @@ class UnfinishedWrites:
 
     async def abandoned(self, *, older_than: timedelta) -> Sequence[UnfinishedWrite]:
         """Writes that were not touched for so long, except where an upload in parts is open in the directory."""
-        """What gave no sign of life for so long, but not where an upload in parts is still open in the directory."""
         return [
             UnfinishedWrite(
                 row["id"],
@@ -415,7 +413,6 @@ class OrphanSweep:
         try:
             await self._writes.end(write_id)
         except DatabaseUnavailable:
-            log.warning("record of a finished write stays")
             log.warning("record of a finished write stays")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:

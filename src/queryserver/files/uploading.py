@@ -123,7 +123,6 @@ class ArrivingFile:
     name: str
     overwrite: bool = False
     sha256: bytes | None = None
-    """Expected digest."""
     size_bytes: int | None = None
     """Announced size, never below the real one; None: unknown."""
 

@@ -1,7 +1,6 @@
 """Parts of files to be shown: plain, or unpacked as streams in bounded memory (Contract storage 5.3)."""
 
 import asyncio
-import io
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, asynccontextmanager, closing
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from queryserver.errors.files import DecompressionLimit, FileTooComplex, StorageUnavailable
 from queryserver.files.model import FileStatus
 from queryserver.files.places import Place
-from queryserver.formats.parquet import parquet_lines
+from queryserver.formats.parquet import SeekableFile, parquet_lines
 from queryserver.formats.unpacking import (
     LOOK_AHEAD_BYTES,
     LOOK_BACK_BYTES,
@@ -28,7 +27,7 @@ from queryserver.formats.unpacking import (
     unpacker,
 )
 from queryserver.platform.threads import FairThreads, Stop
-from queryserver.workbooks.reader import AvroReader
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 MAX_READ_BYTES = 64 * 1024 * 1024
 """Largest single read: a broken file may claim to have a footer or a page of any size."""
@@ -49,7 +48,7 @@ _ESCAPED = {ord('"'): '\\"', ord("\\"): "\\\\"}
 T = TypeVar("T")
 
 
-class RandomAccess(io.RawIOBase):
+class RandomAccess(SeekableFile):
     """A file for readers that seek. Reads run on `loop` while the thread waits. After `stop` every read fails at once.
 
     `read_at` gives up to `length` bytes from `offset` on.
@@ -65,24 +64,12 @@ class RandomAccess(io.RawIOBase):
         self._read_at = read_at
         self._size = size_bytes
         self._loop = loop
-        self._place = 0
         self._lock = Lock()
         self._stopped = False
         self._reading: Future[bytes] | None = None
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        self._place = max(base + offset, 0)
-        return self._place
+    def _end(self, offset: int) -> int:
+        return self._size + offset
 
     def read(self, size: int = -1, /) -> bytes:
         """Up to `size` bytes. Raises DecompressionLimit, StorageUnavailable, and what the store raises."""
@@ -131,7 +118,7 @@ class Viewing:
         self,
         unpacking: FairThreads,
         parquet: FairThreads,
-        avro: AvroReader,
+        avro: ProcessWorkbooks,
         *,
         max_unpacked_bytes: int,
         max_snappy_bytes: int,

@@ -36,7 +36,6 @@ Values: TypeAlias = Callable[[pa.Array], list[object]]
 
 # A double keeps 15 digits of any number that is not very large or small; orjson reads every fraction as a double.
 _LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
-_MIN_INT, _MAX_INT = -(2**63), 2**64 - 1
 _MAX_BRACKETS = 250
 """orjson writes 254 levels."""
 _PLAIN_SCALES = range(7)
@@ -45,7 +44,6 @@ EXACT_IN_A_DOUBLE = 2**53 - 1
 """The largest integer that no other one is read as (JavaScript: Number.MAX_SAFE_INTEGER)."""
 
 Integers: TypeAlias = Callable[[pa.Array], list[object]]
-"""The cells of an array of integers."""
 
 _UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -68,12 +66,10 @@ class RenderedRows:
 
     @property
     def json(self) -> bytes:
-        """The array of rows, `[[1,"a"],[2,null]]`."""
         return b"[" + b",".join(self.pieces) + b"]"
 
     @property
     def size_bytes(self) -> int:
-        """Of `json`, without making it."""
         return sum(map(len, self.pieces)) + max(len(self.pieces) - 1, 0) + len(b"[]")
 
 
@@ -287,7 +283,8 @@ def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> li
 
     The texts have no types: with `big_numbers_as_text` the integers that a double does not keep are text.
     """
-    integer = _exact_integer if big_numbers_as_text else _integer
+    exact = partial(_integer, least=-EXACT_IN_A_DOUBLE, greatest=EXACT_IN_A_DOUBLE)
+    integer = exact if big_numbers_as_text else _integer
     return [_parsed(text, integer) if isinstance(text, str) else text for text in texts]
 
 
@@ -332,7 +329,6 @@ def _bounds(array: Any) -> list[tuple[int, int]]:
 
 
 def union_values(array: pa.UnionArray, values: Values) -> list[object]:
-    """The value of the chosen member."""
     members = {code: values(array.field(index)) for index, code in enumerate(array.type.type_codes)}
     return [members[code][place] for code, place in zip(*union_places(array), strict=True)]
 
@@ -348,19 +344,12 @@ def _parsed(text: str, integer: Callable[[str], int | str]) -> object:
     return value
 
 
-def _integer(digits: str) -> int | str:
-    """Integers wider than 64 bits are text, as in a column of them."""
-    if len(digits) > len(str(_MAX_INT)):
+def _integer(digits: str, least: int = -(2**63), greatest: int = 2**64 - 1) -> int | str:
+    """Integers beyond these are text, as those wider than 64 bits are in a column."""
+    if len(digits) > len(str(greatest)) + 1:
         return digits
     number = int(digits)
-    return number if _MIN_INT <= number <= _MAX_INT else digits
-
-
-def _exact_integer(digits: str) -> int | str:
-    if len(digits) > len(str(-EXACT_IN_A_DOUBLE)):
-        return digits
-    number = int(digits)
-    return number if abs(number) <= EXACT_IN_A_DOUBLE else digits
+    return number if least <= number <= greatest else digits
 
 
 def _fraction(number: str) -> float | str:
@@ -383,7 +372,6 @@ def text_values(array: pa.Array) -> list[object]:
 
 
 def float_values(array: pa.Array) -> list[object]:
-    """Floats; NaN and the infinities as text."""
     if types.is_float32(array.type):
         # Through text: 0.1 as a float of 32 bits is 0.1, and not the 0.10000000149011612 of a mere widening.
         array = array.cast(pa.string()).cast(pa.float64())
@@ -405,12 +393,10 @@ def decimal_texts(array: pa.Array) -> list[object]:
 
 
 def binary_values(array: pa.Array) -> list[object]:
-    """Bytes as base64."""
     return [None if value is None else b64encode(value).decode() for value in array.to_pylist()]
 
 
 def as_numbers(array: pa.Array) -> list[object]:
-    """All of them as numbers."""
     return array.to_pylist()
 
 
@@ -420,7 +406,6 @@ def as_texts(array: pa.Array) -> list[object]:
 
 
 def as_texts_where_needed(array: pa.Array) -> list[object]:
-    """Those that a double does not keep as text."""
     values = array.to_pylist()
     if array.type.bit_width < 64 or not len(array):
         return values

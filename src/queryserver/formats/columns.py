@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from threading import Semaphore
 from typing import Any
 
@@ -61,12 +62,10 @@ class ResultType(StrEnum):
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values are text."""
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
 def is_binary(kind: pa.DataType) -> bool:
-    """Whether values are bytes."""
     plain = types.is_binary(kind) or types.is_large_binary(kind)
     return plain or types.is_fixed_size_binary(kind) or types.is_binary_view(kind)
 
@@ -106,7 +105,6 @@ class CellForm:
     """How the cells of an answer are written (Contract editor 6.3)."""
 
     is_escaped: bool = False
-    """In the form of Hue."""
     big_numbers_as_text: bool = False
     """Numbers that may have more digits than a double keeps are text."""
 
@@ -137,8 +135,6 @@ class LimitSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What cut a stored result (Contract editor 6.4)."""
-
     reason: TruncationReason
     limit_source: LimitSource | None = None
     """None: not known, for statements that an earlier version recorded."""
@@ -202,7 +198,6 @@ class Segment:
 
 
 def encode(table: pa.Table) -> bytes:
-    """A table as one IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -267,18 +262,19 @@ def first_large_row(batch: pa.RecordBatch, limit_bytes: int) -> int | None:
 
 
 def row_sizes(batch: pa.RecordBatch) -> pa.Array:
-    """Bytes of the values of each row."""
     return _sum([value_sizes(array) for array in batch.columns], batch.num_rows)
 
 
-def parts(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+def parts(
+    batch: pa.RecordBatch, most_bytes: int, bytes_of: Callable[[pa.Array], int] = attrgetter("nbytes")
+) -> Iterator[pa.RecordBatch]:
     """The batch in order, cut without copying into parts of at most so many bytes, or of one row."""
-    if batch.num_rows <= 1 or batch.nbytes <= most_bytes:
+    if batch.num_rows <= 1 or sum(map(bytes_of, batch.columns)) <= most_bytes:
         yield batch
         return
     half = batch.num_rows // 2
-    yield from parts(batch.slice(0, half), most_bytes)
-    yield from parts(batch.slice(half), most_bytes)
+    yield from parts(batch.slice(0, half), most_bytes, bytes_of)
+    yield from parts(batch.slice(half), most_bytes, bytes_of)
 
 
 def value_sizes(array: pa.Array) -> pa.Array:

@@ -43,7 +43,6 @@ RANGES: Mapping[BaseType, tuple[int, int]] = {
     **{getattr(BaseType, f"INT{bits}"): (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{getattr(BaseType, f"UINT{bits}"): (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
 }
-"""The least and the greatest value of the integer types."""
 
 _NUMBERS = frozenset({"integer", "fraction", "exponent"})
 _FLOAT32_LIMIT = (2 - 2**-24) * 2.0**127
@@ -89,7 +88,6 @@ class TargetColumn:
 
     @property
     def takes_all(self) -> bool:
-        """Whether no cell makes a row bad."""
         return self.nullable and types.is_string(arrow_type(self.type)) and self.type.length is None
 
 
@@ -142,7 +140,6 @@ class RowConverter:
         return self._portion(converted, cells, bad, texts.num_rows, block.first_record + skip)
 
     def cells(self, rows: Sequence[Sequence[TypedText]], first_record: int) -> Portion:
-        """Rows of a workbook, all of one width."""
         columns: list[list[str | None]] = []
         converted: list[Converted] = []
         for column in self._columns:
@@ -191,7 +188,6 @@ class RowConverter:
 
 
 def _reason(column: TargetColumn, cell: str) -> str:
-    """Why a cell does not fit its column."""
     try:
         if column.format is not None:
             plain: str | None = rewritten(pa.array([cell.strip(BLANKS)], pa.string()), column.format)[0].as_py()
@@ -323,7 +319,6 @@ def _clock(texts: pa.StringArray) -> pa.Array:
 
 
 def _bytes_of(cells: pa.StringArray) -> bytes:
-    """The characters of all cells, one after another."""
     _, offsets, data = cells.buffers()
     if data is None or not len(cells):
         return b""

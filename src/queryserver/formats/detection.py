@@ -89,7 +89,6 @@ def recognise(sample: bytes, *, is_whole: bool) -> FileKind:
 
 
 def _records(sample: bytes) -> FileType | None:
-    """The kind of a file of records that is no text."""
     known = next((kind for mark, kind in _RECORD_MARKS.items() if sample.startswith(mark)), None)
     if (
         known is None
@@ -155,7 +154,6 @@ class Detected:
     record_separator: str
     encoding: str
     confidence: float
-    """0 to 1, two decimals."""
 
 
 def detect(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> Detected:
@@ -233,8 +231,6 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """The text in which separators are detected."""
-
     text: str
     is_whole: bool
     record: str

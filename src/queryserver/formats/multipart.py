@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from email.errors import MessageError
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 
-NO_LIMIT = 1 << 30
+_NO_LIMIT = 1 << 30
 """For the parser, which has limits per header line: here is one per part."""
-MAX_HEADER_BYTES = 16 * 1024
+_MAX_HEADER_BYTES = 16 * 1024
 _WINDOW_BYTES = 64 * 1024
 PIECE_BYTES = 1024 * 1024
 _KIB = 1024
@@ -33,58 +34,79 @@ _ENCODED_WORDS = re.compile(r"=\?[^?\s]+\?[bq]\?[^?\s]*\?=(?:\s+=\?[^?\s]+\?[bq]
 _CHARSETS = frozenset({"utf-8", "iso-8859-1"})
 
 
-class PartHeaders:
-    """Callbacks of the parser for the headers of a part."""
+class _PartCallbacks(ABC):
+    """What the parser calls. Reads the headers of a part; they raise PayloadTooLarge."""
 
-    def __init__(self, max_bytes: int) -> None:
-        self.disposition = b""
+    def __init__(self, max_header_bytes: int) -> None:
+        self.ended = False
+        self._disposition = b""
         """`Content-Disposition`; empty: there was none."""
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._name = bytearray()
+        self._max_header_bytes = max_header_bytes
+        self._header_bytes = 0
+        self._header_name = bytearray()
+        self._header_value = bytearray()
         self._value = bytearray()
 
-    @property
-    def callbacks(self) -> "MultipartCallbacks":
-        """For the parser. They raise PayloadTooLarge."""
-        return {
-            "on_header_begin": self._begin,
+    def parser(self, content_type: str) -> MultipartParser:
+        """Raises InvalidParameter, FormParserError."""
+        callbacks: MultipartCallbacks = {
+            "on_part_begin": self._begin,
+            "on_header_begin": self._begin_header,
             "on_header_field": self._read_name,
             "on_header_value": self._read_value,
-            "on_header_end": self._end,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": self._data,
+            "on_part_end": self._end,
+            "on_end": self._end_all,
         }
-
-    def clear(self) -> None:
-        self.disposition, self._bytes = b"", 0
+        boundary = boundary_of(content_type)
+        return MultipartParser(boundary, callbacks, max_header_count=_NO_LIMIT, max_header_size=_NO_LIMIT)
 
     def _begin(self) -> None:
-        self._name.clear()
-        self._value.clear()
+        self._disposition, self._header_bytes = b"", 0
+        self._value = bytearray()
+
+    def _begin_header(self) -> None:
+        self._header_name.clear()
+        self._header_value.clear()
         self._count(len(": \r\n"))
 
     def _read_name(self, window: bytes, start: int, end: int) -> None:
         self._count(end - start)
-        self._name += window[start:end]
+        self._header_name += window[start:end]
 
     def _read_value(self, window: bytes, start: int, end: int) -> None:
         self._count(end - start)
-        self._value += window[start:end]
+        self._header_value += window[start:end]
 
-    def _end(self) -> None:
-        if bytes(self._name).lower() == b"content-disposition":
-            self.disposition = bytes(self._value)
+    def _end_header(self) -> None:
+        if bytes(self._header_name).lower() == b"content-disposition":
+            self._disposition = bytes(self._header_value)
 
     def _count(self, size: int) -> None:
-        self._bytes += size
-        if self._bytes > self._max_bytes:
-            raise PayloadTooLarge(f"The headers of a multipart part are above {self._max_bytes} bytes.")
+        self._header_bytes += size
+        if self._header_bytes > self._max_header_bytes:
+            raise PayloadTooLarge(f"The headers of a multipart part are above {self._max_header_bytes} bytes.")
+
+    @abstractmethod
+    def _end_headers(self) -> None: ...
+
+    def _data(self, window: bytes, start: int, end: int) -> None:
+        self._value += window[start:end]
+
+    @abstractmethod
+    def _end(self) -> None: ...
+
+    def _end_all(self) -> None:
+        self.ended = True
 
 
 def text_parts(body: bytes, content_type: str, *, max_parts: int) -> list[tuple[bytes, bytes]]:
     """Name and value of each part, in order. Raises InvalidParameter, PayloadTooLarge."""
     parts = _Parts(max_parts)
     try:
-        parser = _parser(content_type, parts)
+        parser = parts.parser(content_type)
         for start in range(0, len(body), _WINDOW_BYTES):
             parser.write(body[start : start + _WINDOW_BYTES])
     except FormParserError:
@@ -105,51 +127,30 @@ def boundary_of(content_type: str) -> bytes:
     return boundary
 
 
-def _parser(content_type: str, parts: "_Parts | _StreamedParts") -> MultipartParser:
-    callbacks: MultipartCallbacks = {
-        "on_part_begin": parts.begin,
-        **parts.headers.callbacks,
-        "on_headers_finished": parts.end_headers,
-        "on_part_data": parts.value,
-        "on_part_end": parts.end,
-        "on_end": parts.end_all,
-    }
-    return MultipartParser(boundary_of(content_type), callbacks, max_header_count=NO_LIMIT, max_header_size=NO_LIMIT)
-
-
-class _Parts:
-    """Callbacks of the parser that keep all parts, which are text."""
+class _Parts(_PartCallbacks):
+    """Keeps all parts, which are text."""
 
     def __init__(self, max_parts: int) -> None:
+        super().__init__(_MAX_HEADER_BYTES)
         self.found: list[tuple[bytes, bytes]] = []
-        self.ended = False
         self._max_parts = max_parts
-        self._name: bytes | None = None
-        self.headers = PartHeaders(MAX_HEADER_BYTES)
-        self._value = bytearray()
+        self._name = b""
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         if len(self.found) == self._max_parts:
             raise InvalidParameter(f"A form has at most {self._max_parts} fields.")
-        self.headers.clear()
-        self._value = bytearray()
+        super()._begin()
 
-    def end_headers(self) -> None:
-        kind, options = parse_options_header(self.headers.disposition.decode("latin-1"))
-        self._name = options.get(b"name")
-        if kind != b"form-data" or self._name is None:
+    def _end_headers(self) -> None:
+        kind, options = parse_options_header(self._disposition.decode("latin-1"))
+        if kind != b"form-data" or b"name" not in options:
             raise InvalidParameter("A part of the multipart body has no name.")
         if b"filename" in options:
             raise InvalidParameter("Files cannot be sent with this call, only text fields.")
+        self._name = options[b"name"]
 
-    def value(self, window: bytes, start: int, end: int) -> None:
-        self._value += window[start:end]
-
-    def end(self) -> None:
-        self.found.append((self._name or b"", bytes(self._value)))
-
-    def end_all(self) -> None:
-        self.ended = True
+    def _end(self) -> None:
+        self.found.append((self._name, bytes(self._value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +211,6 @@ def _extended(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MultipartLimits:
-    """Limits of one body."""
-
     parts: int = 32
     header_bytes: int = 8 * _KIB
     """Of one part."""
@@ -249,7 +248,7 @@ class MultipartStream:
         self._recent_bytes = 0
         self.bytes_read = 0
         try:
-            self._parser = _parser(content_type, self._parts)
+            self._parser = self._parts.parser(content_type)
         except FormParserError:
             raise InvalidParameter("The boundary of the multipart body is too long.") from None
 
@@ -289,7 +288,6 @@ class MultipartStream:
             yield self._parts.take(PIECE_BYTES)
 
     async def _read(self) -> bool:
-        """Whether there was anything left to read."""
         piece = await self._next()
         if piece is None:
             return False
@@ -322,14 +320,14 @@ class MultipartStream:
             raise upload_aborted("The multipart body ends before its last boundary.")
 
 
-class _StreamedParts:
-    """Callbacks of the parser that keep text fields, and the bytes of the file until they are taken."""
+class _StreamedParts(_PartCallbacks):
+    """Keeps text fields, and the bytes of the file until they are taken."""
 
     def __init__(self, limits: MultipartLimits, file_fields: Collection[str], leading_fields: Collection[str]) -> None:
+        super().__init__(limits.header_bytes)
         self.fields: list[tuple[str, str]] = []
         self.file_name: str | None = None
         self.file_field = ""
-        self.ended = False
         self.waiting_bytes = 0
         self.content_bytes = 0
         self._limits = limits
@@ -338,26 +336,22 @@ class _StreamedParts:
         self._waiting: list[bytes] = []
         self._begun = 0
         self._names = PartNames("", None)
-        self.headers = PartHeaders(limits.header_bytes)
-        self._value = bytearray()
 
     def take(self, size: int) -> bytes:
-        """The next bytes of the file."""
         joined = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         piece, rest = joined[:size], joined[size:]
         self._waiting = [rest] if rest else []
         self.waiting_bytes = len(rest)
         return piece
 
-    def begin(self) -> None:
+    def _begin(self) -> None:
         self._begun += 1
         if self._begun > self._limits.parts:
             raise too_many_parts(f"A multipart body has at most {self._limits.parts} parts.")
-        self.headers.clear()
-        self._value = bytearray()
+        super()._begin()
 
-    def end_headers(self) -> None:
-        self._names = names_of_part(self.headers.disposition)
+    def _end_headers(self) -> None:
+        self._names = names_of_part(self._disposition)
         if self._names.file_name is None:
             if self.file_name is not None and self._names.field in self._leading_fields:
                 raise InvalidParameter(f"{self._names.field} must come before the file.")
@@ -369,23 +363,20 @@ class _StreamedParts:
         self.file_name = self._names.file_name
         self.file_field = self._names.field
 
-    def value(self, window: bytes, start: int, end: int) -> None:
+    def _data(self, window: bytes, start: int, end: int) -> None:
         size = end - start
         self.content_bytes += size
         if self._names.file_name is not None:
             self._waiting.append(window[start:end])
             self.waiting_bytes += size
             return
-        self._value += window[start:end]
+        super()._data(window, start, end)
         if len(self._value) > self._limits.value_bytes:
             raise PayloadTooLarge(f"A field of the multipart body is above {self._limits.value_bytes} bytes.")
 
-    def end(self) -> None:
+    def _end(self) -> None:
         if self._names.file_name is None:
             try:
                 self.fields.append((self._names.field, self._value.decode()))
             except UnicodeDecodeError:
                 raise InvalidParameter("A field of the multipart body is not valid UTF-8.") from None
-
-    def end_all(self) -> None:
-        self.ended = True

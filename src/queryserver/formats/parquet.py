@@ -1,6 +1,7 @@
 """Parquet as JSON Lines, row group by row group. Work for a thread that may wait for the file."""
 
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
 from io import IOBase
 
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
-from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, begin_wide_work, kernels
+from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, begin_wide_work, kernels, parts
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
 
@@ -58,7 +59,11 @@ def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     """All rows in batches of some 1 MiB, texts as texts. Raises as `open_parquet`."""
     for number in range(parquet.metadata.num_row_groups):
         for batch in _batches(parquet, number):
-            yield from _small(batch)
+            for part in parts(batch, 2 * _BATCH_BYTES, _decoded_bytes):
+                arrays = [
+                    array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in part.columns
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, names=part.schema.names)
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:
@@ -131,7 +136,33 @@ def _wide(file: IOBase, metadata: pq.FileMetaData, buffer_bytes: int) -> IOBase:
     return file
 
 
-class _NearReads(io.RawIOBase):
+class SeekableFile(io.RawIOBase, ABC):
+    """A file that is read from `_place` on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._place = 0
+
+    @abstractmethod
+    def _end(self, offset: int) -> int:
+        """A place relative to the end of the file."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        at_end = whence == io.SEEK_END
+        self._place = max(self._end(offset) if at_end else offset + (self._place if whence == io.SEEK_CUR else 0), 0)
+        return self._place
+
+
+class _NearReads(SeekableFile):
     """A file that is read `window_bytes` at a time: 20,000 columns of a few bytes are 20,000 reads of a store else.
 
     The file below is closed by its owner.
@@ -145,24 +176,10 @@ class _NearReads(io.RawIOBase):
         self._window_start = 0
         self._place = file.tell()
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence == io.SEEK_END:
-            self._place = self._file.seek(offset, io.SEEK_END)
-        else:
-            self._place = max(offset + (self._place if whence == io.SEEK_CUR else 0), 0)
-        return self._place
+    def _end(self, offset: int) -> int:
+        return self._file.seek(offset, io.SEEK_END)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Up to `size` bytes."""
         begin = self._place - self._window_start
         if size < 0 or not 0 <= begin <= len(self._window) - size:
             self._file.seek(self._place)
@@ -193,18 +210,8 @@ def _rows(group: pq.RowGroupMetaData) -> int:
     return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)
 
 
-def _small(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in parts that take some 1 MiB without dictionaries."""
-    whole_bytes = sum(
-        kernels.sum(kernels.binary_length(array.dictionary).take(array.indices)).as_py() or 0
-        if pa.types.is_dictionary(array.type)
-        else array.nbytes
-        for array in batch.columns
-    )
-    if batch.num_rows > 1 and whole_bytes > 2 * _BATCH_BYTES:
-        half = batch.num_rows // 2
-        yield from _small(batch.slice(0, half))
-        yield from _small(batch.slice(half))
-        return
-    arrays = [array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in batch.columns]
-    yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+def _decoded_bytes(array: pa.Array) -> int:
+    """What the values take without dictionaries."""
+    if pa.types.is_dictionary(array.type):
+        return kernels.sum(kernels.binary_length(array.dictionary).take(array.indices)).as_py() or 0
+    return array.nbytes

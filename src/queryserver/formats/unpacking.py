@@ -6,10 +6,10 @@ Snappy comes in frames, in Hadoop's blocks or as one raw block; cramjam unpacks 
 import bz2
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 import cramjam
 
@@ -44,8 +44,6 @@ _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
 
 class Codec(StrEnum):
-    """How a file is to be shown."""
-
     NONE = "none"
     GZIP = "gzip"
     BZ2 = "bz2"
@@ -169,90 +167,69 @@ def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | N
     """A new unpacker for a file of `size_bytes`; None where there is none. `limit_bytes`: the largest single block."""
     match codec:
         case Codec.GZIP:
-            return GzipUnpacker()
+            return StreamsUnpacker("gzip", lambda: zlib.decompressobj(_GZIP_WINDOW), _inflated, padding=b"\0")
         case Codec.BZ2:
-            return Bz2Unpacker()
+            return StreamsUnpacker("bzip2", bz2.BZ2Decompressor, _bunzipped)
         case Codec.SNAPPY:
             return SnappyUnpacker(size_bytes, limit_bytes)
         case Codec.AVRO | Codec.PARQUET | Codec.NONE:
             return None
 
 
-class GzipUnpacker:
-    """Members of gzip; zeros behind the last one are padding, as tapes and some writers leave it."""
+class StreamsUnpacker:
+    """Members of gzip, or streams of bzip2. `padding`: what may stand behind one; zeros, as tapes leave them."""
 
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(_GZIP_WINDOW)
+    def __init__(
+        self, name: str, begin: Callable[[], Any], unpack: Callable[[Any, bytes], Iterator[bytes]], padding: bytes = b""
+    ) -> None:
+        self._name = name
+        self._begin = begin
+        self._unpack = unpack
+        self._padding = padding
+        self._stream = begin()
         self._begun = False
-        self._members = 0
+        self._ended_streams = 0
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         while piece:
-            if not self._begun and self._members:
-                piece = piece.lstrip(b"\0")
+            if not self._begun and self._ended_streams:
+                piece = piece.lstrip(self._padding)
             if not piece:
                 return
             self._begun = True
-            yield from self._of_member(piece)
-            if not self._member.eof:
-                return
-            piece = self._member.unused_data
-            self._member = zlib.decompressobj(_GZIP_WINDOW)
-            self._begun = False
-            self._members += 1
-
-    def end(self) -> Iterator[bytes]:
-        if self._begun or not self._members:
-            raise DecompressionFailed("The gzip data end too early.")
-        return iter(())
-
-    def _of_member(self, piece: bytes) -> Iterator[bytes]:
-        try:
-            while True:
-                made = self._member.decompress(piece, OUTPUT_BYTES)
-                if made:
-                    yield made
-                piece = self._member.unconsumed_tail
-                if self._member.eof or (not piece and len(made) < OUTPUT_BYTES):
-                    return
-        except zlib.error:
-            raise DecompressionFailed("The gzip data are broken.") from None
-
-
-class Bz2Unpacker:
-    """Streams of bzip2."""
-
-    def __init__(self) -> None:
-        self._stream = bz2.BZ2Decompressor()
-        self._begun = False
-        self._streams = 0
-
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        while piece:
-            self._begun = True
-            yield from self._of_stream(piece)
+            try:
+                yield from self._unpack(self._stream, piece)
+            except (zlib.error, OSError, ValueError):
+                raise DecompressionFailed(f"The {self._name} data are broken.") from None
             if not self._stream.eof:
                 return
-            piece = self._stream.unused_data
-            self._stream = bz2.BZ2Decompressor()
+            piece, self._stream = self._stream.unused_data, self._begin()
             self._begun = False
-            self._streams += 1
+            self._ended_streams += 1
 
     def end(self) -> Iterator[bytes]:
-        if self._begun or not self._streams:
-            raise DecompressionFailed("The bzip2 data end too early.")
+        if self._begun or not self._ended_streams:
+            raise DecompressionFailed(f"The {self._name} data end too early.")
         return iter(())
 
-    def _of_stream(self, piece: bytes) -> Iterator[bytes]:
-        try:
-            while True:
-                if made := self._stream.decompress(piece, OUTPUT_BYTES):
-                    yield made
-                piece = b""
-                if self._stream.eof or self._stream.needs_input:
-                    return
-        except (OSError, ValueError):
-            raise DecompressionFailed("The bzip2 data are broken.") from None
+
+def _inflated(member: Any, piece: bytes) -> Iterator[bytes]:
+    while True:
+        made = member.decompress(piece, OUTPUT_BYTES)
+        if made:
+            yield made
+        piece = member.unconsumed_tail
+        if member.eof or (not piece and len(made) < OUTPUT_BYTES):
+            return
+
+
+def _bunzipped(stream: bz2.BZ2Decompressor, piece: bytes) -> Iterator[bytes]:
+    while True:
+        if made := stream.decompress(piece, OUTPUT_BYTES):
+            yield made
+        piece = b""
+        if stream.eof or stream.needs_input:
+            return
 
 
 class SnappyUnpacker:
@@ -353,9 +330,7 @@ class ByteExcerpt:
     offset: int
     length: int
     start: bytes
-    """The first START_BYTES of the stream."""
     before: bytes
-    """Up to LOOK_BACK_BYTES in front of the offset."""
     content: bytes
     """The requested bytes, and up to LOOK_AHEAD_BYTES behind them."""
 
@@ -384,7 +359,6 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing behind is needed."""
         return self._passed >= self._offset + self._length + LOOK_AHEAD_BYTES
 
     def take(self, piece: bytes) -> None:
@@ -404,5 +378,4 @@ class Window:
             )
 
     def excerpt(self) -> ByteExcerpt:
-        """What was cut out."""
         return ByteExcerpt(self._offset, self._length, self._start, bytes(self._before), bytes(self._content))

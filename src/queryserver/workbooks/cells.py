@@ -53,8 +53,6 @@ _ISO_DURATION = re.compile(r"P(?:(\d{1,9})D)?T?(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:
 
 
 class Temporal(Enum):
-    """What the format of a number shows."""
-
     DATE = auto()
     TIME = auto()
     TIMESTAMP = auto()
@@ -87,7 +85,6 @@ _GENERAL = re.compile(r"general|standard", re.IGNORECASE)
 _MINUTES = re.compile(r"h[^a-z]*m{1,2}(?!m)|(?<!m)m{1,2}[^a-z]*s", re.IGNORECASE)
 
 _MAX_CODE_CHARACTERS = 1000
-"""Spreadsheets allow 255."""
 
 _BOF, _EOF, _BOUNDSHEET, _DATEMODE, _FORMAT, _XF = 0x0809, 0x000A, 0x0085, 0x0022, 0x041E, 0x00E0
 _FILEPASS = 0x002F
@@ -113,7 +110,6 @@ def number_cell(number: float) -> TypedText:
 
 
 def boolean_cell(*, is_true: bool) -> TypedText:
-    """`true` or `false`."""
     return _TRUE if is_true else _FALSE
 
 
@@ -303,7 +299,6 @@ class RowByRow:
         self._next = next(found, None)
 
     def of_row(self, row: int) -> Mapping[int, TypedText]:
-        """The cells of the row by their columns."""
         cells: dict[int, TypedText] = {}
         while self._next is not None and self._next.row <= row:
             if self._next.row == row:
@@ -316,7 +311,6 @@ class XlsxSerials:
     """Those of an xlsx whose cells are written as programs write them: without a prefix, with their place."""
 
     def __init__(self, package: Package) -> None:
-        """Raises FileCorrupt."""
         self._package = package
         # Kind and part of each relationship by its id. The package has no part for what lies outside of it.
         related = {

@@ -4,6 +4,7 @@ import json
 import resource
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from string import ascii_letters
 from typing import TYPE_CHECKING
 
 from queryserver.errors.files import record_too_long
@@ -32,19 +33,7 @@ _PORTION_ROWS = 512
 _PORTION_CELLS = 8192
 _PORTION_CHARACTERS = 256 * 1024
 
-_LETTERS = {
-    CellKind.NULL: "0",
-    CellKind.INTEGER: "i",
-    CellKind.DECIMAL: "m",
-    CellKind.DOUBLE: "d",
-    CellKind.NON_FINITE: "n",
-    CellKind.BOOLEAN: "b",
-    CellKind.DATE: "D",
-    CellKind.TIMESTAMP: "S",
-    CellKind.TIME: "T",
-    CellKind.DURATION: "u",
-    CellKind.TEXT: "t",
-}
+_LETTERS = dict(zip(CellKind, ascii_letters, strict=False))
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
 
 Rows = list[list[TypedText]]
@@ -53,12 +42,10 @@ Strange = Sequence[tuple[int, str]]
 
 
 def frame(kind: bytes, content: object) -> bytes:
-    """One frame as bytes."""
     return raw_frame(kind, json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def raw_frame(kind: bytes, body: bytes | bytearray) -> bytes:
-    """One frame of bytes as they are."""
     return HEAD.pack(kind, len(body)) + body
 
 

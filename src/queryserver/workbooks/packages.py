@@ -84,7 +84,6 @@ class Package:
         return self._find(name) is not None
 
     def names(self) -> Iterator[str]:
-        """In the order of the directory."""
         return iter(self._entries)
 
     def check_limits(self) -> None:
@@ -297,7 +296,6 @@ class CompoundFile:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        """Raises FileCorrupt."""
         self._file = file
         self._file_bytes = file.seek(0, 2)
         header = self._read(0, _HEADER_BYTES)

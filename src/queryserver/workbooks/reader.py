@@ -98,17 +98,6 @@ class WorkbookReader(Protocol):
         ...
 
 
-class AvroReader(Protocol):
-    """Shows Avro files, wherever they lie."""
-
-    def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """The records of a file, given in pieces, as JSON Lines in pieces of some 64 KiB.
-
-        Raises what `pieces` raise, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
-        """
-        ...
-
-
 log = structlog.get_logger(__name__)
 
 _PROGRAM = "from queryserver.workbooks.worker import main; main()"
@@ -135,7 +124,7 @@ _Frame = tuple[bytes, bytes]
 
 
 class ProcessWorkbooks:
-    """The `WorkbookReader` and `AvroReader`: previews and readings of whole sheets, `processes` of each at a time."""
+    """The `WorkbookReader`, and Avro files wherever they lie: `processes` previews and as many readings at a time."""
 
     def __init__(self, *, processes: int = 2) -> None:
         self._previews = asyncio.Semaphore(processes)
@@ -194,6 +183,10 @@ class ProcessWorkbooks:
         raise _broken("batches")
 
     async def avro_lines(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        """The records of a file, given in pieces, as JSON Lines in pieces of some 64 KiB.
+
+        Raises what `pieces` raise, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
+        """
         async with self._preview_place(), aclosing(self._frames(None, None, None, pieces=pieces)) as frames:
             async for kind, body in frames:
                 if kind == END:

@@ -29,7 +29,7 @@ from queryserver.errors.files import (
 from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import Analysis, Oddity, PreviewColumn, SampleWarning, header_names
-from queryserver.formats.columns import Column, ResultType, kernels
+from queryserver.formats.columns import Column, ResultType, kernels, parts
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
 from queryserver.imports.model import (
@@ -158,19 +158,11 @@ class ColumnarFile:
         for part in self._parts:
             # A few MiB at a time as far as the types show it, however large a batch the file has.
             slices = (part.slice(start, _ROWS_AT_ONCE) for start in range(0, part.num_rows, _ROWS_AT_ONCE))
-            for rows in chain.from_iterable(map(_halved, slices)):
+            for rows in chain.from_iterable(parts(rows, _PORTION_BYTES, _bytes_of) for rows in slices):
                 arrays = [_settled(values, own.type) for values, own in zip(rows.columns, self.columns, strict=True)]
                 names = [str(place) for place in range(len(arrays))]
-                yield from map(RecordBatch, _halved(pa.RecordBatch.from_arrays(arrays, names=names)))
-
-
-def _halved(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if rows.num_rows <= 1 or sum(map(_bytes_of, rows.columns)) <= _PORTION_BYTES:
-        yield rows
-        return
-    half = rows.num_rows // 2
-    yield from _halved(rows.slice(0, half))
-    yield from _halved(rows.slice(half))
+                whole = pa.RecordBatch.from_arrays(arrays, names=names)
+                yield from map(RecordBatch, parts(whole, _PORTION_BYTES, _bytes_of))
 
 
 def _bytes_of(values: pa.Array) -> int:

@@ -66,7 +66,6 @@ class _Place:
     service: str
     storage: WebHdfsStorage
     path: str
-    """Within the service."""
     levels: int
 
     def shown(self, status: FileStatus) -> FileStatus:
@@ -130,7 +129,6 @@ class OzoneStorage:
         await place.storage.tree.make_directory(place.path, permissions or _DIRECTORY_PERMISSIONS)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
-        """The bytes go through this server."""
         status = await self.stat(source)
         if not status.is_file:
             raise NotAFile(f"{source} is no file.")
@@ -180,32 +178,34 @@ class OzoneStorage:
         await place.storage.set_owner(place.path, owner=owner, group=group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        place = self._place_of_file(plan.path)
+        place, inner = self._parts_of(plan)
         _check_target(plan.path)
-        return await place.storage.begin_parts(replace(plan, path=place.path))
+        return await place.storage.begin_parts(inner)
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        place = self._place_of_file(plan.path)
-        return await place.storage.write_part(replace(plan, path=place.path), staging, index, body)
+        place, inner = self._parts_of(plan)
+        return await place.storage.write_part(inner, staging, index, body)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         """Ozone joins nothing: the bytes go through this server."""
-        place = self._place_of_file(plan.path)
-        inner = replace(plan, path=place.path)
+        place, inner = self._parts_of(plan)
         return place.shown(await place.storage.join_parts(inner, staging, parts, overwrite=overwrite))
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        place = self._place_of_file(plan.path)
-        inner = replace(plan, path=place.path)
+        place, inner = self._parts_of(plan)
         async with aclosing(place.storage.read_parts(inner, staging, parts)) as pieces:
             async for piece in pieces:
                 yield piece
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
+        place, inner = self._parts_of(plan)
+        await place.storage.discard_parts(inner, staging)
+
+    def _parts_of(self, plan: PartPlan) -> tuple[_Place, PartPlan]:
         place = self._place_of_file(plan.path)
-        await place.storage.discard_parts(replace(plan, path=place.path), staging)
+        return place, replace(plan, path=place.path)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """There are none outside of buckets."""
@@ -240,7 +240,6 @@ def _can_be_target(path: str) -> bool:
 
 
 def _check_target(path: str) -> None:
-    """Raises NotSupported."""
     if not _can_be_target(path):
         raise NotSupported("Ozone's gateway does not give names, or names below directories, with & < > ' \".")
 
@@ -298,7 +297,6 @@ class OzoneFileSystem:
         )
 
     def as_user(self, user: StorageUser) -> OzoneStorage:
-        """Raises PermissionDenied."""
         return OzoneStorage({name: service.storage(user) for name, service in self._services.items()})
 
     async def close(self) -> None:

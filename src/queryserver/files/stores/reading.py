@@ -51,7 +51,6 @@ class ReadSizes:
 
     @contextmanager
     def reader(self) -> Generator[None]:
-        """One more reader, for as long as it reads."""
         self._readers += 1
         try:
             yield

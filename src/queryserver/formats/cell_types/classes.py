@@ -95,7 +95,6 @@ def classify(cell: str) -> CellKind:
 
 
 def facts_of(cell: str) -> CellFacts:
-    """The class of a cell and the form of its number."""
     text = cell.strip(BLANKS)
     if type(cell) is str:
         return facts_of_text(text)
@@ -189,7 +188,6 @@ class ColumnFacts:
         return CellKind.TEXT in self.kinds
 
     def add(self, cell: str) -> None:
-        """Count a cell."""
         self.add_facts(facts_of(cell))
 
     def add_all(self, cells: Iterable[str]) -> None:
@@ -200,7 +198,6 @@ class ColumnFacts:
                 return
 
     def add_facts(self, cell: CellFacts) -> None:
-        """Count a cell that has been classified."""
         if cell.kind is CellKind.NULL:
             return
         self.kinds.add(cell.kind)
@@ -213,7 +210,6 @@ class ColumnFacts:
                 self.longest_integer = max(self.longest_integer, cell.integer_digits)
 
     def merge(self, other: "ColumnFacts") -> None:
-        """Count the cells that `other` has counted."""
         self.kinds |= other.kinds
         self.integer_digits = max(self.integer_digits, other.integer_digits)
         self.fraction_digits = max(self.fraction_digits, other.fraction_digits)

@@ -90,7 +90,6 @@ def _names_years(header: Cells, data: Sequence[Cells]) -> bool:
 
 
 def _are_no_years(cells: Sequence[str]) -> bool:
-    """Whether at most half of the values of a column may be years."""
     values = [cell.strip(BLANKS) for cell in cells if classify(cell) is not CellKind.NULL]
     years = sum(len(value) == 4 and value.isdecimal() and int(value) in _YEARS for value in values)
     return years * 2 <= len(values)
@@ -186,7 +185,6 @@ class SampleWarning:
     rows: list[int] = field(default_factory=list[int])
 
     def add(self, record: int) -> None:
-        """Count a record."""
         self.count += 1
         if len(self.rows) < _LISTED_RECORDS:
             self.rows.append(record)
@@ -194,8 +192,6 @@ class SampleWarning:
 
 @dataclass(frozen=True, slots=True)
 class PreviewColumn:
-    """A column of a file, as it would be created."""
-
     name: str
     type: ColumnType
     format: str | None = None

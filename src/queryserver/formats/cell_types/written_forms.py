@@ -47,7 +47,6 @@ class DateFormat:
 
     @property
     def has_time(self) -> bool:
-        """Whether the cells are timestamps."""
         return bool(self.directives & {"H", "I"})
 
 
@@ -146,7 +145,6 @@ def date_format(text: str) -> DateFormat:
 
 @lru_cache(maxsize=256)
 def value_format(text: str) -> DateFormat | NumberFormat:
-    """A format of either kind. Raises UnknownFormat."""
     if text in NUMBER_FORMATS:
         return NUMBER_FORMATS[text]
     if "%" not in text:

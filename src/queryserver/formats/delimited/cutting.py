@@ -45,22 +45,18 @@ class Grammar:
     end: re.Pattern[str]
     """What ends a field; CR and LF are one end where records end at LF."""
     opening: re.Pattern[str]
-    """Blanks and the quote at the beginning of a field."""
     blanks: re.Pattern[str]
-    """Blanks that may stand around quotes."""
     closing: re.Pattern[str]
     """From behind the opening quote to behind the closing one; the group is the content, quotes still doubled."""
     after: re.Pattern[str]
     """From behind the closing quote to behind the end of the field; the group is the end."""
     longest_end: int
-    """Characters of the longest end of a field."""
     splits: bool
     """Text without quotes may be split at record ends first, then at separators: the two never overlap."""
 
 
 @lru_cache(maxsize=256)
 def grammar_of(delimiters: Delimiters) -> Grammar:
-    """The patterns of these delimiters."""
     separator = re.escape(delimiters.field)
     record = r"\r?\n" if delimiters.record == "\n" else re.escape(delimiters.record)
     end = f"{record}|{separator}"
@@ -97,17 +93,14 @@ def grammar_of(delimiters: Delimiters) -> Grammar:
 
 
 def table_too_wide() -> InvalidRequest:
-    """What a record of too many cells raises."""
     return too_many_columns(f"The file has more than {MAX_COLUMNS} columns.")
 
 
 def field_too_long() -> InvalidRequest:
-    """What a cell of too many characters raises."""
     return record_too_long(f"A field has more than {MAX_FIELD_CHARACTERS // 1024**2} MiB.")
 
 
 def whole_record_too_long() -> InvalidRequest:
-    """What a record of too many characters raises."""
     return record_too_long(f"A record has more than {MAX_RECORD_CHARACTERS // 1024**2} MiB.")
 
 
@@ -116,8 +109,6 @@ class _UnfinishedError(Exception):
 
 
 class RecordCutter:
-    """Cuts one record after the other out of texts."""
-
     __slots__ = ("_delimiters", "_final", "_grammar", "_max_columns", "_text", "broken", "cells", "quoted")
 
     def __init__(self, delimiters: Delimiters, *, max_columns: int = MAX_COLUMNS) -> None:
@@ -127,9 +118,7 @@ class RecordCutter:
         self._text = ""
         self._final = False
         self.cells: list[str] = []
-        """The record that was cut last."""
         self.quoted = 0
-        """Its fields that are quoted."""
         self.broken = 0
         """Its fields with a quote that opens and does not close."""
 
@@ -246,7 +235,6 @@ class RecordCutter:
 
 
 def are_simple(delimiters: Delimiters) -> bool:
-    """Whether `regular_text` and `regular_bytes` match text of these delimiters."""
     quote = delimiters.quote
     return (
         len(delimiters.field) == 1
@@ -259,19 +247,8 @@ def are_simple(delimiters: Delimiters) -> bool:
     )
 
 
-@lru_cache(maxsize=256)
-def regular_text(delimiters: Delimiters) -> re.Pattern[str]:
+def _regular(delimiters: Delimiters) -> str:
     """Matches as many whole regular records as follow one another."""
-    return re.compile(_pattern(delimiters))
-
-
-@lru_cache(maxsize=256)
-def regular_bytes(delimiters: Delimiters) -> re.Pattern[bytes]:
-    """The same for UTF-8."""
-    return re.compile(_pattern(delimiters).encode())
-
-
-def _pattern(delimiters: Delimiters) -> str:
     separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
     whole = rf"(?<![^{separator}\n]){quote}[^{quote}]*+(?:{quote}{quote}[^{quote}]*+)*+{quote}(?={separator}|\r?\n)"
     within = rf"(?<=[^{separator}\n ]){quote}"
@@ -281,11 +258,9 @@ def _pattern(delimiters: Delimiters) -> str:
 
 
 class RegularText:
-    """Reads regular records of text."""
-
     def __init__(self, delimiters: Delimiters) -> None:
         self._delimiters = delimiters
-        self._prefix = regular_text(delimiters)
+        self._prefix = re.compile(_regular(delimiters))
         separator, quote = re.escape(delimiters.field), re.escape(delimiters.quote or "")
         bare = rf"[{BLANKS}]*+(?:null[{BLANKS}]*+)?"
         self._quoted_nothing = re.compile(
@@ -338,7 +313,7 @@ class PlainReader:
         self._record = delimiters.record.encode()
         self._quote = (delimiters.quote or "").encode()
         self._quote_char = delimiters.quote
-        self._regular = regular_bytes(delimiters) if are_simple(delimiters) else None
+        self._regular = re.compile(_regular(delimiters).encode()) if are_simple(delimiters) else None
         self._needs_substitute = len(self._field) > 1 or self._field == b"\0"
         self._is_able = (
             grammar_of(delimiters).splits

@@ -135,7 +135,6 @@ class _Utf16Decoder:
         self._decoder: codecs.IncrementalDecoder | None = None
 
     def decode(self, piece: bytes, final: bool) -> str:
-        """The characters that are complete so far."""
         piece = self._begin + piece
         if self._decoder is None:
             if len(piece) < len(codecs.BOM_UTF16) and not final:

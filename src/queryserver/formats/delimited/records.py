@@ -106,7 +106,6 @@ class RecordReader:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there is text after the last record."""
         return bool(self._waiting)
 
     def take_rest(self) -> str:
@@ -174,7 +173,6 @@ class RecordReader:
         return limit - len(last), is_end
 
     def _add(self, records: list[Record], found: list[Record]) -> None:
-        """Adds records but blank lines."""
         kept = [cells for cells in records if len(cells) > 1 or not _is_blank(cells)]
         if kept:
             if max(map(len, kept)) > self._max_columns:
@@ -236,20 +234,17 @@ class BlockReader:
         self._plain = PlainReader(delimiters, width)
         self._reader = RecordReader(delimiters)
         self._reader_waits = False
-        """The reader has the beginning of a record."""
         self._text = b""
         """UTF-8 that has gone nowhere yet."""
         self._retry_at = 0
         self._records = 0
 
     def feed(self, piece: bytes) -> Iterator[Block]:
-        """The blocks that are complete with this piece of the file."""
         self._text += self.decoder.decode(piece).encode()
         if len(self._text) >= self._retry_at:
             yield from self._drain(final=False)
 
     def finish(self) -> Iterator[Block]:
-        """The last blocks, once the file has been fed."""
         self._text += self.decoder.decode(b"", final=True).encode()
         yield from self._drain(final=True)
         yield from self._exact("", final=True)
@@ -313,7 +308,6 @@ def _first_piece(text: bytes, start: int) -> bytes:
 
 
 def block_of(records: list[Record], first_record: int, width: int, unclosed: Sequence[int]) -> Block:
-    """A block of records that were cut one by one."""
     long_rows = [row for row, cells in enumerate(records) if len(cells) > width]
     short_rows = [row for row, cells in enumerate(records) if len(cells) < width]
     rows = [[*cells[:width], *[""] * (width - len(cells))] for cells in records]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.formats.columns import Column, ResultType, is_binary, is_text
-from queryserver.formats.download.encoder import Drain, unique_names
+from queryserver.formats.download.encoder import Drain, Encoder, unique_names
 from queryserver.formats.download.texts import texts
 
 _TEXT = pa.string()
@@ -64,7 +64,6 @@ def _writable(kind: pa.DataType) -> pa.DataType:
 
 
 def fitted(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows with the types and names of `schema`."""
     arrays = [_cast(*of_column) for of_column in zip(batch.columns, columns, schema.types, strict=True)]
     return pa.record_batch(arrays, schema=schema)
 
@@ -187,7 +186,7 @@ def _decimal(precision: int, scale: int) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision <= _DECIMAL128_DIGITS else pa.decimal256(precision, scale)
 
 
-class ArrowEncoder:
+class ArrowEncoder(Encoder):
     """An IPC stream or file, its buffers not compressed: several readers cannot undo that.
 
     The file form (Feather, version 2) is the stream between a magic number and a footer, which names the place of each
@@ -216,7 +215,7 @@ class ArrowEncoder:
         self._writer.close()
 
 
-class ParquetEncoder:
+class ParquetEncoder(Encoder):
     """Row groups of some 16 MiB: readers want them large, and one is held in memory."""
 
     def __init__(self, columns: tuple[Column, ...], schema: pa.Schema) -> None:

@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from queryserver.formats.columns import Column, is_text, kernels
+from queryserver.formats.download.encoder import Encoder
 from queryserver.formats.download.texts import NUMERIC_TYPES, is_free_text, joined, row_bytes, some, texts
 
 _LINE_END = "\r\n"
@@ -10,7 +11,7 @@ _FORMULA_START = r"^[=+\-@\t\r]"
 _NUMBER = r"^[+-]?([0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?|Infinity|NaN)$"
 
 
-class CsvEncoder:
+class CsvEncoder(Encoder):
     """Quotes only what needs it. NULL is nothing, an empty text is `""`.
 
     `guard` puts `'` before texts that a spreadsheet would take for a formula (Contract security T5).
@@ -30,12 +31,6 @@ class CsvEncoder:
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         return self._joined(list(map(self._cells, batch.columns, self._columns)))
-
-    def end(self) -> bytes:
-        return b""
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def _cells(self, array: pa.Array, column: Column) -> pa.Array:
         cells = texts(array, column)

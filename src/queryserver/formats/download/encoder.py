@@ -3,6 +3,7 @@
 import io
 import sys
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,9 +27,7 @@ class ResultSource(Protocol):
         ...
 
     @property
-    def rows(self) -> int:
-        """How many rows all tables have together."""
-        ...
+    def rows(self) -> int: ...
 
     def tables(self) -> AsyncGenerator[pa.Table]:
         """All rows, in order. The Arrow type of a column may differ from table to table."""
@@ -39,24 +38,21 @@ class ResultSource(Protocol):
         ...
 
 
-class Encoder(Protocol):
+class Encoder(ABC):
     """One file in the making. Everything here is work for a thread, one call at a time."""
 
     def start(self) -> bytes:
-        """The first bytes."""
-        ...
+        return b""
 
+    @abstractmethod
     def rows(self, batch: pa.RecordBatch) -> bytes:
         """The next bytes; none while they are collected. No column is dictionary-encoded."""
-        ...
 
     def end(self) -> bytes:
-        """The last bytes."""
-        ...
+        return b""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 most hold nothing
         """Let go of everything, also when the file was not finished. Idempotent."""
-        ...
 
 
 class Drain(io.RawIOBase):
@@ -74,7 +70,6 @@ class Drain(io.RawIOBase):
         return len(piece)
 
     def take(self) -> bytes:
-        """What was written since the last time."""
         taken = b"".join(self._pieces)
         self._pieces.clear()
         return taken
@@ -124,7 +119,6 @@ class DownloadFormat(StrEnum):
 
     @property
     def content_type(self) -> str:
-        """The `Content-Type` of the answer."""
         return _CONTENT_TYPES[self]
 
     @property

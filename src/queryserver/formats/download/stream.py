@@ -76,9 +76,7 @@ def compressed(encoder: Encoder, coding: ContentCoding) -> Encoder:
             return encoder
 
 
-class _Compressed:
-    """A file whose bytes are compressed as they are made."""
-
+class _Compressed(Encoder):
     def __init__(self, encoder: Encoder, compressor: Compressor) -> None:
         self._encoder = encoder
         self._compressor = compressor
@@ -151,7 +149,6 @@ class Ahead:
         return done
 
     async def last(self) -> bytes:
-        """What the last call gives."""
         return await asyncio.wrap_future(self._work)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from queryserver.formats.cells import cell_values
 from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
-from queryserver.formats.download.encoder import unique_names
+from queryserver.formats.download.encoder import Encoder, unique_names
 
 NUMERIC_TYPES = frozenset(
     ResultType(f"{name}_TYPE") for name in ("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
@@ -38,7 +38,6 @@ def every(mask: pa.Array) -> bool:
 
 
 def largest(array: pa.Array) -> int:
-    """The largest number; 0 when there is none."""
     return kernels.max(array).as_py() or 0
 
 
@@ -89,7 +88,6 @@ def texts(array: pa.Array, column: Column) -> pa.Array:
 
 
 def value_texts(values: Sequence[object]) -> pa.Array:
-    """The texts of raw cell values."""
     return pa.array(
         [value if value is None or isinstance(value, str) else orjson.dumps(value).decode() for value in values],
         pa.string(),
@@ -172,7 +170,7 @@ def _clock_texts(array: pa.Array) -> pa.Array:
     return kernels.if_else(whole, without_fraction, array.cast(pa.string()))
 
 
-class JsonLinesEncoder:
+class JsonLinesEncoder(Encoder):
     """Values in the raw form of Contract editor 6.3; repeated names get `_2`, `_3`, …"""
 
     def __init__(self, columns: tuple[Column, ...]) -> None:
@@ -180,17 +178,8 @@ class JsonLinesEncoder:
         names = unique_names([column.name for column in columns])
         self._keys = ["{,"[number > 0] + orjson.dumps(name).decode() + ":" for number, name in enumerate(names)]
 
-    def start(self) -> bytes:
-        return b""
-
     def rows(self, batch: pa.RecordBatch) -> bytes:
         pieces: list[pa.Array | str] = []
         for key, array, column in zip(self._keys, batch.columns, self._columns, strict=True):
             pieces += [key, json_texts(array, column)]
         return row_bytes(*pieces, "}\n", null="null")
-
-    def end(self) -> bytes:
-        return b""
-
-    def close(self) -> None:
-        """Nothing is held."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from queryserver.errors.base import InvalidParameter
 from queryserver.formats.cells import cell_values
 from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
-from queryserver.formats.download.encoder import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS, Drain
+from queryserver.formats.download.encoder import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS, Drain, Encoder
 from queryserver.formats.download.texts import (
     NUMERIC_TYPES,
     changed,
@@ -243,19 +243,11 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
     return _numbers_and_texts(cells, numbers, reference)
 
 
-def text_cells_xml(cells: pa.Array, reference: pa.Array) -> pa.Array:
-    """Cells that hold texts as they are."""
-    return _cells(reference, ' t="inlineStr"><is><t xml:space="preserve">', _escaped(cells), "</t></is></c>")
-
-
-def header_cells_xml(names: pa.Array, reference: pa.Array) -> pa.Array:
-    """Cells that hold the names of columns, in bold."""
-    opening = f' s="{HEADER_STYLE}" t="inlineStr"><is><t xml:space="preserve">'
-    return _cells(reference, opening, _escaped(names), "</t></is></c>")
+def text_cells_xml(cells: pa.Array, reference: pa.Array, style: str = "") -> pa.Array:
+    return _cells(reference, f'{style} t="inlineStr"><is><t xml:space="preserve">', _escaped(cells), "</t></is></c>")
 
 
 def _mixed(values: Sequence[object], reference: pa.Array) -> pa.Array:
-    """Cells of a column whose values are of several kinds."""
     are_numbers = [type(v) is float or (type(v) is int and abs(v) < 10**NUMBER_DIGITS) for v in values]
     cells = _numbers_and_texts(value_texts(values), pa.array(are_numbers, pa.bool_()), reference)
     are_booleans = pa.array([type(v) is bool for v in values], pa.bool_())
@@ -400,7 +392,7 @@ class XlsxLimits:
             )
 
 
-class XlsxEncoder:
+class XlsxEncoder(Encoder):
     """A ZIP archive whose sizes follow the data, so that it can be sent while it is made."""
 
     def __init__(self, columns: tuple[Column, ...], rows: int, *, widths: Sequence[float], is_huge: bool) -> None:
@@ -427,7 +419,9 @@ class XlsxEncoder:
             f"{_HEADER_ROW_STAYS}<cols>{columns}</cols><sheetData>".encode()
         )
         names = [pa.array([column.name], pa.string()) for column in self._columns]
-        return self._write_rows(1, [header_cells_xml(*cell) for cell in zip(names, self._references(1), strict=True)])
+        bold = f' s="{HEADER_STYLE}"'
+        cells = [text_cells_xml(*cell, bold) for cell in zip(names, self._references(1), strict=True)]
+        return self._write_rows(1, cells)
 
     def rows(self, batch: pa.RecordBatch) -> bytes:
         references = self._references(batch.num_rows)

@@ -5,11 +5,11 @@ import base64
 import binascii
 import hashlib
 import hmac
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Protocol
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -60,21 +60,15 @@ class SharedKey:
     """The key of the account, which may do everything."""
 
     account: str
-    key: str
+    key: str = field(repr=False)
     """Base64, as the portal shows it."""
-
-    def __repr__(self) -> str:
-        return f"SharedKey({self.account})"
 
 
 @dataclass(frozen=True, slots=True)
 class SasToken:
     """A shared access signature: query parameters, with or without the question mark."""
 
-    token: str
-
-    def __repr__(self) -> str:
-        return "SasToken()"
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +76,21 @@ class ClientCredentials:
     """An application of a tenant (OAuth 2.0 client credentials)."""
 
     tenant_id: str
-    client_id: str
-    client_secret: str
+    client_id: str = field(repr=False)
+    client_secret: str = field(repr=False)
     login_url: str = "https://login.microsoftonline.com"
     """Sovereign clouds have others."""
 
-    def __repr__(self) -> str:
-        return f"ClientCredentials({self.tenant_id})"
 
-
-class Authorizer(Protocol):
+class Authorizer(ABC):
     """Adds to calls what the account requires."""
 
+    @abstractmethod
     async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
         """Complete the headers, whose names are in lower case; the address to call. Raises AzureFailure."""
-        ...
 
-    def refused(self) -> None: ...
+    def refused(self) -> None:  # noqa: B027 only tokens are obtained again
+        """The account refused a call."""
 
 
 def authorizer(
@@ -114,7 +106,7 @@ def authorizer(
             return _TokenAuthorizer(credential, ask, clock)
 
 
-class _SharedKeyAuthorizer:
+class _SharedKeyAuthorizer(Authorizer):
     def __init__(self, credential: SharedKey) -> None:
         self._account = credential.account
         try:
@@ -128,11 +120,8 @@ class _SharedKeyAuthorizer:
         headers["authorization"] = f"SharedKey {self._account}:{signed}"
         return url
 
-    def refused(self) -> None:
-        pass
 
-
-class _SasAuthorizer:
+class _SasAuthorizer(Authorizer):
     def __init__(self, credential: SasToken) -> None:
         self._parameters = credential.token.strip().lstrip("?&")
 
@@ -140,11 +129,8 @@ class _SasAuthorizer:
         query = url.query.decode()
         return url.copy_with(query=f"{query}&{self._parameters}".lstrip("&").encode())
 
-    def refused(self) -> None:
-        pass
 
-
-class _TokenAuthorizer:
+class _TokenAuthorizer(Authorizer):
     """Holds one token and renews it before it ends, one request at a time."""
 
     def __init__(self, credential: ClientCredentials, ask: FetchToken, clock: Callable[[], float]) -> None:
@@ -174,11 +160,11 @@ class _TokenAuthorizer:
         answer = await self._ask(self._url, self._form)
         token, life = answer.get("access_token"), answer.get("expires_in")
         if not isinstance(token, str) or not isinstance(life, int | float | str):
-            raise AzureFailure(502, "InvalidToken", "The login service gave no token.")
+            raise AzureFailure(502, "InvalidToken")
         try:
             life_s = max(float(life), _SHORTEST_LIFE_S)
         except ValueError:
-            raise AzureFailure(502, "InvalidToken", "The login service gave no token.") from None
+            raise AzureFailure(502, "InvalidToken") from None
         self._token = token
         self._ends_at = asked_at + life_s
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)

@@ -1,6 +1,6 @@
 """Failures of Azure storage as domain errors, by `x-ms-error-code` ("Common REST API error codes", DFS and Blob)."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
@@ -21,45 +21,7 @@ from queryserver.errors.files import (
 UNREACHABLE = "Unreachable"
 """Our own code for an account that does not answer."""
 
-_NOT_FOUND = frozenset(
-    {
-        *("BlobNotFound", "ContainerNotFound", "FilesystemNotFound", "PathNotFound", "ResourceNotFound"),
-        *("SourcePathNotFound", "RenameDestinationParentPathNotFound"),
-    }
-)
-_EXISTS = frozenset(
-    {
-        *("BlobAlreadyExists", "ContainerAlreadyExists", "FilesystemAlreadyExists", "PathAlreadyExists"),
-        "ResourceAlreadyExists",
-    }
-)
-_BAD_LOGIN = ("AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation")
-_KINDS: dict[str, tuple[type[QueryServerError], str]] = {
-    **dict.fromkeys(_NOT_FOUND, (PathNotFound, "{path} does not exist.")),
-    **dict.fromkeys(_EXISTS, (PathExists, "{path} exists.")),
-    "DirectoryNotEmpty": (DirectoryNotEmpty, "{path} is not empty."),
-    "ConditionNotMet": (ChangedMeanwhile, "{path} was changed meanwhile."),
-    "TargetConditionNotMet": (ChangedMeanwhile, "{path} was changed meanwhile."),
-    "SourceConditionNotMet": (ChangedMeanwhile, "{path} was changed meanwhile."),
-    "InvalidBlockList": (ChangedMeanwhile, "{path} was changed meanwhile."),
-    "LeaseIdMissing": (ChangedMeanwhile, "{path} is leased by another program."),
-    "ContainerBeingDeleted": (StorageUnavailable, "{path} is being deleted."),
-    "FilesystemBeingDeleted": (StorageUnavailable, "{path} is being deleted."),
-    "ResourceTypeMismatch": (NotAFile, "{path} is not a file."),
-    "PathConflict": (NotADirectory, "A part of {path} is a file."),
-    "InvalidFlushPosition": (VerificationFailed, "The store holds other bytes than were sent."),
-    "Md5Mismatch": (VerificationFailed, "The store holds other bytes than were sent."),
-    "InvalidResourceName": (InvalidName, "The store does not take the name {path}."),
-    # Our own credentials are wrong: no caller can do anything about it, nor is it about what the caller may.
-    **dict.fromkeys(_BAD_LOGIN, (StorageError, "The store refuses the credentials of this service.")),
-    "QuotaExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
-    "AccountCapacityExceeded": (StoreQuotaExceeded, "The quota of the account is used up."),
-    "InsufficientStorage": (StorageError, "The store has no room left."),
-    "ServerBusy": (StorageUnavailable, "The store is busy."),
-    "OperationTimedOut": (StorageUnavailable, "The store does not answer in time."),
-    "InternalError": (StorageUnavailable, "The store fails."),
-    UNREACHABLE: (StorageUnavailable, "The store cannot be reached."),
-}
+_BAD_LOGIN = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
 _BY_STATUS: dict[int, tuple[type[QueryServerError], str]] = {
     401: (StorageError, "The store refuses the credentials of this service."),
     403: (PermissionDenied, "The store refuses access to {path}."),
@@ -71,22 +33,55 @@ _BY_STATUS: dict[int, tuple[type[QueryServerError], str]] = {
     504: (StorageUnavailable, "The store does not answer in time."),
     507: (StorageError, "The store has no room left."),
 }
+_TABLE: tuple[tuple[type[QueryServerError], str, str], ...] = (
+    (
+        *(PathNotFound, "{path} does not exist."),
+        """BlobNotFound ContainerNotFound FilesystemNotFound PathNotFound ResourceNotFound SourcePathNotFound
+        RenameDestinationParentPathNotFound""",
+    ),
+    (
+        *(PathExists, "{path} exists."),
+        "BlobAlreadyExists ContainerAlreadyExists FilesystemAlreadyExists PathAlreadyExists ResourceAlreadyExists",
+    ),
+    (DirectoryNotEmpty, "{path} is not empty.", "DirectoryNotEmpty"),
+    (
+        *(ChangedMeanwhile, "{path} was changed meanwhile."),
+        "ConditionNotMet TargetConditionNotMet SourceConditionNotMet InvalidBlockList",
+    ),
+    (ChangedMeanwhile, "{path} is leased by another program.", "LeaseIdMissing"),
+    (StorageUnavailable, "{path} is being deleted.", "ContainerBeingDeleted FilesystemBeingDeleted"),
+    (NotAFile, "{path} is not a file.", "ResourceTypeMismatch"),
+    (NotADirectory, "A part of {path} is a file.", "PathConflict"),
+    (VerificationFailed, "The store holds other bytes than were sent.", "InvalidFlushPosition Md5Mismatch"),
+    (InvalidName, "The store does not take the name {path}.", "InvalidResourceName"),
+    # Our own credentials are wrong: no caller can do anything about it, nor is it about what the caller may.
+    (*_BY_STATUS[401], " ".join(_BAD_LOGIN)),
+    (StoreQuotaExceeded, "The quota of the account is used up.", "QuotaExceeded AccountCapacityExceeded"),
+    (*_BY_STATUS[507], "InsufficientStorage"),
+    (*_BY_STATUS[503], "ServerBusy"),
+    (*_BY_STATUS[504], "OperationTimedOut"),
+    (*_BY_STATUS[500], "InternalError"),
+    (StorageUnavailable, "The store cannot be reached.", UNREACHABLE),
+)
+_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = {
+    code: (kind, text) for kind, text, codes in _TABLE for code in codes.split()
+}
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class AzureFailure(Exception):
-    """An answer that is none of the wanted ones, or no answer. `text` is the service's first line."""
+    """An answer that is none of the wanted ones, or no answer."""
 
-    def __init__(self, status: int, code: str, text: str = "") -> None:
+    def __init__(self, status: int, code: str) -> None:
         super().__init__(code or str(status))
         self.status = status
         self.code = code
-        self.text = text
+        self._kind = _KINDS.get(code, (None,))[0]
 
     @property
     def is_missing(self) -> bool:
         """Whether it says that there is no such thing."""
-        return self.code in _NOT_FOUND or (self.status == 404 and not self.code)
+        return self._kind is PathNotFound or (self.status == 404 and not self.code)
 
     @property
     def is_denial(self) -> bool:
@@ -96,7 +91,7 @@ class AzureFailure(Exception):
     @property
     def is_taken(self) -> bool:
         """Whether a condition says that the name is taken."""
-        return self.code in _EXISTS or self.status == 412
+        return self._kind is PathExists or self.status == 412
 
     @property
     def is_passing(self) -> bool:

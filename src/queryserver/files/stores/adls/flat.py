@@ -12,7 +12,6 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import datetime
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
@@ -25,27 +24,14 @@ from queryserver.errors.files import (
     PathExists,
     PathNotFound,
     VerificationFailed,
-    root_not_allowed,
 )
 from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
+from queryserver.files.stores.adls.errors import AzureFailure
 from queryserver.files.stores.adls.http import AzureAnswer, AzureCall, AzureClient
-from queryserver.files.stores.adls.shared import (
-    AzurePlace,
-    AzureStorage,
-    Reader,
-    blocks_of,
-    drain,
-    exactly,
-    file_place,
-    joined_size,
-    make_container,
-    place_of,
-    unfinished,
-)
+from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, blocks_of, condition_of
 
 FOLDER = "hdi_isfolder"
 """The metadata that makes a folder of an empty blob, as Hadoop and Azure's tools write it."""
@@ -55,6 +41,13 @@ PAGE = 1000
 
 _BIG_XML = 256 * 1024
 _DELETES_AT_ONCE = 16
+_MOST_BLOCKS = 50_000
+# Announced sizes above 4.7 TiB do not count: this process holds a block in memory.
+_LARGEST_BLOCK = 100 * 1024 * 1024
+_COMMIT_TRIES = 5
+
+Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
+"""Gives a file its name under the condition of these headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +79,6 @@ class BlobCalls:
     async def containers(self, marker: str, size: int) -> BlobPage:
         query = {"comp": "list", "maxresults": size, **({"marker": marker} if marker else {})}
         return await _page(await self._client.read(AzureCall("GET", (), query)), "Container")
-
-    async def container_facts(self, container: str) -> AzureAnswer:
-        return await self._client.read(AzureCall("HEAD", (container,), {"restype": "container"}))
-
-    async def create_container(self, container: str) -> None:
-        await self._client.change(AzureCall("PUT", (container,), {"restype": "container"}))
-
-    async def delete_container(self, container: str) -> None:
-        await self._client.change(AzureCall("DELETE", (container,), {"restype": "container"}))
 
     async def blobs(
         self, container: str, prefix: str, *, marker: str = "", size: int = PAGE, delimiter: bool = False,
@@ -202,23 +186,25 @@ async def _parsed(body: bytes) -> ET.Element:
         raise AzureFailure(200, "UnexpectedAnswer") from None
 
 
-class FlatTree:
-    """The entries of an account. Raises AzureFailure besides domain errors."""
+class AzureFlatStorage(AzureStorage):
+    """The same for every user."""
 
-    def __init__(self, calls: BlobCalls) -> None:
-        self._calls = calls
+    def __init__(self, account: AzureAccount, client: AzureClient) -> None:
+        super().__init__(account, client, {"restype": "container"})
+        self._calls = BlobCalls(client)
 
-    async def find(self, place: AzurePlace) -> FileStatus:
-        if place.is_container:
-            facts = await self._calls.container_facts(place.container)
-            return entries.directory(place.path, entries.time(facts.headers.get("last-modified", "")))
-        if status := await self.blob_at(place):
+    @staticmethod
+    def _is_directory(headers: Mapping[str, str]) -> bool:
+        return is_folder(headers)
+
+    async def _find_entry(self, place: AzurePlace) -> FileStatus:
+        if status := await self._blob_at(place):
             return status
-        if await self.has_entries(place):
+        if await self._keys_below(place, 1):
             return entries.directory(place.path)
         raise PathNotFound(f"abfs://{place.path} does not exist.")
 
-    async def blob_at(self, place: AzurePlace) -> FileStatus | None:
+    async def _blob_at(self, place: AzurePlace) -> FileStatus | None:
         """The blob of exactly this name, be it a file or the mark of a folder."""
         try:
             facts = await self._calls.facts(place)
@@ -231,7 +217,26 @@ class FlatTree:
             return entries.directory(place.path, modified_at)
         return entries.blob(place.path, int(facts.get("content-length", "0")), modified_at, facts.get("etag", ""))
 
-    async def make_folders(self, place: AzurePlace) -> None:
+    async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
+        """The first blobs below this name, which make a folder of it without a mark.
+
+        Pages may be empty although others follow.
+        """
+        marker = ""
+        while True:
+            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker, size=at_most)
+            if page.items or not page.marker:
+                return [item.name for item in page.items]
+            marker = page.marker
+
+    async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
+        current = await self._blob_at(place)
+        is_taken = not overwrite or current.is_directory if current else bool(await self._keys_below(place, 1))
+        if is_taken:
+            raise PathExists(f"abfs://{place.path} exists.")
+        return current
+
+    async def _make_folders(self, place: AzurePlace) -> None:
         """Marks for this folder and those above it. Raises NotADirectory: one of them is a file."""
         missing: list[AzurePlace] = []
         while not place.is_container and not await self._is_marked(place):
@@ -246,13 +251,35 @@ class FlatTree:
                 await self._is_marked(folder)
 
     async def _is_marked(self, place: AzurePlace) -> bool:
-        status = await self.blob_at(place)
+        status = await self._blob_at(place)
         if status is not None and not status.is_directory:
             raise NotADirectory(f"abfs://{place.path} is not a directory.")
         return status is not None
 
-    async def delete_folder(self, place: AzurePlace, *, recursive: bool) -> None:
-        """A folder that is there, with all below it. Raises DirectoryNotEmpty."""
+    async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
+        del permissions  # a flat account has none
+        await self._replaced(place, overwrite=False)
+        await self._make_folders(place.parent)
+        try:
+            await self._calls.put_folder(place)
+        except AzureFailure as failure:
+            if failure.is_taken:
+                raise PathExists(f"abfs://{place.path} exists.") from None
+            raise
+
+    async def _is_empty(self, container: AzurePlace) -> bool:
+        return not (await self._calls.blobs(container.container, "", size=1)).items
+
+    async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
+        """The directory that held the last entry stays."""
+        found = await self._find(place)
+        await self._make_folders(place.parent)
+        if found.is_directory:
+            await self._delete_below(place, recursive=recursive)
+        await self._discard(place)
+
+    async def _delete_below(self, place: AzurePlace, *, recursive: bool) -> None:
+        """Raises DirectoryNotEmpty."""
         if not recursive and set(await self._keys_below(place, 2)) - {f"{place.key}/"}:
             raise DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
         marker, is_last = "", False
@@ -261,36 +288,19 @@ class FlatTree:
             below = [AzurePlace((place.container, *item.name.split("/"))) for item in page.items]
             for start in range(0, len(below), _DELETES_AT_ONCE):
                 some = below[start : start + _DELETES_AT_ONCE]
-                for outcome in await asyncio.gather(*map(self.delete_blob, some), return_exceptions=True):
+                for outcome in await asyncio.gather(*map(self._discard, some), return_exceptions=True):
                     if isinstance(outcome, BaseException):
                         raise outcome
             marker, is_last = page.marker, not page.marker
-        await self.delete_blob(place)
 
-    async def delete_blob(self, place: AzurePlace) -> None:
+    async def _discard(self, staged: AzurePlace) -> None:
         try:
-            await self._calls.delete(place)
+            await self._calls.delete(staged)
         except AzureFailure as failure:
             if not failure.is_missing:
                 raise
 
-    async def has_entries(self, place: AzurePlace) -> bool:
-        """Whether any blob lies below this name, which makes a folder of it without a mark."""
-        return bool(await self._keys_below(place, 1))
-
-    async def is_empty(self, container: str) -> bool:
-        return not (await self._calls.blobs(container, "", size=1)).items
-
-    async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
-        """Pages may be empty although others follow."""
-        marker = ""
-        while True:
-            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker, size=at_most)
-            if page.items or not page.marker:
-                return [item.name for item in page.items]
-            marker = page.marker
-
-    async def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+    async def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
         while True:
             page = await self._calls.containers(cursor or "", min(size, PAGE))
             found = [entries.directory(item.name, entries.time(item.last_modified)) for item in page.items]
@@ -299,7 +309,7 @@ class FlatTree:
             if cursor is None:
                 return
 
-    async def list_directory(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
+    async def _entries(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
         """Raises NotADirectory, PathNotFound."""
         prefix = f"{place.key}/" if place.key else ""
         is_known = cursor is not None
@@ -307,14 +317,122 @@ class FlatTree:
         while True:
             page = await self._calls.blobs(place.container, prefix, marker=marker, size=min(size, PAGE), delimiter=True)
             is_known = is_known or bool(page.items)
-            if not is_known and not page.marker and not (await self.find(place)).is_directory:
-                raise NotADirectory(f"abfs://{place.path} is not a directory.")
+            if not is_known and not page.marker:
+                await self._require_directory(place)
             found, above = _entries(place, len(prefix), page.items, above)
             cursor = json.dumps([page.marker, above]) if page.marker else None
             yield Batch(tuple(found), cursor)
             if cursor is None:
                 return
             marker = page.marker
+
+    async def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
+        prefix = f"{folder.key}/{RESERVED_PREFIX}" if folder.key else RESERVED_PREFIX
+        await self._find(folder)
+        marker, is_last = "", False
+        while not is_last:
+            page = await self._calls.blobs(folder.container, prefix, marker=marker, delimiter=True)
+            for item in page.items:
+                if not item.is_prefix:
+                    yield item.name.rpartition("/")[2], item.last_modified
+            marker, is_last = page.marker, not page.marker
+
+    async def _write(
+        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
+    ) -> FileStatus:
+        """Blocks that are never committed end after a week."""
+        await self._replaced(place, overwrite=overwrite)
+        await self._make_folders(place.parent)
+        upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
+        block_bytes = block_size(self._account.block_bytes, size_bytes)
+        async with aclosing(blocks_of(body, block_bytes)) as blocks:
+            async for block in blocks:
+                if total:
+                    names.append(block_name(f"{upload}{len(names):06d}"))
+                    await self._calls.put_block(place, names[-1], last)
+                last = block
+                total += len(block)
+        if not names:
+            return await self._put(place, last, overwrite=overwrite)
+        names.append(block_name(f"{upload}{len(names):06d}"))
+        await self._calls.put_block(place, names[-1], last)
+        del last
+        sizes = await self._sizes(place)
+        if not sizes.keys() >= set(names):
+            await self._replaced(place, overwrite=overwrite)
+            raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        _verify(sizes, names, total)
+
+        async def commit(condition: dict[str, str]) -> httpx.Headers:
+            return await self._calls.commit(place, names, condition)
+
+        return await self._store(place, total, commit, overwrite=overwrite)
+
+    async def _put(self, place: AzurePlace, content: bytes, *, overwrite: bool) -> FileStatus:
+        """The service compares the digest before it gives the name."""
+        digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+
+        async def put(condition: dict[str, str]) -> httpx.Headers:
+            try:
+                return await self._calls.put(place, content, {"content-md5": digest, **condition})
+            except AzureFailure as failure:
+                if not failure.is_taken or await self._blob_at(place):
+                    raise
+            # To Azurite the blocks of a write that broke off are a blob, except for a commit.
+            name = block_name(f"{secrets.token_hex(16)}{0:06d}")
+            if content:
+                await self._calls.put_block(place, name, content)
+            return await self._calls.commit(place, [name] if content else [], condition)
+
+        return await self._store(place, len(content), put, overwrite=overwrite)
+
+    async def _store(self, place: AzurePlace, total: int, store: Store, *, overwrite: bool) -> FileStatus:
+        """Raises PathExists; ChangedMeanwhile: other clients keep replacing the file, or removed our blocks."""
+        for _ in range(_COMMIT_TRIES):
+            condition = condition_of(await self._replaced(place, overwrite=overwrite))
+            try:
+                headers = await store(condition)
+            except AzureFailure as failure:
+                if failure.code == "InvalidBlockList" and not overwrite:
+                    raise PathExists(f"abfs://{place.path} exists.") from None
+                if not failure.is_taken:
+                    raise
+            else:
+                modified_at = entries.time(headers.get("last-modified", ""))
+                return entries.blob(place.path, total, modified_at, headers.get("etag", ""))
+        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+
+    async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
+        """Of the blocks that the account holds under a name."""
+        try:
+            return await self._calls.blocks(place)
+        except AzureFailure as failure:
+            if failure.is_missing:
+                return {}
+            raise
+
+    async def _create_staged(self, staged: AzurePlace) -> None:
+        await self._calls.put(staged, b"", {"if-none-match": "*"})
+
+    async def _send_part(self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]) -> None:
+        """A block that replaces the former one of that index when it is complete."""
+        # Blocks without a commit leave the time of the blob as it was, and old ones are swept.
+        await self._calls.touch(staged)
+        await self._calls.stream_block(staged, _part_name(index), content, plan.size_of(index))
+
+    async def _complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
+        _verify(await self._sizes(staged), names, plan.size_bytes)
+        await self._calls.commit(staged, names, {})
+
+    async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
+        """The file is made of the blob of the reserved name."""
+        async with aclosing(self._content(staged)) as body:
+            status = await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
+        if status.size_bytes != size_bytes:
+            raise VerificationFailed("The store holds other bytes than were sent.")
+        await self._discard(staged)
+        return status
 
 
 def _entries(
@@ -342,169 +460,6 @@ def _entries(
     return found, above
 
 
-_MOST_BLOCKS = 50_000
-# Announced sizes above 4.7 TiB do not count: this process holds a block in memory.
-_LARGEST_BLOCK = 100 * 1024 * 1024
-_COMMIT_TRIES = 5
-
-Store = Callable[[dict[str, str]], Awaitable[httpx.Headers]]
-"""Gives a file its name under the condition of these headers."""
-
-
-class FlatUploads:
-    """Uploads to an account. Raises AzureFailure besides domain errors."""
-
-    def __init__(self, calls: BlobCalls, tree: FlatTree, reader: Reader, block_bytes: int) -> None:
-        self._calls = calls
-        self._tree = tree
-        self._reader = reader
-        self._block_bytes = block_bytes
-
-    async def write(
-        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
-    ) -> FileStatus:
-        """See `Storage.write`. Blocks that are never committed end after a week."""
-        await self._condition(place, overwrite=overwrite)
-        await self._tree.make_folders(place.parent)
-        upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
-        block_bytes = block_size(self._block_bytes, size_bytes)
-        async with aclosing(blocks_of(body, block_bytes)) as blocks:
-            async for block in blocks:
-                if total:
-                    names.append(block_name(f"{upload}{len(names):06d}"))
-                    await self._calls.put_block(place, names[-1], last)
-                last = block
-                total += len(block)
-        if not names:
-            return await self._put(place, last, overwrite=overwrite)
-        names.append(block_name(f"{upload}{len(names):06d}"))
-        await self._calls.put_block(place, names[-1], last)
-        del last
-        sizes = await self._sizes(place)
-        if not sizes.keys() >= set(names):
-            await self._condition(place, overwrite=overwrite)
-            raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
-        _verify(sizes, names, total)
-
-        async def commit(condition: dict[str, str]) -> httpx.Headers:
-            return await self._calls.commit(place, names, condition)
-
-        return await self._store(place, total, commit, overwrite=overwrite)
-
-    async def _put(self, place: AzurePlace, content: bytes, *, overwrite: bool) -> FileStatus:
-        """The service compares the digest before it gives the name."""
-        digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
-
-        async def put(condition: dict[str, str]) -> httpx.Headers:
-            try:
-                return await self._calls.put(place, content, {"content-md5": digest, **condition})
-            except AzureFailure as failure:
-                if not failure.is_taken or await self._tree.blob_at(place):
-                    raise
-            # To Azurite the blocks of a write that broke off are a blob, except for a commit.
-            name = block_name(f"{secrets.token_hex(16)}{0:06d}")
-            if content:
-                await self._calls.put_block(place, name, content)
-            return await self._calls.commit(place, [name] if content else [], condition)
-
-        return await self._store(place, len(content), put, overwrite=overwrite)
-
-    async def _store(self, place: AzurePlace, total: int, store: Store, *, overwrite: bool) -> FileStatus:
-        """Raises PathExists; ChangedMeanwhile: other clients keep replacing the file, or removed our blocks."""
-        for _ in range(_COMMIT_TRIES):
-            condition = await self._condition(place, overwrite=overwrite)
-            try:
-                headers = await store(condition)
-            except AzureFailure as failure:
-                if failure.code == "InvalidBlockList" and not overwrite:
-                    raise _exists(place) from None
-                if not failure.is_taken:
-                    raise
-            else:
-                modified_at = entries.time(headers.get("last-modified", ""))
-                return entries.blob(place.path, total, modified_at, headers.get("etag", ""))
-        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
-
-    async def _condition(self, place: AzurePlace, *, overwrite: bool) -> dict[str, str]:
-        """The condition under which the file gets its name. Raises PathExists."""
-        current = await self._tree.blob_at(place)
-        if current is None:
-            if await self._tree.has_entries(place):
-                raise _exists(place)
-            return {"if-none-match": "*"}
-        if not overwrite or current.is_directory:
-            raise _exists(place)
-        return {"if-match": f'"{current.tag}"'}
-
-    async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
-        """Of the blocks that the account holds under a name."""
-        try:
-            return await self._calls.blocks(place)
-        except AzureFailure as failure:
-            if failure.is_missing:
-                return {}
-            raise
-
-    async def begin_parts(self, place: AzurePlace) -> str:
-        """Raises PathNotFound, NotADirectory."""
-        if not (await self._tree.find(place.parent)).is_directory:
-            raise NotADirectory(f"abfs://{place.parent.path} is not a directory.")
-        staging = secrets.token_hex(16)
-        await self._calls.put(unfinished(place, staging), b"", {"if-none-match": "*"})
-        return staging
-
-    async def write_part(
-        self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
-    ) -> StoredPart:
-        """A block that replaces the former one of that index when it is complete."""
-        length = plan.size_of(index)
-        # Blocks without a commit leave the time of the blob as it was, and old ones are swept.
-        await self._calls.touch(staged)
-        if length:
-            async with aclosing(exactly(body, length)) as content:
-                await self._calls.stream_block(staged, _part_name(index), content, length)
-        else:
-            await drain(body)
-        return StoredPart(index, length, receipt="")
-
-    async def join_parts(
-        self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
-    ) -> FileStatus:
-        """A blob of a reserved name, of which the file is made. Committed parts may be committed again."""
-        staged, total = unfinished(place, staging), joined_size(plan, parts)
-        await self._condition(place, overwrite=overwrite)
-        await self.complete_parts(plan, staged, parts)
-        async with aclosing(self._reader.read(staged, 0, None, None)) as body:
-            status = await self.write(place, body, overwrite=overwrite, size_bytes=total)
-        if status.size_bytes != total:
-            raise VerificationFailed("The store holds other bytes than were sent.")
-        await self.discard(staged)
-        return status
-
-    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
-        names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
-        _verify(await self._sizes(staged), names, joined_size(plan, parts))
-        await self._calls.commit(staged, names, {})
-
-    async def discard(self, staged: AzurePlace) -> None:
-        await self._tree.delete_blob(staged)
-
-    async def sweep(self, folder: AzurePlace, before: datetime) -> int:
-        prefix = f"{folder.key}/{RESERVED_PREFIX}" if folder.key else RESERVED_PREFIX
-        await self._tree.find(folder)
-        marker, swept = "", 0
-        while True:
-            page = await self._calls.blobs(folder.container, prefix, marker=marker, delimiter=True)
-            for item in page.items:
-                written_at = entries.time(item.last_modified)
-                if not item.is_prefix and written_at is not None and written_at < before:
-                    await self.discard(folder.child(item.name.rpartition("/")[2]))
-                    swept += 1
-            if not page.marker:
-                return swept
-            marker = page.marker
-
-
 def block_size(usual: int, announced_bytes: int | None) -> int:
     """Large enough for the file to have at most 50,000 blocks."""
     return max(usual, min(-(-(announced_bytes or 0) // _MOST_BLOCKS), _LARGEST_BLOCK))
@@ -517,55 +472,3 @@ def _verify(sizes: Mapping[str, int], names: Sequence[str], total: int) -> None:
 
 def _part_name(index: int) -> str:
     return block_name(f"{index:06d}")
-
-
-def _exists(place: AzurePlace) -> PathExists:
-    return PathExists(f"abfs://{place.path} exists.")
-
-
-class AzureFlatStorage(AzureStorage):
-    """The same for every user."""
-
-    def __init__(self, account: AzureAccount, client: AzureClient) -> None:
-        self._account = account
-        self._calls = BlobCalls(client)
-        self._tree = FlatTree(self._calls)
-        reader = Reader(client, self._tree.find, is_folder)
-        uploads = FlatUploads(self._calls, self._tree, reader, account.block_bytes)
-        super().__init__(self._tree, reader, uploads)
-
-    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
-        """Directly below the root it makes a container, where the settings allow it."""
-        with azure_errors(path):
-            if "/" not in path:
-                allowed = self._account.allow_container_creation
-                await make_container(path, self._tree.find, self._calls.create_container, is_allowed=allowed)
-                return
-            place = file_place(path)
-            if await self._tree.blob_at(place) or await self._tree.has_entries(place):
-                raise PathExists(f"abfs://{path} exists.")
-            await self._tree.make_folders(place.parent)
-            try:
-                await self._calls.put_folder(place)
-            except AzureFailure as failure:
-                if failure.is_taken:
-                    raise PathExists(f"abfs://{path} exists.") from None
-                raise
-
-    async def delete(self, path: str, *, recursive: bool) -> None:
-        """The directory that held the last entry stays."""
-        place = place_of(path)
-        if place is None:
-            raise root_not_allowed("The root stays.")
-        with azure_errors(path):
-            found = await self._tree.find(place)
-            if place.is_container:
-                if not await self._tree.is_empty(place.container):
-                    raise DirectoryNotEmpty(f"abfs://{path} is not empty.")
-                await self._calls.delete_container(place.container)
-                return
-            await self._tree.make_folders(place.parent)
-            if found.is_directory:
-                await self._tree.delete_folder(place, recursive=recursive)
-            else:
-                await self._tree.delete_blob(place)

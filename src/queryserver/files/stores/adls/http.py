@@ -38,7 +38,6 @@ class AzureCall:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     content: bytes | AsyncIterator[bytes] = b""
     length: int | None = None
-    """Bytes of a streamed content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +105,7 @@ class AzureClient:
 
     async def _exchange(self, call: AzureCall) -> AzureAnswer:
         response = await self._begin(call)
-        try:
-            return AzureAnswer(response.status_code, response.headers, await _whole(response))
-        except httpx.TransportError:
-            raise _unreachable() from None
-        finally:
-            await response.aclose()
+        return AzureAnswer(response.status_code, response.headers, await _whole(response))
 
     @asynccontextmanager
     async def _limited(self, limit_s: float) -> AsyncGenerator[None]:
@@ -126,17 +120,18 @@ class AzureClient:
 
     async def _begin(self, call: AzureCall) -> httpx.Response:
         """The beginning of an answer of status 2xx."""
-        headers = _headers(call)
+        length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
+        headers = {
+            **call.headers,
+            "content-length": str(length),
+            "x-ms-date": format_datetime(datetime.now(UTC), usegmt=True),
+            "x-ms-version": API_VERSION,
+        }
         url = await self._authorizer.authorize(call.method, self._url(call), headers)
         response = await self._sent(call.method, url, headers, call.content)
         if response.is_success:
             return response
-        try:
-            failure = _failure(response, await _whole(response))
-        except httpx.TransportError:
-            raise _unreachable() from None
-        finally:
-            await response.aclose()
+        failure = _failure(response, await _whole(response))
         if failure.status == 401:
             self._authorizer.refused()
         raise failure
@@ -169,12 +164,7 @@ class AzureClient:
         headers = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
         async with self._limited(self._timeouts.answer_s):
             response = await self._sent("POST", httpx.URL(url), headers, form)
-            try:
-                body = await _whole(response)
-            except httpx.TransportError:
-                raise _unreachable() from None
-            finally:
-                await response.aclose()
+            body = await _whole(response)
         if not response.is_success:
             status = response.status_code
             # A wrong secret is 400 or 401 there, with a text that holds ids of the tenant.
@@ -192,28 +182,23 @@ class AzureClient:
             return self._transport
 
 
-def _headers(call: AzureCall) -> dict[str, str]:
-    """All headers but the authorization."""
-    length = len(call.content) if isinstance(call.content, bytes) else call.length or 0
-    return {
-        **call.headers,
-        "content-length": str(length),
-        "x-ms-date": format_datetime(datetime.now(UTC), usegmt=True),
-        "x-ms-version": API_VERSION,
-    }
-
-
 def _unreachable() -> AzureFailure:
     return AzureFailure(0, UNREACHABLE)
 
 
 async def _whole(response: httpx.Response) -> bytes:
+    """The body. Ends the answer."""
     pieces, size = list[bytes](), 0
-    async for piece in response.aiter_raw():
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MAX_ANSWER_BYTES:
-            raise AzureFailure(response.status_code, "AnswerTooLarge")
+    try:
+        async for piece in response.aiter_raw():
+            pieces.append(piece)
+            size += len(piece)
+            if size > _MAX_ANSWER_BYTES:
+                raise AzureFailure(response.status_code, "AnswerTooLarge")
+    except httpx.TransportError:
+        raise _unreachable() from None
+    finally:
+        await response.aclose()
     return b"".join(pieces)
 
 

@@ -1,28 +1,30 @@
-"""What both kinds of account have in common: places, entries, reads, and the calls of a Storage."""
+"""What both kinds of account have in common: places, entries, and the calls of a Storage."""
 
 import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Protocol
-
-import httpx
 
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import (
+    DirectoryNotEmpty,
     InvalidName,
     InvalidPath,
+    NotADirectory,
     NotAFile,
     PathExists,
     PathNotFound,
     VerificationFailed,
     bucket_listing_denied,
+    root_not_allowed,
 )
 from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
+from queryserver.files.stores.adls.credentials import AzureAccount
 from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 
@@ -60,9 +62,6 @@ class AzurePlace:
     def child(self, name: str) -> "AzurePlace":
         return AzurePlace((*self.names, name))
 
-    def beside(self, name: str) -> "AzurePlace":
-        return self.parent.child(name)
-
 
 def place_of(path: str) -> AzurePlace | None:
     """None for the root. Raises InvalidPath, PathNotFound: no container has such a name."""
@@ -92,7 +91,7 @@ def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
         raise InvalidPath("There is no such staging place.")
-    return place.beside(f"{RESERVED_PREFIX}upload_{token}")
+    return place.parent.child(f"{RESERVED_PREFIX}upload_{token}")
 
 
 ALL_MAY_ENTER = 0o777
@@ -146,51 +145,9 @@ def tag(etag: str) -> str:
     return etag.removeprefix("W/").strip('"')
 
 
-Find = Callable[[AzurePlace], Awaitable[FileStatus]]
-"""The entry at a place. Raises PathNotFound."""
-
-
-class Reader:
-    """Reads files: the same in both services."""
-
-    def __init__(self, client: AzureClient, find: Find, is_directory: Callable[[httpx.Headers], bool]) -> None:
-        self._client = client
-        self._find = find
-        self._is_directory = is_directory
-
-    async def read(
-        self, place: AzurePlace, offset: int, length: int | None, version: FileStatus | None
-    ) -> AsyncGenerator[bytes]:
-        """See `Storage.read`. Raises AzureFailure."""
-        if length is not None and length <= 0:
-            await self._refuse_directory(place)
-            return
-        headers: dict[str, str] = {}
-        if offset or length is not None:
-            headers["range"] = f"bytes={offset}-" if length is None else f"bytes={offset}-{offset + length - 1}"
-        if version is not None and version.tag:
-            headers["if-match"] = f'"{version.tag}"'
-        try:
-            async with self._client.stream(AzureCall("GET", place.names, {}, headers)) as response:
-                if self._is_directory(response.headers):
-                    raise _not_a_file(place)
-                async for piece in response.aiter_raw(_PIECE_BYTES):
-                    yield piece
-        except AzureFailure as failure:
-            # Past the end, also of the empty file; or not the bytes of any file.
-            if failure.status != 416:
-                if failure.is_missing or failure.status in {400, 409}:
-                    await self._refuse_directory(place)
-                raise
-            await self._refuse_directory(place)
-
-    async def _refuse_directory(self, place: AzurePlace) -> None:
-        if not (await self._find(place)).is_file:
-            raise _not_a_file(place)
-
-
-def _not_a_file(place: AzurePlace) -> NotAFile:
-    return NotAFile(f"abfs://{place.path} is not a file.")
+def condition_of(old: FileStatus | None) -> dict[str, str]:
+    """The headers under which a name is given: it is free, or still that file."""
+    return {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
 
 
 async def blocks_of(body: AsyncIterator[bytes], block_bytes: int) -> AsyncGenerator[bytes]:
@@ -210,7 +167,7 @@ async def blocks_of(body: AsyncIterator[bytes], block_bytes: int) -> AsyncGenera
         yield bytes(block)
 
 
-async def exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
+async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
     """The body, announced with this size. Raises VerificationFailed when it has another one."""
     seen = 0
     async for piece in body:
@@ -223,85 +180,100 @@ async def exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator
         raise VerificationFailed(f"The part does not have the announced {size_bytes} bytes.")
 
 
-def joined_size(plan: PartPlan, parts: Sequence[StoredPart]) -> int:
-    """Bytes of the whole file. Raises VerificationFailed: parts are missing."""
-    if sum(part.size_bytes for part in parts) != plan.size_bytes:
-        raise VerificationFailed("Parts of the file are missing.")
-    return plan.size_bytes
+class AzureStorage(ABC):
+    """The part of a Storage that is the same for both kinds of account, and for every user.
 
+    The abstract methods know their service. They raise AzureFailure besides domain errors.
+    """
 
-async def drain(body: AsyncIterator[bytes]) -> None:
-    """Read a body that must be empty. Raises VerificationFailed."""
-    async with aclosing(exactly(body, 0)) as pieces:
-        async for _ in pieces:
-            pass
+    def __init__(self, account: AzureAccount, client: AzureClient, container_query: Mapping[str, str | int]) -> None:
+        """`container_query`: the query that makes a call one about a container."""
+        self._account = account
+        self._client = client
+        self._container_query = container_query
 
+    @staticmethod
+    @abstractmethod
+    def _is_directory(headers: Mapping[str, str]) -> bool: ...
+    @abstractmethod
+    async def _find_entry(self, place: AzurePlace) -> FileStatus: ...
+    @abstractmethod
+    async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
+        """The file that a new one is to replace. Raises PathExists."""
 
-class AccountTree(Protocol):
-    """The entries of an account. Calls raise AzureFailure; `find` raises PathNotFound, too."""
+    @abstractmethod
+    def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
+    @abstractmethod
+    def _entries(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
+    @abstractmethod
+    async def _is_empty(self, container: AzurePlace) -> bool: ...
+    @abstractmethod
+    async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None: ...
+    @abstractmethod
+    async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None: ...
+    @abstractmethod
+    async def _discard(self, staged: AzurePlace) -> None:
+        """Delete a file, which may be gone."""
 
-    async def find(self, place: AzurePlace) -> FileStatus: ...
-    def list_directory(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
-    def list_containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]: ...
-
-
-class AccountUploads(Protocol):
-    """Uploads to an account, as in `Storage`. Calls raise AzureFailure besides domain errors."""
-
-    async def write(
+    @abstractmethod
+    async def _write(
         self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus: ...
+    @abstractmethod
+    async def _create_staged(self, staged: AzurePlace) -> None: ...
+    @abstractmethod
+    async def _send_part(
+        self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]
+    ) -> None: ...
+    @abstractmethod
+    async def _complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        """Make the parts a file under its reserved name; again if that was done. Raises VerificationFailed."""
 
-    async def begin_parts(self, place: AzurePlace) -> str: ...
+    @abstractmethod
+    async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
+        """Give a complete file its name."""
 
-    async def write_part(
-        self, plan: PartPlan, staged: AzurePlace, index: int, body: AsyncIterator[bytes]
-    ) -> StoredPart: ...
+    @abstractmethod
+    def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
+        """Names of the reserved entries directly in a folder, and when each was last written."""
 
-    async def join_parts(
-        self, plan: PartPlan, place: AzurePlace, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
-    ) -> FileStatus: ...
+    async def _find(self, place: AzurePlace) -> FileStatus:
+        """Raises PathNotFound."""
+        if not place.is_container:
+            return await self._find_entry(place)
+        facts = (await self._client.read(AzureCall("HEAD", place.names, self._container_query))).headers
+        return directory(place.path, time(facts.get("last-modified", "")))
 
-    async def complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
-        """Make the parts a file under its reserved name. Raises VerificationFailed."""
-        ...
+    async def _require_directory(self, place: AzurePlace) -> None:
+        if not (await self._find(place)).is_directory:
+            raise NotADirectory(f"abfs://{place.path} is not a directory.")
 
-    async def discard(self, staged: AzurePlace) -> None: ...
-    async def sweep(self, folder: AzurePlace, before: datetime) -> int: ...
-
-
-class AzureStorage:
-    """The part of a Storage that is the same for both kinds of account, and for every user."""
-
-    def __init__(self, tree: AccountTree, reader: Reader, uploads: AccountUploads) -> None:
-        self._entries = tree
-        self._contents = reader
-        self._uploads = uploads
+    async def _require_file(self, place: AzurePlace) -> FileStatus:
+        found = await self._find(place)
+        if not found.is_file:
+            raise NotAFile(f"abfs://{place.path} is not a file.")
+        return found
 
     async def stat(self, path: str) -> FileStatus:
         place = place_of(path)
         if place is None:
             return directory("")
         with azure_errors(path):
-            return await self._entries.find(place)
+            return await self._find(place)
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
         """In flat accounts folders come in the order of their marks, not of their names."""
         place = place_of(path)
+        found = self._containers(cursor, batch_size) if place is None else self._entries(place, cursor, batch_size)
         with azure_errors(path):
-            if place is not None:
-                async with aclosing(self._entries.list_directory(place, cursor, batch_size)) as batches:
-                    async for batch in batches:
-                        yield batch
-                return
             try:
-                async with aclosing(self._entries.list_containers(cursor, batch_size)) as batches:
+                async with aclosing(found) as batches:
                     async for batch in batches:
                         yield batch
             except AzureFailure as failure:
-                if failure.is_denial:
+                if place is None and failure.is_denial:
                     raise bucket_listing_denied("the account refuses it.") from None
                 raise
 
@@ -312,84 +284,147 @@ class AzureStorage:
         if place is None or place.is_container:
             raise NotAFile("A container is not a file.")
         with azure_errors(path):
-            async with aclosing(self._contents.read(place, offset, length, version)) as pieces:
+            async with aclosing(self._content(place, offset, length, version)) as pieces:
                 async for piece in pieces:
                     yield piece
+
+    async def _content(
+        self, place: AzurePlace, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+    ) -> AsyncGenerator[bytes]:
+        if length is not None and length <= 0:
+            await self._require_file(place)
+            return
+        headers: dict[str, str] = {}
+        if offset or length is not None:
+            headers["range"] = f"bytes={offset}-{'' if length is None else offset + length - 1}"
+        if version is not None and version.tag:
+            headers["if-match"] = f'"{version.tag}"'
+        try:
+            async with self._client.stream(AzureCall("GET", place.names, {}, headers)) as response:
+                if self._is_directory(response.headers):
+                    raise NotAFile(f"abfs://{place.path} is not a file.")
+                async for piece in response.aiter_raw(_PIECE_BYTES):
+                    yield piece
+        except AzureFailure as failure:
+            # 416: past the end, also of the empty file. The others: perhaps not the bytes of any file.
+            if failure.is_missing or failure.status in {400, 409, 416}:
+                await self._require_file(place)
+            if failure.status != 416:
+                raise
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
         place = file_place(path)
         with azure_errors(path):
-            return await self._uploads.write(place, body, overwrite=overwrite, size_bytes=size_bytes)
+            return await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """Streamed through this service."""
         from_place, to_place = file_place(source), file_place(target)
         with azure_errors(source):
-            found = await self._entries.find(from_place)
-        if not found.is_file:
-            raise NotAFile(f"abfs://{source} is not a file.")
+            found = await self._require_file(from_place)
         async with aclosing(self.read(source, version=found)) as body:
             with azure_errors(target):
-                copied = await self._uploads.write(to_place, body, overwrite=overwrite, size_bytes=found.size_bytes)
+                copied = await self._write(to_place, body, overwrite=overwrite, size_bytes=found.size_bytes)
         if copied.size_bytes != found.size_bytes:
             raise VerificationFailed("The copy has another size than its source.")
         return copied
 
+    async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
+        """Directly below the root it makes a container, where the settings allow it."""
+        with azure_errors(path):
+            if "/" in path:
+                await self._make_directory(file_place(path), permissions)
+            else:
+                await self._make_container(path)
+
+    async def _make_container(self, name: str) -> None:
+        """Raises PathExists (the root too), PermissionDenied, InvalidName."""
+        if not names_of(name):
+            raise PathExists("The root exists.")
+        if is_container_name(name):
+            try:
+                await self._find(AzurePlace((name,)))
+            except AzureFailure as failure:
+                if not failure.is_missing:
+                    raise
+            else:
+                raise PathExists(f"abfs://{name} exists.")
+        if not self._account.allow_container_creation:
+            raise PermissionDenied("This server makes no containers.")
+        if not is_container_name(name):
+            raise InvalidName("A container has 3 to 63 lower-case letters, digits and single hyphens.")
+        await self._client.change(AzureCall("PUT", (name,), self._container_query))
+
+    async def delete(self, path: str, *, recursive: bool) -> None:
+        place = place_of(path)
+        if place is None:
+            raise root_not_allowed("The root stays.")
+        with azure_errors(path):
+            if not place.is_container:
+                await self._delete_entry(place, recursive=recursive)
+                return
+            if not await self._is_empty(place):
+                raise DirectoryNotEmpty(f"abfs://{path} is not empty.")
+            await self._client.change(AzureCall("DELETE", place.names, self._container_query))
+
     async def begin_parts(self, plan: PartPlan) -> str:
-        place = file_place(plan.path)
+        place, staging = file_place(plan.path), secrets.token_hex(16)
         with azure_errors(plan.path):
-            return await self._uploads.begin_parts(place)
+            await self._require_directory(place.parent)
+            await self._create_staged(unfinished(place, staging))
+        return staging
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        staged = unfinished(file_place(plan.path), staging)
+        staged, length = unfinished(file_place(plan.path), staging), plan.size_of(index)
         with azure_errors(plan.path):
-            return await self._uploads.write_part(plan, staged, index, body)
+            async with aclosing(_exactly(body, length)) as content:
+                if length:
+                    await self._send_part(plan, staged, index, content)
+                else:
+                    async for _ in content:
+                        pass
+        return StoredPart(index, length, receipt="")
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
         place = file_place(plan.path)
+        staged = unfinished(place, staging)
         with azure_errors(plan.path):
-            return await self._uploads.join_parts(plan, place, staging, parts, overwrite=overwrite)
+            await self._replaced(place, overwrite=overwrite)
+            await self._complete(plan, staged, parts)
+            return await self._publish(staged, place, plan.size_bytes, overwrite=overwrite)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         """The parts are committed under the reserved name first: then they can be read."""
         staged = unfinished(file_place(plan.path), staging)
         with azure_errors(plan.path):
-            await self._uploads.complete_parts(plan, staged, parts)
-            async with aclosing(self._contents.read(staged, 0, None, None)) as pieces:
+            await self._complete(plan, staged, parts)
+            async with aclosing(self._content(staged)) as pieces:
                 async for piece in pieces:
                     yield piece
 
+    async def _complete(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
+        if sum(part.size_bytes for part in parts) != plan.size_bytes:
+            raise VerificationFailed("Parts of the file are missing.")
+        await self._complete_parts(plan, staged, parts)
+
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
-        staged = unfinished(file_place(plan.path), staging)
         with azure_errors(plan.path):
-            await self._uploads.discard(staged)
+            await self._discard(unfinished(file_place(plan.path), staging))
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        place = place_of(path)
-        if place is None:
+        folder = place_of(path)
+        if folder is None:
             return 0
+        before, swept = datetime.now(UTC) - timedelta(seconds=older_than_s), 0
         with azure_errors(path):
-            return await self._uploads.sweep(place, datetime.now(UTC) - timedelta(seconds=older_than_s))
-
-
-async def make_container(name: str, find: Find, create: Callable[[str], Awaitable[None]], *, is_allowed: bool) -> None:
-    """Raises PathExists (the root too), PermissionDenied, InvalidName, AzureFailure."""
-    if not names_of(name):
-        raise PathExists("The root exists.")
-    if is_container_name(name):
-        try:
-            await find(AzurePlace((name,)))
-        except AzureFailure as failure:
-            if not failure.is_missing:
-                raise
-        else:
-            raise PathExists(f"abfs://{name} exists.")
-    if not is_allowed:
-        raise PermissionDenied("This server makes no containers.")
-    if not is_container_name(name):
-        raise InvalidName("A container has 3 to 63 lower-case letters, digits and single hyphens.")
-    await create(name)
+            async with aclosing(self._reserved_in(folder)) as found:
+                async for name, written in found:
+                    written_at = time(written)
+                    if written_at is not None and written_at < before:
+                        await self._discard(folder.child(name))
+                        swept += 1
+        return swept

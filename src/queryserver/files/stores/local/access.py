@@ -53,15 +53,16 @@ class AccessMap:
         """Whether a listing shows an entry: homes of other users are left out."""
         return self._may_enter(tuple(path.split("/", 2)))
 
-    def check_read(self, path: str) -> None:
-        """Raises PermissionDenied, InvalidPath."""
-        if not self._may_enter(names_of(path)):
+    def check_read(self, path: str) -> tuple[str, ...]:
+        """The names of the path. Raises PermissionDenied, InvalidPath."""
+        names = names_of(path)
+        if not self._may_enter(names):
             raise PermissionDenied(f"{path} is another user's.")
+        return names
 
     def check_change(self, path: str) -> None:
         """Raises PermissionDenied when the entry itself may not come, go or change; InvalidPath."""
-        self.check_read(path)
-        names = names_of(path)
+        names = self.check_read(path)
         if not self.user.is_admin and not (len(names) > 1 and names[0] in {HOMES, SHARED}):
             raise PermissionDenied(f"Only administrators may change {path or 'the root of the store'}.")
 
@@ -199,8 +200,6 @@ def _owner_in(directory: int, name: str) -> Callable[[], bytes]:
 
 @dataclass(frozen=True, slots=True)
 class UserAccount:
-    """The `Account` of one user."""
-
     quotas: UserQuotas
     access: AccessMap
 

@@ -178,7 +178,6 @@ def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False
 
 
 def directories_in(tree: LocalTree, path: str) -> list[str]:
-    """The directories directly in a directory."""
     prefix = f"{path}/" if path else ""
     with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
         return [prefix + e.name for e in found if is_name(e.name) and e.is_dir(follow_symlinks=False)]

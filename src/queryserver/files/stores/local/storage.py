@@ -19,14 +19,7 @@ from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTrait
 from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
 from queryserver.files.stores.local.deleting import Deletion, Summation, directories_in, sweep
-from queryserver.files.stores.local.transfers import (
-    Download,
-    Incoming,
-    LocalPartUpload,
-    LocalUpload,
-    SpaceAccount,
-    StagedParts,
-)
+from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload, StagedParts
 from queryserver.files.stores.local.tree import Listing, LocalTree, file_errors, must_be_file
 from queryserver.files.stores.reading import ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
@@ -137,7 +130,7 @@ class LocalStorage:
         self._tree = tree
         self._threads = threads
         self._access = access
-        self._account: SpaceAccount | None = None
+        self._account: UserAccount | None = None
 
     async def stat(self, path: str) -> FileStatus:
         await self._enter(path)
@@ -217,7 +210,6 @@ class LocalStorage:
         await self._threads.run(partial(self._tree.rename, source, target, overwrite=overwrite))
 
     async def content_summary(self, path: str) -> ContentSummary:
-        """Counts what the caller may see."""
         await self._enter(path)
         summation = Summation(self._tree, path, self._access.shows)
         await self._threads.until_done(summation.step)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from queryserver.errors.files import (
     ChangedMeanwhile,
@@ -24,6 +24,7 @@ from queryserver.errors.files import (
 )
 from queryserver.files.model import RESERVED_PREFIX, FileStatus
 from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.stores.local.access import UserAccount
 from queryserver.files.stores.local.tree import (
     LocalTree,
     file_errors,
@@ -41,18 +42,6 @@ _STAGING = re.compile(re.escape(RESERVED_PREFIX) + r"parts_[0-9a-f]{32}")
 _PIECE_BYTES = 1024 * 1024
 
 Ended = TypeVar("Ended")
-
-
-class SpaceAccount(Protocol):
-    """Counts what one user stores."""
-
-    def take(self, size_bytes: int) -> None:
-        """Count so many bytes more. Raises StoreQuotaExceeded."""
-        ...
-
-    def mark(self, file: int) -> None:
-        """Mark a new file as the user's."""
-        ...
 
 
 class Incoming(ABC, Generic[Ended]):
@@ -74,7 +63,6 @@ class Incoming(ABC, Generic[Ended]):
             self._ensure_open()
 
     def write(self, piece: bytes) -> None:
-        """Add bytes at the end."""
         with self._lock, file_errors(self._path):
             self._ensure_open()
             self._admit(len(piece))
@@ -84,7 +72,6 @@ class Incoming(ABC, Generic[Ended]):
             self._size_bytes += len(piece)
 
     def commit(self) -> Ended:
-        """Keep the bytes, durably."""
         with self._lock, file_errors(self._path):
             self._ensure_open()
             outcome = self._keep()
@@ -134,7 +121,7 @@ class LocalUpload(Incoming[FileStatus]):
         *,
         overwrite: bool,
         announced_bytes: int = 0,
-        account: SpaceAccount | None = None,
+        account: UserAccount | None = None,
     ) -> None:
         super().__init__(tree, path, f"{RESERVED_PREFIX}upload_{secrets.token_hex(16)}")
         self._overwrite = overwrite
@@ -247,14 +234,13 @@ def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool
 
 
 def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
-    """Raises PathExists, SymlinkNotFollowed."""
     if overwrite:
         refuse_all_but_file(path, directory, name)
     elif is_there(directory, name):
         raise PathExists(f"{path} exists.")
 
 
-def begin(tree: LocalTree, plan: PartPlan, account: SpaceAccount | None = None) -> str:
+def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -> str:
     """Make the staging file with room for the whole file; its name. The directory must exist."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
     with file_errors(plan.path), tree.parent(plan.path) as (directory, _name):

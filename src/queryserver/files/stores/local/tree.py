@@ -139,7 +139,6 @@ def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> 
 
 
 def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bool:
-    """Whether the system has such a call, and it succeeded."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False
@@ -191,13 +190,10 @@ class LocalTree:
         self._floor.require(self._root, size_bytes, anew=anew)
 
     def stat(self, path: str) -> FileStatus:
-        """The entry at `path`, a link itself."""
-        with file_errors(path):
-            if not names_of(path):
-                with self.directory(path) as root:
-                    return status_of(path, os.fstat(root))
-            with self.parent(path) as (parent, name):
-                return status_of(path, os.stat(name, dir_fd=parent, follow_symlinks=False))
+        names = names_of(path)
+        with file_errors(path), self._walk(names[:-1], make=False) as directory:
+            found = os.stat(names[-1], dir_fd=directory, follow_symlinks=False) if names else os.fstat(directory)
+            return status_of(path, found)
 
     def open_file(self, path: str) -> int:
         """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
@@ -336,7 +332,6 @@ def _make(parent: int, name: str, mode: int) -> None:
 
 
 def must_be_file(path: str, kind: EntryKind) -> None:
-    """Raises SymlinkNotFollowed, NotAFile."""
     if kind is EntryKind.LINK:
         raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     if kind is not EntryKind.FILE:

@@ -48,8 +48,6 @@ class DirectSession(AIOHTTPSession):
 
 
 class _DirectClient:
-    """A session that follows no redirects."""
-
     def __init__(self, session: ClientSession, read_sizes: ReadSizes) -> None:
         self._session = session
         self._read_sizes = read_sizes
@@ -98,79 +96,64 @@ class PastTheEnd(StorageError):
     """No byte of the object is in the range."""
 
 
-_MISSING = (PathNotFound, "{path} does not exist.")
-_REFUSED = (PermissionDenied, "The store refuses access to {path}.")
-_EXISTS = (PathExists, "{path} exists.")
-# The users did nothing wrong: 502, not 403.
-_LOGIN = (StorageError, "The store does not accept the credentials of this service.")
-_BUSY = (StorageUnavailable, "The store is overloaded or has a failure of its own.")
-_REGION = (StorageError, "The bucket of {path} lies in another region than the configured one.")
-
-_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = MappingProxyType(
-    {
-        **dict.fromkeys(("NoSuchKey", "NoSuchBucket", "404", "NoSuchVersion"), _MISSING),
-        **dict.fromkeys(("AccessDenied", "403", "AllAccessDisabled", "AccountProblem"), _REFUSED),
-        **dict.fromkeys(("BucketAlreadyExists", "BucketAlreadyOwnedByYou", "ExistingObjectIsDirectory"), _EXISTS),
-        **dict.fromkeys(
-            (
-                *("SignatureDoesNotMatch", "InvalidAccessKeyId", "InvalidSecurity", "InvalidToken", "ExpiredToken"),
-                *("TokenRefreshRequired", "NotSignedUp", "CredentialsNotSupported", "InvalidClientTokenId"),
-            ),
-            _LOGIN,
-        ),
-        **dict.fromkeys(
-            (
-                *("SlowDown", "ServiceUnavailable", "Throttling", "ThrottlingException", "RequestLimitExceeded"),
-                *("TooManyRequests", "InternalError", "BandwidthLimitExceeded", "RequestTimeout", "Busy"),
-                *("500", "502", "503", "504", "429", "XMinioServerNotInitialized"),
-            ),
-            _BUSY,
-        ),
-        **dict.fromkeys(
-            (
-                *("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"),
-                *("IncorrectEndpoint", "WrongRegion"),
-            ),
-            _REGION,
-        ),
-        **dict.fromkeys(
-            ("TemporaryRedirect", "Redirect", "302", "307", "308"),
-            (StorageError, "The store sends this service elsewhere; redirects are not followed."),
-        ),
-        **dict.fromkeys(
-            ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture"),
-            (StorageError, "The clocks of this service and of the store differ too much."),
-        ),
-        **dict.fromkeys(("QuotaExceeded", "XMinioAdminBucketQuotaExceeded"), (
-            StoreQuotaExceeded, "A quota of the store is used up."
-        )),
-        **dict.fromkeys(("XMinioStorageFull", "InsufficientStorage", "507"), (
-            StorageError, "The store has no room left."
-        )),
-        **dict.fromkeys(("BadDigest", "XAmzContentSHA256Mismatch", "IncompleteBody"), (
-            VerificationFailed, "The store did not get the bytes of {path} that were sent."
-        )),
-        **dict.fromkeys(("NotImplemented", "501", "MethodNotAllowed", "405"), (
-            NotSupported, "The store does not offer this."
-        )),
-        "PreconditionFailed": (ChangedMeanwhile, "{path} has changed meanwhile."),
-        "412": (ChangedMeanwhile, "{path} has changed meanwhile."),
-        "ConditionalRequestConflict": (ChangedMeanwhile, "{path} is being changed by somebody else."),
-        "OperationAborted": (ChangedMeanwhile, "{path} is being changed by somebody else."),
-        "BucketNotEmpty": (DirectoryNotEmpty, "{path} is not empty."),
-        "ObjectParentIsFile": (NotADirectory, "A part of {path} is a file."),
-        "KeyTooLongError": (InvalidPath, "The path is longer than the store allows."),
-        "InvalidBucketName": (InvalidName, "No bucket of this store can have the name of {path}."),
-        "TooManyBuckets": (StoreQuotaExceeded, "The store allows no further bucket."),
-        "EntityTooLarge": (StorageError, "{path} is larger than the store allows."),
-        "EntityTooSmall": (StorageError, "A part of {path} is smaller than the store allows."),
-        "InvalidObjectState": (PermissionDenied, "{path} is archived; the store must restore it first."),
-        "NoSuchUpload": (UploadGone, "The store does not know this upload, or knows it no more."),
-        "InvalidRange": (PastTheEnd, "The range is outside the file."),
-        "416": (PastTheEnd, "The range is outside the file."),
-    }
-)  # fmt: skip
-_TEXTS: Mapping[type[QueryServerError], str] = MappingProxyType(dict(_KINDS.values()))
+_TABLE: tuple[tuple[type[QueryServerError], str, str], ...] = (
+    (PathNotFound, "{path} does not exist.", "NoSuchKey NoSuchBucket 404 NoSuchVersion"),
+    (PermissionDenied, "The store refuses access to {path}.", "AccessDenied 403 AllAccessDisabled AccountProblem"),
+    (PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
+    # The users did nothing wrong: 502, not 403.
+    (
+        StorageError,
+        "The store does not accept the credentials of this service.",
+        """SignatureDoesNotMatch InvalidAccessKeyId InvalidSecurity InvalidToken ExpiredToken TokenRefreshRequired
+        NotSignedUp CredentialsNotSupported InvalidClientTokenId""",
+    ),
+    (
+        StorageUnavailable,
+        "The store is overloaded or has a failure of its own.",
+        """SlowDown ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded TooManyRequests InternalError
+        BandwidthLimitExceeded RequestTimeout Busy 500 502 503 504 429 XMinioServerNotInitialized""",
+    ),
+    (
+        StorageError,
+        "The bucket of {path} lies in another region than the configured one.",
+        """PermanentRedirect 301 AuthorizationHeaderMalformed IllegalLocationConstraintException IncorrectEndpoint
+        WrongRegion""",
+    ),
+    (
+        StorageError,
+        "The store sends this service elsewhere; redirects are not followed.",
+        "TemporaryRedirect Redirect 302 307 308",
+    ),
+    (
+        StorageError,
+        "The clocks of this service and of the store differ too much.",
+        "RequestTimeTooSkewed RequestExpired RequestInTheFuture",
+    ),
+    (StoreQuotaExceeded, "A quota of the store is used up.", "QuotaExceeded XMinioAdminBucketQuotaExceeded"),
+    (StorageError, "The store has no room left.", "XMinioStorageFull InsufficientStorage 507"),
+    (
+        VerificationFailed,
+        "The store did not get the bytes of {path} that were sent.",
+        "BadDigest XAmzContentSHA256Mismatch IncompleteBody",
+    ),
+    (NotSupported, "The store does not offer this.", "NotImplemented 501 MethodNotAllowed 405"),
+    (ChangedMeanwhile, "{path} has changed meanwhile.", "PreconditionFailed 412"),
+    (ChangedMeanwhile, "{path} is being changed by somebody else.", "ConditionalRequestConflict OperationAborted"),
+    (DirectoryNotEmpty, "{path} is not empty.", "BucketNotEmpty"),
+    (NotADirectory, "A part of {path} is a file.", "ObjectParentIsFile"),
+    (InvalidPath, "The path is longer than the store allows.", "KeyTooLongError"),
+    (InvalidName, "No bucket of this store can have the name of {path}.", "InvalidBucketName"),
+    (StoreQuotaExceeded, "The store allows no further bucket.", "TooManyBuckets"),
+    (StorageError, "{path} is larger than the store allows.", "EntityTooLarge"),
+    (StorageError, "A part of {path} is smaller than the store allows.", "EntityTooSmall"),
+    (PermissionDenied, "{path} is archived; the store must restore it first.", "InvalidObjectState"),
+    (UploadGone, "The store does not know this upload, or knows it no more.", "NoSuchUpload"),
+    (PastTheEnd, "The range is outside the file.", "InvalidRange 416"),
+)
+_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = {
+    code: (kind, text) for kind, text, codes in _TABLE for code in codes.split()
+}
+_TEXTS: Mapping[type[QueryServerError], str] = {kind: text for kind, text, _ in _TABLE}
 _CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
 _OVERLOADED_FROM = 500
 
@@ -247,7 +230,6 @@ class S3Options:
 
     @property
     def endpoint_url(self) -> str | None:
-        """With its scheme; None for AWS."""
         if not self.endpoint:
             return None
         if "://" in self.endpoint:
@@ -313,28 +295,41 @@ class S3Connection:
                 tries = _TRIES if repeatable else 1
                 return await retried(call, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
 
-    async def ask_if_absent(
+    async def store(
         self,
         operation: str,
         arguments: Mapping[str, object],
         *,
         about: str,
+        overwrite: bool,
         means: Meanings = _NO_MEANINGS,
         timeout_s: float | None = None,
+        repeatable: bool = True,
     ) -> Mapping[str, Any]:
-        """As `ask`, on the condition that there is no object of that key; sent once.
+        """As `ask`; without `overwrite` on the condition that there is no object of that key, and sent once.
 
         A store that does not know the condition gets the call without it: callers check before.
         """
+        if overwrite:
+            return await self.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=repeatable)
+        ask = partial(self.ask, operation, about=about, means=means, timeout_s=timeout_s, repeatable=False)
         if operation not in self._without_conditions:
             try:
-                conditional = {**arguments, "IfNoneMatch": "*"}
-                return await self.ask(
-                    operation, conditional, about=about, means=means, timeout_s=timeout_s, repeatable=False
-                )
+                return await ask({**arguments, "IfNoneMatch": "*"})
             except NotSupported:
                 self._without_conditions.add(operation)
-        return await self.ask(operation, arguments, about=about, means=means, timeout_s=timeout_s, repeatable=False)
+        return await ask(arguments)
+
+    async def pages(
+        self, operation: str, arguments: Mapping[str, object], *, about: str, follow: Mapping[str, str]
+    ) -> AsyncGenerator[Mapping[str, Any]]:
+        """The answers of a listing. `follow`: the arguments of the next call, and their keys in the answer."""
+        while True:
+            page = await self.ask(operation, arguments, about=about)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments = {**arguments, **{name: page[key] for name, key in follow.items()}}
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
@@ -409,6 +404,11 @@ class ObjectPlace:
     @property
     def label(self) -> str:
         return label(self.path)
+
+    @property
+    def names(self) -> dict[str, object]:
+        """As arguments of calls."""
+        return {"Bucket": self.bucket, "Key": self.key}
 
     @property
     def prefix(self) -> str:

@@ -49,9 +49,7 @@ class Objects:
     async def head(self, place: ObjectPlace) -> Mapping[str, Any] | None:
         """The answer of HeadObject; None where there is no object of that key."""
         try:
-            return await self.connection.ask(
-                "head_object", {"Bucket": place.bucket, "Key": place.key}, about=place.label
-            )
+            return await self.connection.ask("head_object", place.names, about=place.label)
         except PathNotFound:
             return None
         except StorageUnavailable:
@@ -62,7 +60,6 @@ class Objects:
             raise
 
     async def find(self, place: ObjectPlace) -> FileStatus | None:
-        """The file of that key."""
         found = await self.head(place)
         return None if found is None else file_status(place.path, found, found["ContentLength"])
 
@@ -88,9 +85,8 @@ class Objects:
 
     async def make_marker(self, place: ObjectPlace) -> None:
         """Make the empty object that stands for an empty directory. Raises PathExists."""
-        await self.connection.ask_if_absent(
-            "put_object", {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}, about=place.label, means=IF_ABSENT
-        )
+        marker = {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}
+        await self.connection.store("put_object", marker, about=place.label, overwrite=False, means=IF_ABSENT)
 
     async def make_bucket(self, place: ObjectPlace) -> None:
         """Raises PathExists, InvalidName."""
@@ -204,7 +200,7 @@ class Objects:
     async def _open(
         self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
     ) -> Mapping[str, Any]:
-        arguments: dict[str, object] = {"Bucket": place.bucket, "Key": place.key}
+        arguments = place.names
         if offset or length is not None:
             # A range cannot be empty; one byte shows whether the file exists.
             last = "" if length is None else offset + max(length, 1) - 1

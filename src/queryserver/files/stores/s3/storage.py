@@ -109,24 +109,23 @@ async def sweep(objects: Objects, target: ObjectPlace, older_than_s: float) -> i
     S3 does not name their owners, so this service must have written to that key.
     """
     before, swept = datetime.now(UTC) - timedelta(seconds=older_than_s), 0
-    arguments: dict[str, object] = {"Bucket": target.bucket, "Prefix": target.key}
-    while True:
-        try:
-            listed = await objects.connection.ask("list_multipart_uploads", arguments, about=target.label)
-        except NotSupported:
-            return swept
-        for entry in listed.get("Uploads", ()):
-            if entry["Key"] != target.key or entry["Initiated"] >= before:
-                continue
-            upload = MultipartUpload(objects, target, entry["UploadId"])
-            with suppress(UploadGone):  # completed meanwhile
-                if await upload.last_sent_at(entry["Initiated"]) < before:
-                    await upload.discard()
-                    swept += 1
-        if not listed.get("IsTruncated"):
-            return swept
-        arguments["KeyMarker"] = listed["NextKeyMarker"]
-        arguments["UploadIdMarker"] = listed["NextUploadIdMarker"]
+    pages = objects.connection.pages(
+        "list_multipart_uploads",
+        {"Bucket": target.bucket, "Prefix": target.key},
+        about=target.label,
+        follow={"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
+    )
+    with suppress(NotSupported):
+        async for page in pages:
+            for entry in page.get("Uploads", ()):
+                if entry["Key"] != target.key or entry["Initiated"] >= before:
+                    continue
+                upload = MultipartUpload(objects, target, entry["UploadId"])
+                with suppress(UploadGone):  # completed meanwhile
+                    if await upload.last_sent_at(entry["Initiated"]) < before:
+                        await upload.discard()
+                        swept += 1
+    return swept
 
 
 class S3Storage:

@@ -26,9 +26,7 @@ from queryserver.files.stores.s3.listing import IF_ABSENT, MAX_KEYS, Objects, fi
 
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
-"""Smallest part that S3 takes, except for the last."""
 MAX_PARTS = 10_000
-"""Most parts that S3 takes."""
 # No object is larger: a larger announced size would only make this process hold larger parts.
 _MAX_OBJECT_BYTES = 5 * MIB * MIB
 # Of a body of unknown size each part may be a thousandth of what came before: 10,000 parts are 40 TiB then.
@@ -63,7 +61,7 @@ class MultipartUpload:
         cls, objects: Objects, place: ObjectPlace, attributes: Mapping[str, object] | None = None
     ) -> "MultipartUpload":
         """A new upload. `attributes` are those of the object to be, such as ContentType."""
-        arguments = {"Bucket": place.bucket, "Key": place.key, **(attributes or {})}
+        arguments = {**place.names, **(attributes or {})}
         call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
         return cls(objects, place, str((await call)["UploadId"]))
 
@@ -101,6 +99,19 @@ class MultipartUpload:
             raise VerificationFailed(f"{self._place.label} has another size than what was sent.")
         return status
 
+    async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
+        """The object of the parts that are sent. A failure and a cancel leave nothing, also when cancelled again."""
+        try:
+            return await self.complete(await sending, overwrite=overwrite)
+        except BaseException:  # a cancel too: the parts must not stay
+            ending = asyncio.ensure_future(self.abort())
+            try:
+                await asyncio.shield(ending)
+            except asyncio.CancelledError:
+                await ending
+                raise
+            raise
+
     async def is_complete(self, parts: Sequence[SentPart]) -> bool:
         """Whether the object is there and made of these parts."""
         found = await self._objects.find(self._place)
@@ -122,14 +133,10 @@ class MultipartUpload:
             await self._connection.ask("abort_multipart_upload", self._names, about=self._place.label)
 
     async def _listed_parts(self) -> AsyncGenerator[Mapping[str, Any]]:
-        arguments: dict[str, object] = dict(self._names)
-        while True:
-            answer = await self._connection.ask("list_parts", arguments, about=self._place.label)
+        follow = {"PartNumberMarker": "NextPartNumberMarker"}
+        async for answer in self._connection.pages("list_parts", self._names, about=self._place.label, follow=follow):
             for part in answer.get("Parts", ()):
                 yield part
-            if not answer.get("IsTruncated"):
-                return
-            arguments["PartNumberMarker"] = answer["NextPartNumberMarker"]
 
     async def _send(self, number: int, block: bytearray) -> SentPart:
         try:
@@ -151,7 +158,7 @@ class MultipartUpload:
             {
                 **self._names,
                 "PartNumber": number,
-                "CopySource": {"Bucket": source.bucket, "Key": source.key},
+                "CopySource": source.names,
                 "CopySourceIfMatch": f'"{tag}"',
                 "CopySourceRange": f"bytes={start}-{end - 1}",
             },
@@ -163,18 +170,19 @@ class MultipartUpload:
     async def _join(self, parts: Sequence[SentPart], *, overwrite: bool) -> None:
         joined = [{"PartNumber": part.number, "ETag": f'"{part.tag}"'} for part in parts]
         arguments = {**self._names, "MultipartUpload": {"Parts": joined}}
-        about, operation = self._place.label, "complete_multipart_upload"
-        timeout_s = self._connection.options.timeout_s * _JOIN_TIMES
-        if overwrite:
-            await self._connection.ask(operation, arguments, about=about, timeout_s=timeout_s, repeatable=False)
-        else:
-            await self._connection.ask_if_absent(
-                operation, arguments, about=about, means=IF_ABSENT, timeout_s=timeout_s
-            )
+        await self._connection.store(
+            "complete_multipart_upload",
+            arguments,
+            about=self._place.label,
+            overwrite=overwrite,
+            means=IF_ABSENT,
+            timeout_s=self._connection.options.timeout_s * _JOIN_TIMES,
+            repeatable=False,
+        )
 
     @property
     def _names(self) -> Mapping[str, object]:
-        return {"Bucket": self._place.bucket, "Key": self._place.key, "UploadId": self.upload_id}
+        return {**self._place.names, "UploadId": self.upload_id}
 
 
 def joined_tag(parts: Sequence[SentPart]) -> str:
@@ -186,16 +194,6 @@ def joined_tag(parts: Sequence[SentPart]) -> str:
     if len(sums) < len(parts):
         return ""
     return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(parts)}"
-
-
-async def finished(upload: MultipartUpload) -> None:
-    """Abort an upload even when the caller is cancelled meanwhile."""
-    ending = asyncio.ensure_future(upload.abort())
-    try:
-        await asyncio.shield(ending)
-    except asyncio.CancelledError:
-        await ending
-        raise
 
 
 async def _landed(sending: Coroutine[Any, Any, SentPart]) -> SentPart:
@@ -279,22 +277,18 @@ class S3Upload:
         if len(self._block) < size:
             return await self._put(self._block)
         upload = await MultipartUpload.begin(self._objects, self._place)
-        try:
-            parts = await self._send(upload, blocks)
-            return await upload.complete(parts, overwrite=self._overwrite)
-        except BaseException:  # a cancel too: the parts must not stay
-            await finished(upload)
-            raise
+        return await upload.run(self._send(upload, blocks), overwrite=self._overwrite)
 
     async def _put(self, content: bytearray) -> FileStatus:
-        arguments = {"Bucket": self._place.bucket, "Key": self._place.key, "Body": content}
-        about, timeout_s = self._place.label, self._connection.time_for(len(content))
-        if self._overwrite:
-            stored = await self._connection.ask("put_object", arguments, about=about, timeout_s=timeout_s)
-        else:
-            stored = await self._connection.ask_if_absent(
-                "put_object", arguments, about=about, means=IF_ABSENT, timeout_s=timeout_s
-            )
+        about = self._place.label
+        stored = await self._connection.store(
+            "put_object",
+            {**self._place.names, "Body": content},
+            about=about,
+            overwrite=self._overwrite,
+            means=IF_ABSENT,
+            timeout_s=self._connection.time_for(len(content)),
+        )
         status = await self._objects.find(self._place)
         if status is None:
             raise StorageError(f"{about} is gone as soon as it was stored.")
@@ -336,7 +330,9 @@ async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, ov
         raise PathNotFound(f"{source.label} does not exist.")
     found = file_status(source.path, answer, answer["ContentLength"])
     if found.size_bytes > SINGLE_COPY_BYTES:
-        copied = await _copy_in_parts(objects, source, target, found, answer, overwrite=overwrite)
+        attributes = {name: answer[name] for name in _ATTRIBUTES if answer.get(name)}
+        upload = await MultipartUpload.begin(objects, target, attributes)
+        copied = await upload.run(_copy_parts(upload, source, found), overwrite=overwrite)
     else:
         copied = await _copy_at_once(objects, source, target, found, overwrite=overwrite)
     if copied.size_bytes != found.size_bytes:
@@ -347,43 +343,18 @@ async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, ov
 async def _copy_at_once(
     objects: Objects, source: ObjectPlace, target: ObjectPlace, found: FileStatus, *, overwrite: bool
 ) -> FileStatus:
-    arguments = {
-        "Bucket": target.bucket,
-        "Key": target.key,
-        "CopySource": {"Bucket": source.bucket, "Key": source.key},
-        "CopySourceIfMatch": f'"{found.tag}"',
-    }
+    arguments = {**target.names, "CopySource": source.names, "CopySourceIfMatch": f'"{found.tag}"'}
     timeout_s = objects.connection.time_for(found.size_bytes)
     try:
-        if overwrite:
-            await objects.connection.ask("copy_object", arguments, about=source.label, timeout_s=timeout_s)
-        else:
-            await objects.connection.ask_if_absent("copy_object", arguments, about=source.label, timeout_s=timeout_s)
+        await objects.connection.store(
+            "copy_object", arguments, about=source.label, overwrite=overwrite, timeout_s=timeout_s
+        )
     except ChangedMeanwhile:
         # One code for both conditions, that of the source and that of the target.
         if not overwrite and await objects.find(target):
             raise PathExists(f"{target.label} exists.") from None
         raise
     return await objects.status(target)
-
-
-async def _copy_in_parts(
-    objects: Objects,
-    source: ObjectPlace,
-    target: ObjectPlace,
-    found: FileStatus,
-    answer: Mapping[str, Any],
-    *,
-    overwrite: bool,
-) -> FileStatus:
-    attributes = {name: answer[name] for name in _ATTRIBUTES if answer.get(name)}
-    upload = await MultipartUpload.begin(objects, target, attributes)
-    try:
-        parts = await _copy_parts(upload, source, found)
-        return await upload.complete(parts, overwrite=overwrite)
-    except BaseException:  # a cancel too: the parts must not stay
-        await finished(upload)
-        raise
 
 
 async def _copy_parts(upload: MultipartUpload, source: ObjectPlace, found: FileStatus) -> Sequence[SentPart]:
@@ -424,21 +395,14 @@ async def _delete_directory(objects: Objects, place: ObjectPlace, *, recursive: 
         raise PathNotFound(f"{place.label} does not exist.")
     if not recursive and any(key != place.prefix for key in keys):
         raise DirectoryNotEmpty(f"{place.label} is not empty.")
+    arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": MAX_KEYS}
+    follow = {"ContinuationToken": "NextContinuationToken"}
     for _ in range(_PASSES):
-        await _delete_keys_below(objects, place)
+        async for page in objects.connection.pages("list_objects_v2", arguments, about=place.label, follow=follow):
+            await _delete_keys(objects, place, [entry["Key"] for entry in page.get("Contents", ())])
         if not await objects.keys_below(place, 1):
             return
     raise StorageError(f"The store kept entries of {place.label}.")
-
-
-async def _delete_keys_below(objects: Objects, place: ObjectPlace) -> None:
-    arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": MAX_KEYS}
-    while True:
-        page = await objects.connection.ask("list_objects_v2", arguments, about=place.label)
-        await _delete_keys(objects, place, [entry["Key"] for entry in page.get("Contents", ())])
-        if not page.get("IsTruncated"):
-            return
-        arguments["ContinuationToken"] = page["NextContinuationToken"]
 
 
 async def _delete_keys(objects: Objects, place: ObjectPlace, keys: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import importlib.util
 import json
-import random
 import re
 import ssl
 import time
@@ -19,7 +18,7 @@ import httpx
 
 from queryserver.errors.base import PermissionDenied, QueryServerError
 from queryserver.errors.files import StorageError, StorageUnavailable
-from queryserver.files.stores.reading import ReadSizes, WideReadsTransport
+from queryserver.files.stores.reading import ReadSizes, WideReadsTransport, retried
 from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
 from queryserver.platform.limits import LruCache
 
@@ -49,24 +48,6 @@ class WebHdfsAddress:
     """Hosts besides those of `urls` to which reads and writes may be sent on; `*.domain` for all of a domain."""
     umask: int = 0o022
     timeouts: Timeouts = Timeouts()
-
-
-class RedirectRule:
-    """The hosts that may serve the data of a call (Contract storage 12, S12)."""
-
-    def __init__(self, hosts: Sequence[str]) -> None:
-        names = [host.strip().lower() for host in hosts]
-        self._hosts = frozenset(name for name in names if not name.startswith("*"))
-        self._suffixes = tuple(name[1:] for name in names if name.startswith("*."))
-
-    def check(self, scheme: str, host: str, *, sent_by: str) -> None:
-        """Raises StorageError. `sent_by` is the scheme of the call: https is never redirected to http."""
-        name = host.lower()
-        is_known = name in self._hosts or (bool(self._suffixes) and name.endswith(self._suffixes))
-        if not is_known or scheme not in {sent_by, "https"}:
-            raise StorageError(
-                "The store sends its data by a host that is not among the redirect_hosts of its settings."
-            )
 
 
 _RENEWED_AFTER_S = 8 * 3600.0
@@ -150,6 +131,7 @@ class TokenIdentity:
 
 
 _TRIES = 3
+_FIRST_PAUSE_S = 0.1
 _MOST_ANSWER_BYTES = 1024 * 1024
 _MOST_CONNECTIONS = 100
 _READ_BYTES = 256 * 1024
@@ -195,7 +177,9 @@ class Gateway:
         self._error_of = error_of
         self._call_s = address.timeouts.call_s
         hosts = [urlsplit(url).hostname or "" for url in self._urls]
-        self._redirects = RedirectRule([*hosts, *address.redirect_hosts])
+        names = [host.strip().lower() for host in (*hosts, *address.redirect_hosts)]
+        self._redirect_hosts = frozenset(name for name in names if not name.startswith("*"))
+        self._redirect_domains = tuple(name[1:] for name in names if name.startswith("*."))
         self.read_sizes = ReadSizes(most_bytes=_READ_BYTES)
         self._client = httpx.AsyncClient(
             auth=auth,
@@ -284,34 +268,29 @@ class Gateway:
 
     async def _asked(self, user: str, call: WebHdfsCall) -> httpx.Response:
         """The open answer of the first active name node."""
-        failure: QueryServerError | None = None
+        failure: QueryServerError = StorageUnavailable("The store has no address.")
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
-            try:
-                response = await self._answered(index, user, call)
-            except _MoveOn as error:
-                failure = error.failure
+            for _ in range(2):
+                parameters = {"op": call.op, **call.parameters, **await self._identity.parameters(user)}
+                url = f"{self._urls[index]}/{encoded(call.path)}?{urlencode(parameters, quote_via=quote)}"
+                try:
+                    response = await self._checked(self._client.build_request(call.method, url), call)
+                except _Unconnected:
+                    failure = StorageUnavailable("The store cannot be reached.")
+                    break
+                except _Failed as error:
+                    if error.name in MOVE_ON:
+                        failure = error.failure
+                        break
+                    if error.name not in BAD_TOKEN or not self._identity.refused(user):
+                        raise error.failure from error
+                else:
+                    self._active = index
+                    return response
             else:
-                self._active = index
-                return response
-        raise failure or StorageUnavailable("The store has no address.")
-
-    async def _answered(self, index: int, user: str, call: WebHdfsCall) -> httpx.Response:
-        for _ in range(2):
-            query = urlencode(
-                {"op": call.op, **call.parameters, **await self._identity.parameters(user)}, quote_via=quote
-            )
-            request = self._client.build_request(call.method, f"{self._urls[index]}/{encoded(call.path)}?{query}")
-            try:
-                return await self._checked(request, call)
-            except _Unconnected as error:
-                raise _MoveOn(StorageUnavailable("The store cannot be reached.")) from error
-            except _Failed as error:
-                if error.name in MOVE_ON:
-                    raise _MoveOn(error.failure) from error
-                if error.name not in BAD_TOKEN or not self._identity.refused(user):
-                    raise error.failure from error
-        raise StorageError("The store refuses the login of this service.")
+                raise StorageError("The store refuses the login of this service.")
+        raise failure
 
     async def _checked(self, request: httpx.Request, call: WebHdfsCall) -> httpx.Response:
         with transport_errors():
@@ -325,7 +304,10 @@ class Gateway:
         raise _Failed(remote.name, self._error_of(remote, call.path))
 
     def _place_of_data(self, location: str, asked: httpx.URL, call: WebHdfsCall) -> httpx.URL:
-        """The checked address of data. Its path is built anew: WebHDFS does not encode some characters."""
+        """The checked address of data (Contract storage 12, S12): https is never redirected to http.
+
+        Its path is built anew: WebHDFS does not encode some characters. Raises StorageError.
+        """
         try:
             parts = urlsplit(location)
             host = parts.hostname or ""
@@ -335,41 +317,34 @@ class Gateway:
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
             raise StorageError("The store does not say where its data is.") from error
-        self._redirects.check(parts.scheme, host, sent_by=asked.scheme)
+        is_known = host in self._redirect_hosts or host.endswith(self._redirect_domains)
+        if not is_known or parts.scheme not in {asked.scheme, "https"}:
+            raise StorageError(
+                "The store sends its data by a host that is not among the redirect_hosts of its settings."
+            )
         return url
 
     async def _tried(self, call: WebHdfsCall, once: Callable[[], Awaitable[T]]) -> T:
         """The outcome of a call, repeated a few times if it may be, within its time."""
+
+        async def attempt() -> T:
+            try:
+                return await once()
+            except _Failed as error:
+                raise error.failure from error
+            except _Unconnected as error:
+                raise StorageUnavailable("A part of the store does not answer.") from error
+
+        tries = _TRIES if call.is_repeatable else 1
         try:
             async with asyncio.timeout(self._call_s):
-                for tries_left in reversed(range(_TRIES if call.is_repeatable else 1)):
-                    try:
-                        return await once()
-                    except _Failed as error:
-                        if not tries_left or not isinstance(error.failure, StorageUnavailable):
-                            raise error.failure from error
-                    except _Unconnected as error:
-                        if not tries_left:
-                            raise StorageUnavailable("A part of the store does not answer.") from error
-                    except StorageUnavailable:
-                        if not tries_left:
-                            raise
-                    await asyncio.sleep(random.uniform(0.05, 0.4))  # noqa: S311 no secret
+                return await retried(attempt, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
         except TimeoutError as error:
             raise StorageUnavailable("The store does not answer in time.") from error
-        raise AssertionError
 
 
 class _Unconnected(Exception):
     """There was no connection, so nothing happened."""
-
-
-class _MoveOn(Exception):
-    """Another name node may answer better."""
-
-    def __init__(self, failure: QueryServerError) -> None:
-        super().__init__()
-        self.failure = failure
 
 
 class _Failed(Exception):
