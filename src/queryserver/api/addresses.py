@@ -102,7 +102,6 @@ class AddressShares:
         self._under_way[address] += 1
 
     def leave(self, address: str) -> None:
-        """The call has ended."""
         self._under_way[address] -= 1
         if not self._under_way[address]:
             del self._under_way[address]

@@ -37,7 +37,6 @@ def milliseconds(time: datetime) -> int:
 
 
 def conditions_of(request: Request) -> Conditions:
-    """Range and preconditions as they came."""
     given = request.headers
     return Conditions(
         range=given.get("range", ""),

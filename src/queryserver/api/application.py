@@ -89,7 +89,6 @@ class Cors:
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call."""
         if scope["type"] != "http" or not scope["path"].startswith(_PATHS):
             await self._app(scope, receive, send)
             return

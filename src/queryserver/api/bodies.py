@@ -265,7 +265,6 @@ class SeenFields:
 
 
 def came(scope: Scope, names: Iterable[str]) -> None:
-    """Note that these fields came."""
     if names:
         scope.setdefault(SEEN_FIELDS, SeenFields()).came(names)
 

@@ -83,7 +83,6 @@ log = structlog.get_logger(__name__)
 
 
 def services_of(request: Request) -> Services:
-    """The services of this process."""
     return cast("Services", request.app.state.services)
 
 
@@ -113,7 +112,6 @@ class CallToJudge:
 
     @property
     def headers(self) -> Headers:
-        """The headers by name."""
         return self._request.headers
 
     @property
@@ -123,7 +121,6 @@ class CallToJudge:
 
     @property
     def is_from_trusted_proxy(self) -> bool:
-        """Whether the peer is a trusted proxy."""
         peer = self._request.client
         return peer is not None and contains(self._trusted, peer.host)
 
@@ -169,8 +166,6 @@ async def authenticated(request: Request, services: Services) -> User:
 
 
 class RequestMetrics:
-    """Calls by route template."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
             "queryserver_http_requests", "Calls answered.", ["method", "route", "status"], registry=registry
@@ -213,8 +208,6 @@ class AccessLog:
 
 
 class Frame:
-    """The outermost ASGI layer."""
-
     def __init__(
         self,
         app: ASGIApp,
@@ -392,8 +385,6 @@ def _segment(raw: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One authenticated call."""
-
     request: Request
     services: Services
     user: User
@@ -419,7 +410,6 @@ class PublicCall:
 
     @property
     def services(self) -> Services:
-        """The services of this process."""
         return services_of(self.request)
 
 
@@ -438,13 +428,11 @@ class OperationRoute(Route, ABC):
     """What the scope of each call of this path has besides, also of one with a wrong method."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a call of this path, or refuse its method."""
         scope["route"] = self
         scope.update(self.marks)
         await super().handle(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a call of this path and method."""
         request = Request(scope, receive, send)
         call, outcome = None, "internal_error"
         try:
@@ -480,12 +468,10 @@ class CallRoute(OperationRoute):
         return error.code, respond(request, error, plain=True)
 
     async def call(self, request: Request) -> Any:
-        """Raises NotAuthenticated, and as `read`."""
         services = services_of(request)
         return await self.read(request, services, await authenticated(request, services))
 
     async def read(self, request: Request, services: Services, user: User) -> Any:
-        """The call of a user. Raises admin_required (before the body is read), and as `read_body`."""
         if self.operation.rights == "admin" and not user.is_admin:
             raise admin_required("You must be an administrator.")
         if request.method == "GET":
@@ -525,7 +511,6 @@ class PathGroup:
         self.handlers: dict[str, tuple[type[OperationRoute], Handler]] = {}
 
     def operation(self, *ids: str, kind: type[OperationRoute] | None = None) -> Callable[[AnyHandler], AnyHandler]:
-        """Declare the handler of the rows `ids`."""
 
         def declare(handler: AnyHandler) -> AnyHandler:
             self.handlers.update(dict.fromkeys(ids, (kind or self._kind, handler)))
@@ -549,7 +534,6 @@ class Routes:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call. Raises HTTPException 404 and 405."""
         if scope["type"] != "http":
             await self._router.app(scope, receive, send)
             return

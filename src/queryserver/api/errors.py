@@ -109,7 +109,6 @@ def respond(request: Request, error: QueryServerError, *, plain: bool = False) -
 
 
 def http_status(error: QueryServerError) -> int:
-    """The HTTP status of an error."""
     if isinstance(error, errors.DownloadRefused) and error.gone:
         return 410
     return _nearest(STATUS, error, 500)

@@ -124,7 +124,6 @@ def _described_route(route: OperationRoute) -> APIRoute:
 
 
 def _taken(row: Operation) -> dict[str, Any] | None:
-    """Query parameters, or the body."""
     if row.method == "GET":
         model = row.request_model
         parameters = [*(requests.query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
@@ -141,7 +140,6 @@ def _taken(row: Operation) -> dict[str, Any] | None:
 
 
 def _of_files(row: Operation, status: int) -> dict[str, Any]:
-    """An answer that is no JSON model."""
     if status == 304:
         return {"description": row.answers[status]}
     content = {kind: {"schema": _SCHEMAS.get(kind, _BINARY)} for kind in row.response}
@@ -149,7 +147,6 @@ def _of_files(row: Operation, status: int) -> dict[str, Any]:
 
 
 def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
-    """Its name, its words, who may call it, and its parameters."""
     operation["operationId"] = row.id
     text = without_citations(str(operation.get("description", "")))
     admins = " For administrators." if row.rights == "admin" else ""
@@ -175,7 +172,6 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
 
 
 def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> None:
-    """The request models and their forms."""
     rows = [route.operation for route in routes]
     used = {row.request for row in rows if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}
@@ -198,7 +194,6 @@ def _drop_unused(document: dict[str, Any]) -> None:
 
 
 def _drop_citations(part: Any) -> None:
-    """Clean every description in place."""
     if isinstance(part, dict):
         if isinstance(text := part.get("description"), str):
             part["description"] = without_citations(text)
@@ -210,7 +205,6 @@ def _drop_citations(part: Any) -> None:
 
 
 def _bodies(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas of all request bodies."""
     schemas = document["components"]["schemas"]
     wanted: set[str] = set()
     for operations in document["paths"].values():

@@ -52,7 +52,6 @@ def tidy(schema: Any) -> Any:
 
 
 def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a field that cannot be null."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != _NULL]
     kept = {key: value for key, value in schema.items() if key != "anyOf"}
     if kept.get("default", ...) is None:
@@ -93,7 +92,6 @@ def repeated_fields(model: type[BaseModel]) -> frozenset[str]:
 
 
 def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
-    """The fields of a JSON body as a form has them."""
     return {
         name: json.dumps(value) if isinstance(value, dict | list) and name not in repeats else value
         for name, value in example.items()
@@ -115,7 +113,6 @@ def describe_defaults(schema: Mapping[str, Any]) -> None:
 
 
 def references(schema: Any) -> Iterator[str]:
-    """Names of the schemas that are used, at any depth."""
     if isinstance(schema, dict):
         if isinstance(name := schema.get("$ref"), str):
             yield name.rpartition("/")[2]
@@ -274,7 +271,6 @@ class Answers:
         return {"examples": {name: {"value": self._texts.samples[name]} for name in known}} if known else {}
 
     def _shared(self, status: str, style: tuple[str, ...]) -> dict[str, Any]:
-        """A reference to the failure of that status and shape."""
         name = f"{''.join(style)}{status}"
         if name not in self.responses:
             refs = [{"$ref": REF.format(model=model)} for model in style]
@@ -312,7 +308,6 @@ def always(row: Operation) -> Iterator[str]:
 
 
 def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One answer for each status that the models of a union stand for."""
     models = _models(answer)
     others = [name for name in models if name in _OTHER_STATUS and len(models) > 1 and _OTHER_STATUS[name] != status]
     usual = [name for name in models if name not in others]

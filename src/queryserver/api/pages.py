@@ -44,8 +44,6 @@ _WEIGHT = re.compile(r";\s*q=([01](?:\.\d{0,3})?)")
 
 @dataclass(frozen=True, slots=True)
 class StaticContent:
-    """Bytes that are served often, plain and compressed."""
-
     content: bytes
     packed: bytes
     media_type: str
@@ -96,7 +94,6 @@ class Pages:
             return self._files
 
     async def kept(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
-        """The result of `make`, which is called once, in a thread."""
         async with self._lock:
             if make not in self._made:
                 self._made[make] = await _in_thread(request, make)
@@ -110,7 +107,6 @@ def wants_page(accept: str) -> bool:
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether `Accept-Encoding` allows gzip (RFC 9110, 12.5.3)."""
     chosen = {part.partition(";")[0].strip().lower(): part for part in accept_encoding.split(",")}
     part = chosen.get("gzip", chosen.get("*"))
     return part is not None and _NO_GZIP.search(part) is None

@@ -55,7 +55,6 @@ class Operation:
 
     @property
     def request_model(self) -> type[Fields] | None:
-        """The model of its fields."""
         return getattr(requests, self.request) if isinstance(self.request, str) else None
 
 
@@ -73,7 +72,6 @@ class SegmentConvertor(Convertor[str]):
     regex = "[^/]*"
 
     def convert(self, value: str) -> str:
-        """The decoded name."""
         return unquote_to_bytes(value).decode()
 
 
@@ -89,7 +87,6 @@ class RawConvertor(Convertor[str]):
     regex = ".*"
 
     def convert(self, value: str) -> str:
-        """As it is: `%2F` is still part of a name."""
         return value
 
 

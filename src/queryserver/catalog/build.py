@@ -25,8 +25,6 @@ from queryserver.statements.submission import Submissions
 
 @dataclass(frozen=True, slots=True)
 class MetadataServices:
-    """Lists, descriptions, samples, statistics and plans, over the same lookups."""
-
     lookups: Lookups
     forwarding: Forwarding
     browsing: Browsing
@@ -36,7 +34,6 @@ class MetadataServices:
 
 
 def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
-    """Answers of catalogues in the service database."""
     return MetadataCache(MetadataCacheRecords(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
 
 
@@ -58,7 +55,6 @@ def metadata_services(
     submissions: Submissions,
     on_answer: AnswerListener | None,
 ) -> MetadataServices:
-    """All of them. `on_answer` is called with each answer of an engine."""
     forwarding = Forwarding(runner.owner, ForwardedLookups(database), users, connectors, notices)
     lookups = Lookups(
         connectors=connectors,

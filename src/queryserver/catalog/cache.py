@@ -110,7 +110,6 @@ class MetadataCacheRecords:
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
-        """Delete answers that are too old to be given."""
         deleted = await self._database.execute(
             "delete from metadata_answers where looked_at < now() - $1::interval", older_than
         )
@@ -130,7 +129,6 @@ class MetadataCache:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Sweep old answers while inside."""
         sweeper = asyncio.create_task(self._sweep(), name="metadata-sweep")
         try:
             yield
@@ -146,7 +144,6 @@ class MetadataCache:
         return await self._records.find(key, max_age=self._max_age)
 
     async def read(self, question: CatalogQuestion[T], value: bytes) -> T:
-        """The answer that was kept."""
 
         def unpack() -> T:
             return question.decode(zlib.decompress(value))
@@ -156,7 +153,6 @@ class MetadataCache:
         return await asyncio.get_running_loop().run_in_executor(self._threads, unpack)
 
     async def keep(self, question: CatalogQuestion[T], answer: T, *, key: CacheKey, looked_at: datetime) -> None:
-        """Keep an answer that the engine gave after `looked_at`."""
         if not self._max_age:
             return
 

@@ -73,7 +73,6 @@ class Flights:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """End all work at the end."""
         try:
             yield
         finally:
@@ -157,7 +156,6 @@ class ForwardedLookups:
         await self._database.execute("update forwarded_looks set answer = $2 where id = $1", lookup_id, answer)
 
     async def read(self, lookup_id: UUID) -> bytes | None:
-        """The answer, once it is there."""
         return await self._database.value("select answer from forwarded_looks where id = $1", lookup_id)
 
     async def delete(self, lookup_id: UUID) -> None:
@@ -182,7 +180,6 @@ class Forwarding:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Run forwarded lookups while inside."""
         try:
             async with self._flights.running():
                 yield
@@ -280,7 +277,6 @@ class Forwarding:
 
 
 def _opened(answer: bytes) -> bytes:
-    """The answer, or its error raised."""
     if answer.startswith(b"+"):
         return answer[1:]
     code, message = orjson.loads(answer[1:])

@@ -73,7 +73,6 @@ class Lookups:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Look up while inside; at the end all lookups are ended."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._cache.running())
             await stack.enter_async_context(self._forwarding.running())

@@ -81,7 +81,6 @@ class Samples:
         self._max_bytes = max_bytes
 
     async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> TableSample:
-        """The rows. Raises EngineTimeout."""
         _require_column(wanted)
         return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), form)
 
@@ -174,7 +173,6 @@ class Samples:
 
 
 def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> TableSample:
-    """Raises PageRowTooLarge."""
     if not rendered.is_cut:
         return TableSample(columns, rendered.json)
     if not rendered.rows:

@@ -116,8 +116,6 @@ class IdentityRefused(UserNotFound):
 
 
 class UserInactive(NotAuthenticated):
-    """The token is valid, its user was disabled."""
-
     code = "user_inactive"
 
     def __init__(self) -> None:
@@ -146,8 +144,6 @@ bad_authorization_header = FixedError(
 
 
 class PermissionDenied(QueryServerError):
-    """The caller lacks a right."""
-
     code = "permission_denied"
 
 
@@ -195,8 +191,6 @@ class InvalidJson(InvalidRequest):
 
 
 class LateBody(InvalidRequest):
-    """The body did not arrive in time; the rest of it is not read."""
-
     code = "invalid_body"
 
     def __init__(self) -> None:
@@ -220,8 +214,6 @@ class InvalidFields(InvalidRequest):
 
 
 class InvalidUsername(InvalidRequest):
-    """A user name breaks the rule of Contract platform 3.7."""
-
     code = "invalid_username"
 
     def __init__(self) -> None:
@@ -248,14 +240,10 @@ class PayloadTooLarge(QueryServerError):
 
 
 class UnsupportedMediaType(QueryServerError):
-    """The body has a content type that this call does not read."""
-
     code = "unsupported_media_type"
 
 
 class NotSupported(QueryServerError):
-    """This server or engine does not offer what the call needs."""
-
     code = "not_supported"
 
 
@@ -341,14 +329,10 @@ quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
 
 
 class ServiceUnavailable(QueryServerError):
-    """A part that the service needs cannot be reached."""
-
     code = "service_unavailable"
 
 
 class DatabaseUnavailable(ServiceUnavailable):
-    """The service's own database cannot be reached."""
-
     code = "database_unavailable"
 
     def __init__(self) -> None:

@@ -22,14 +22,10 @@ class InvalidPath(InvalidRequest):
 
 
 class InvalidName(InvalidRequest):
-    """A new entry cannot have this name (Contract storage 2.3)."""
-
     code = "invalid_name"
 
 
 class UnknownScheme(InvalidRequest):
-    """No store has this scheme."""
-
     code = "unknown_scheme"
 
 
@@ -120,8 +116,6 @@ class OperationInProgress(Conflict):
 
 
 class StoreQuotaExceeded(Conflict):
-    """A quota of the store is used up."""
-
     code = "quota_exceeded"
 
 

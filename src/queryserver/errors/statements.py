@@ -98,8 +98,6 @@ class StatementDenied(StatementRejected):
 
 
 class EngineForbidden(EngineError):
-    """The engine denies the user a metadata object."""
-
     code = "engine_forbidden"
 
 
@@ -128,8 +126,6 @@ class OutcomeUnknown(EngineError):
 
 
 class CredentialsRequired(EngineError):
-    """The data source refused the credentials or lacks them."""
-
     code = "credentials_required"
 
 
@@ -193,8 +189,6 @@ class DownloadRefused(Conflict):
 
 
 class OperationNotFound(NotFound):
-    """No such operation for this caller."""
-
     code = "operation_not_found"
 
     def __init__(self, operation_id: str) -> None:
@@ -226,8 +220,6 @@ session_not_found = FixedError(NotFound, "session_not_found", "Session {} does n
 
 
 class UnknownDialect(NotFound):
-    """No such dialect or connector for this caller."""
-
     code = "dialect_not_found"
 
     def __init__(self, name: str, usable: Sequence[str]) -> None:
@@ -310,14 +302,10 @@ class SourceNotConfigured(NotSupported):
 
 
 class CatalogDenied(PermissionDenied):
-    """The external catalogue refuses our login."""
-
     code = "catalog_denied"
 
 
 class CatalogUnavailable(ServiceUnavailable):
-    """All sources of a search failed."""
-
     code = "catalog_unavailable"
 
 

@@ -34,8 +34,6 @@ _FILES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class ImportServices:
-    """What the calls of the importer use."""
-
     uploads: ImportUploads
     sources: ImportSources
     detection: Detection
@@ -59,7 +57,6 @@ class ImportFiles:
 
 @asynccontextmanager
 async def open_import_files(settings: Settings, database: Database, stores: Stores) -> AsyncGenerator[ImportFiles]:
-    """The upload area, the reader of workbooks and the runner of imports. Raises ConfigurationError."""
     importer, directory = settings.importer, settings.uploads_dir
     records, unfinished, floor = DatabaseImportUploads(database), UnfinishedTables(database), disk_floor(settings)
     names = importer.restrict_local_file_extensions
@@ -88,7 +85,6 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
 
 @asynccontextmanager
 async def open_upload_area(settings: Settings, database: Database) -> AsyncGenerator[UploadAreaSweep]:
-    """What cleans the upload area up, for a command of the administrator. Raises ConfigurationError."""
     async with LocalUploadArea(settings.uploads_dir) as area:
         yield UploadAreaSweep(DatabaseImportUploads(database), area)
 
@@ -103,7 +99,6 @@ def import_services(
     metadata: MetadataServices,
     submissions: Submissions,
 ) -> ImportServices:
-    """What the calls of the importer use."""
     # A call holds a sample of several megabytes and what has been made of it.
     places = FairPlaces(_FILES_AT_ONCE)
     previews = Previews(files.workbooks, computing, threads, places)
@@ -126,5 +121,4 @@ def import_janitor(
     credentials: CredentialBook,
     may_hold: Callable[[str], Awaitable[bool]],
 ) -> ImportJanitor:
-    """What drops the tables that broken imports have left."""
     return ImportJanitor(files.unfinished, users, connectors, credentials, may_hold, files.import_lost)

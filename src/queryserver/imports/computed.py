@@ -59,8 +59,6 @@ _STEP_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How a file is to be read."""
-
     file_type: FileType
     sheet_name: str | None = None
     """Of a workbook, and only of one."""
@@ -76,7 +74,6 @@ class ReadingOptions:
 
     @property
     def is_text(self) -> bool:
-        """Whether the file is delimited text."""
         return self.sheet_name is None and self.file_type not in RECORD_TYPES
 
     @classmethod
@@ -106,7 +103,6 @@ class ReadingOptions:
         return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
 
     def require_separator(self) -> None:
-        """Raises separator_required: a delimited file whose separator is not given."""
         if self.file_type is FileType.DELIMITED and self.delimiters is None:
             raise separator_required("Field separator is required for delimited files.")
 
@@ -165,7 +161,6 @@ class PreviewSample:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more records are needed."""
         rows = 0
         if self._blocks:
             last = self._blocks[-1]
@@ -287,7 +282,6 @@ def _has_value(record: Cells) -> bool:
 
 
 def options_json(options: ReadingOptions) -> Mapping[str, Any]:
-    """How a text is to be read, as options of a task."""
     return asdict(options)
 
 
@@ -305,7 +299,6 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def detected_of(answer: Mapping[str, Any]) -> Detected:
-    """What `detect_file` gives for a text."""
     return Detected(
         FileType(answer["type"]),
         Delimiters(**answer["delimiters"]),
@@ -316,7 +309,6 @@ def detected_of(answer: Mapping[str, Any]) -> Detected:
 
 
 def file_encoding(options: Mapping[str, Any], head: bytes) -> object:
-    """The name of the encoding."""
     return detect_encoding(head, is_whole=options["is_whole"])
 
 

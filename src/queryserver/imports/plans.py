@@ -67,7 +67,6 @@ class FileReading:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is delimited text."""
         return self.sheet is None and self.records is None
 
 
@@ -90,12 +89,10 @@ class ImportPlan:
 
     @property
     def target(self) -> TableName:
-        """The table."""
         return TableName(self.database, self.table)
 
     @property
     def shown_target(self) -> str:
-        """The table, as answers name it."""
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
     def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
@@ -119,7 +116,6 @@ def stored(plan: ImportPlan) -> Mapping[str, Any]:
 
 
 def read_plan(record: Mapping[str, Any]) -> ImportPlan:
-    """The opposite of `stored`."""
     return _PLAN.validate_json(record["plan"])
 
 
@@ -189,7 +185,6 @@ def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) ->
 
 
 def _known_format(text: str) -> DateFormat | NumberFormat:
-    """Raises invalid_columns."""
     try:
         return value_format(text)
     except UnknownFormat as error:
@@ -197,7 +192,6 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
 
 
 def _suits(text: str, type_: ColumnType) -> bool:
-    """Whether it is a format of such values. Raises invalid_columns."""
     known = _known_format(text)
     if isinstance(known, NumberFormat):
         return type_.base in _NUMBERS

@@ -43,8 +43,6 @@ _GROWTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Sheets:
-    """A workbook: its worksheets in their order."""
-
     names: Sequence[str]
 
 
@@ -117,7 +115,6 @@ class Previews:
         return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
 
     async def encoding(self, user_id: int, file: ImportFile) -> str:
-        """The encoding of a text, as its preview takes it."""
         head, is_whole = await _beginning(file)
         with _errors_of_files():
             return await self._computing.run(user_id, Task.DETECT_ENCODING, {"is_whole": is_whole}, head)
@@ -201,7 +198,6 @@ async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
 
 
 async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
-    """At least SAMPLE_BYTES, unless there are no more pieces."""
     head = bytearray()
     async for piece in pieces:
         head += piece

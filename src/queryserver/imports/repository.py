@@ -126,7 +126,6 @@ class UnfinishedTables:
         )
 
     async def settled(self, statement_id: UUID, table: TableName) -> None:
-        """Forget a table. Repeating it is harmless."""
         await self._database.execute(
             'delete from import_leftovers where statement_id = $1 and "table" = $2', statement_id, table.name
         )
@@ -153,7 +152,6 @@ class UnfinishedTables:
         return claimed == 1
 
     async def release(self, unfinished: UnfinishedTable) -> None:
-        """Give it back: it could not be dropped."""
         await self._database.execute(
             'update import_leftovers set claimed_until = null where statement_id = $1 and "table" = $2',
             unfinished.statement_id,
@@ -204,7 +202,6 @@ class ImportJanitor:
             await asyncio.gather(keeper, return_exceptions=True)
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Drop unfinished tables; kind to number."""
         held = [data for data in self._connectors.data_to_hold() if await self._may_hold(data)]
         found = await self._unfinished.abandoned(list(self._connectors.runnable_by(held)), limit=_BATCH)
         count = len(found) if dry_run else sum([await self._drop(table) for table in found])

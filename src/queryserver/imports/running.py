@@ -71,8 +71,6 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The one row of the result."""
-
     rows_read: int
     rows_loaded: int
     rows_bad: int
@@ -81,8 +79,6 @@ class Imported:
 
 @dataclass(slots=True)
 class ImportReport:
-    """The state of an import while it works."""
-
     progress: int = 0
     lines: list[str] = field(default_factory=list[str])
     done: Imported | None = None
@@ -131,7 +127,6 @@ class Imports:
         file = await find()
 
         async def keep_alive() -> bool:
-            """Finding an upload prolongs its life."""
             await find()
             return True
 
@@ -257,8 +252,6 @@ class _Import:
 
 @dataclass(slots=True)
 class Counted:
-    """What one pass over a file has found so far."""
-
     rows: int = 0
     bad: int = 0
     undecodable: int = 0
@@ -266,13 +259,11 @@ class Counted:
     explained: list[BadRow] = field(default_factory=list[BadRow])
 
     def add(self, portion: Portion) -> None:
-        """Count a portion."""
         self.rows += portion.rows
         self.bad += portion.bad
         self.explained.extend(portion.explained)
 
     def agrees_with(self, other: "Counted") -> bool:
-        """Whether another pass counted the same."""
         return (self.rows, self.bad, self.undecodable) == (other.rows, other.bad, other.undecodable)
 
 
@@ -463,7 +454,6 @@ class ScratchRows:
 
 
 def _close_opened(opening: "Future[BinaryIO]") -> None:
-    """Close a file that was opened too late for its caller."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
@@ -480,7 +470,6 @@ class ImportSession:
     @classmethod
     @asynccontextmanager
     async def opened(cls, work: Callable[[ImportReport], Awaitable[Imported]]) -> "AsyncGenerator[ImportSession]":
-        """A session whose `submit` does the work."""
         session = cls(work)
         try:
             yield session

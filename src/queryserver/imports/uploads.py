@@ -53,8 +53,6 @@ _UNREADABLE = (SymlinkNotFollowed, InvalidPath, UnknownScheme, UnknownAuthority,
 
 @dataclass(frozen=True, slots=True)
 class NewImportUpload:
-    """A file that arrived."""
-
     digest: bytes
     """SHA-256 of the secret part of its reference; names it in the area, too."""
     user_id: int
@@ -65,8 +63,6 @@ class NewImportUpload:
 
 @dataclass(frozen=True, slots=True)
 class StoredImportUpload:
-    """A file that has not expired."""
-
     name: str
     size_bytes: int
     left: timedelta
@@ -75,8 +71,6 @@ class StoredImportUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadUsage:
-    """What one user has in the area."""
-
     files: int
     size_bytes: int
 
@@ -84,33 +78,25 @@ class UploadUsage:
 class ImportUploadRecords(Protocol):
     """Records of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
-    async def usage(self, user_id: int) -> UploadUsage:
-        """The files of a user that have not expired."""
-        ...
+    async def usage(self, user_id: int) -> UploadUsage: ...
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         """Keep a file; when it expires. None: the user would have more than `most`."""
         ...
 
-    async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
-        """A file of that user that has not expired."""
-        ...
+    async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None: ...
 
     async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
         """Let a file expire `keep` from now; False: it is gone, or has expired."""
         ...
 
-    async def count_expired(self) -> int:
-        """How many files have expired."""
-        ...
+    async def count_expired(self) -> int: ...
 
     async def take_expired(self, *, limit: int) -> Sequence[bytes]:
         """Forget files that have expired; their digests, each given to one caller only."""
         ...
 
-    async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
-        """Those of them that have a record."""
-        ...
+    async def known(self, digests: Collection[bytes]) -> Collection[bytes]: ...
 
 
 class UploadArea(Storage, Protocol):
@@ -141,9 +127,7 @@ class ImportFile(Protocol):
         ...
 
     @property
-    def size_bytes(self) -> int:
-        """Its size when it was opened."""
-        ...
+    def size_bytes(self) -> int: ...
 
     @property
     def fixed_identity(self) -> str | None:
@@ -173,8 +157,6 @@ class UploadLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedUpload:
-    """A file that arrived."""
-
     reference: UploadReference
     size_bytes: int
     expires_at: datetime
@@ -326,7 +308,6 @@ class UploadAreaSweep:
         self._abandoned_after = abandoned_after
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Remove them, or count them only; kind to number."""
         abandoned = await self._area.sweep_everywhere(self._abandoned_after, dry_run=dry_run)
         expired = await self._records.count_expired() if dry_run else 0
         # Records go first: a file without a record cannot be read, and the next clean-up finds it.

@@ -38,7 +38,6 @@ class SearchServices:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Keep the index while inside."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.exchanges)
             if self.feed is not None:
@@ -49,7 +48,6 @@ class SearchServices:
 
 
 def index_feed(settings: MetadataSettings, database: Database, connectors: Connectors) -> IndexFeed | None:
-    """Writes the metadata that the editor reads into the index; None when the index is switched off."""
     index = settings.index
     if not index.enabled:
         return None
@@ -70,7 +68,6 @@ def search_services(
     lookups: Lookups,
     owner: str,
 ) -> SearchServices:
-    """The search over its four sources; `owner` names this process."""
     metadata, index = settings.metadata, settings.metadata.index
     records, scoping = MetadataIndexRecords(database), Scoping(connectors)
     refresh = None

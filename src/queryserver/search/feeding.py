@@ -76,7 +76,6 @@ class IndexFeed:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Write while inside."""
         task = asyncio.create_task(self._write(), name="metadata-index-feed")
         try:
             yield
@@ -93,7 +92,6 @@ class IndexFeed:
             self._has_work.set()
 
     async def settled(self) -> None:
-        """Returns once all queued answers are written."""
         await self._idle.wait()
 
     async def _write(self) -> None:
@@ -142,7 +140,6 @@ def described(table: TableDescription, max_columns: int) -> IndexedObject:
 
 
 def kind_of(kind: TableKind) -> str:
-    """As the search names it."""
     return VIEW if kind.is_view else TABLE
 
 

@@ -325,5 +325,4 @@ class _Reading:
             self._found_no_room = self._found_no_room or not is_whole
 
     async def _renew(self) -> bool:
-        """Whether the scope is still held by this reading."""
         return await self._records.renew(self._scope_id, owner=self._owner, lease=self._limits.lease)

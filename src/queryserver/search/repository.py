@@ -199,7 +199,6 @@ class MetadataIndexRecords:
         return is_whole
 
     async def tables_by_database(self, scope_id: int) -> Mapping[str, int]:
-        """The databases that have objects, and how many tables of each are indexed."""
         rows = await self._database.fetch(
             "select database, count(*) filter (where name <> '') as tables from metadata_objects"
             " where scope_id = $1 group by database",
@@ -275,7 +274,6 @@ class MetadataIndexRecords:
         )
 
     async def now(self) -> datetime:
-        """The time of the database."""
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
@@ -291,7 +289,6 @@ class MetadataIndexRecords:
 
 
 def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
-    """The arguments of `_PUT`, one list per column."""
     rows = [
         (
             one.kind,

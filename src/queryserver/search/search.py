@@ -67,8 +67,6 @@ class SearchParameters:
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """How a source answered."""
-
     ok: bool
     matched: int = 0
     truncated: bool = False
@@ -204,7 +202,6 @@ class MetadataSearch:
 
 
 def limit_s(source: SearchSource) -> float:
-    """How long a source may take before it counts as failed."""
     return max(_SOURCE_S, source.longest_s + _SPARE_S) if isinstance(source, BoundedSource) else _SOURCE_S
 
 

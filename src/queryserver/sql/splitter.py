@@ -72,7 +72,6 @@ class Script:
         return self._statement(range(len(self))[index], _Rows(self._text))
 
     def span(self, index: int) -> tuple[int, int]:
-        """Where the text of a statement begins and ends in the script."""
         span = Span(*self._spans[4 * index : 4 * index + 4])
         return span.first, span.stop
 

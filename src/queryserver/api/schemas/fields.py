@@ -74,7 +74,6 @@ def _name(value: Any) -> str:
 
 
 def _name_or_number(value: Any) -> str | int:
-    """Text, or a whole number that stays one."""
     return value if type(value) is int else _text(value)
 
 
@@ -85,7 +84,6 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def json_of(value: Any, reading: ValidationInfo) -> Any:
-    """The value of a JSON text; another value as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -210,7 +208,6 @@ def _range(minimum: int, maximum: int) -> str:
 
 
 def must(rule: str) -> PydanticCustomError:
-    """The error of a field that breaks `rule`."""
     return PydanticCustomError("invalid_parameter", "must {rule}", {"rule": rule})
 
 
@@ -411,7 +408,6 @@ class SessionSpec(Fields):
 
     @property
     def shown_properties(self) -> list[dict[str, Any]]:
-        """The properties as given, with empty passwords."""
         return [{**one, "value": ""} if _is_password(one) else one for one in self.properties]
 
     def _credential(self, name: str) -> str | None:

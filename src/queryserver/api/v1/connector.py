@@ -122,7 +122,6 @@ async def test(call: Call) -> Response:
 
 
 def given(fields: ConnectorFields) -> GivenConnector:
-    """The connector that a call gave."""
     return GivenConnector(
         id=fields.id,
         nice_name=fields.nice_name,

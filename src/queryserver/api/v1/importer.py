@@ -76,7 +76,6 @@ class ImporterCall:
     body: Body
 
     async def read(self, model: type[Model]) -> Model:
-        """The fields as `model`. Raises InvalidRequest."""
         reads(self.request.scope, model)
         depth = self.services.settings.limits.max_json_depth
         parsed = partial(parse_import, model, self.body.fields, max_json_depth=depth)
@@ -113,13 +112,11 @@ class StreamedImporterRoute(ImporterRoute):
     """A route that reads its body itself."""
 
     async def body(self, request: Request, user_id: int) -> Body:
-        """None yet."""
         del request, user_id
         return Body(dict[str, Any]())
 
 
 async def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters) -> ImportFile:
-    """The file of a GET call. Raises as `ImportSources.find`."""
     # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
     remote = asked.import_type is Origin.REMOTE
     file_path = repaired(asked.file_path) if remote else asked.file_path
@@ -127,7 +124,6 @@ async def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters
 
 
 def _reading(asked: HeaderParameters) -> ReadingOptions:
-    """Raises sheet_required, InvalidParameter."""
     return ReadingOptions.given(
         asked.file_type,
         sheet_name=asked.sheet_name,

@@ -124,7 +124,6 @@ class ExecuteRequest(Fields):
         return key or self.client_request_id
 
     def session_for(self, names: Collection[str]) -> int | None:
-        """The named session, for a connector that goes by `names`."""
         return self.notebook.session_of(names) if self.session_id is None else self.session_id
 
     @model_validator(mode="after")
@@ -203,14 +202,10 @@ class LogsRequest(OperationRequest):
 
 
 class EventsParameters(Fields):
-    """Query of events (Contract editor 8.1)."""
-
     log_from: Annotated[int, Whole(0)] = 0
 
 
 class DownloadParameters(Fields):
-    """Query of download (Contract editor 8.2)."""
-
     format: Literal["csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson"] = "csv"
     guard: Flag = False
     allow_truncated: Flag = Field(

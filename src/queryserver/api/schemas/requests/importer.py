@@ -58,8 +58,6 @@ def _date_form(value: str) -> str:
 
 
 class MetadataParameters(Fields):
-    """Query of guess_metadata."""
-
     file_path: Text = Field(description="The reference of an upload, or a path of a store.")
     import_type: GivenOrigin
 
@@ -78,8 +76,6 @@ class HeaderParameters(Fields):
 
 
 class ColumnParameters(HeaderParameters):
-    """What decides on the columns of a file."""
-
     has_header: Flag | None = Field(
         default=None,
         description="Whether the first row names the columns. Required, but for files of records, which name them.",
@@ -100,15 +96,11 @@ _DIALECT_OR_CONNECTOR = "The dialect of the connector by default; required witho
 
 
 class PreviewParameters(ColumnParameters):
-    """Query of preview."""
-
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
     connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
 
 class SqlTypesParameters(Fields):
-    """Query of sql_type_mapping."""
-
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
     connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
@@ -207,5 +199,4 @@ class CreateTableRequest(ColumnParameters):
 
 
 def idempotency_key(header: str | None) -> str | None:
-    """The key that the header `Idempotency-Key` gives. Raises InvalidParameter."""
     return parse(IdempotencyHeader, {"Idempotency-Key": header}).key

@@ -203,15 +203,12 @@ async def _events_of(call: Call, step: StatementProgress, sender: "_Sender") -> 
 
 
 def _event_body(status: StatementStatus, record: StatementRecord | None) -> BaseModel:
-    """The check_status body."""
     if record is None:
         return wire.StatusResponse(status=0, query_status=shapes.query_status(status))
     return shapes.failure_body(record)
 
 
 class _Sender:
-    """Writes events, and keeps what was sent."""
-
     def __init__(self, last_id: int) -> None:
         self._last_id = last_id
         self.log_line = last_id // _IDS_PER_LINE
@@ -226,7 +223,6 @@ class _Sender:
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
 
     def is_news(self, status: StatementStatus) -> bool:
-        """Whether its state was not sent yet."""
         return self._state != status.state.value
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
@@ -237,7 +233,6 @@ class _Sender:
         return [self.event("status", body)]
 
     def progress(self, step: StatementProgress) -> list[bytes]:
-        """At every change."""
         body = wire.ProgressEvent(
             progress=shapes.shown_progress(step.status), rows=step.status.rows, jobs=shapes.jobs(step.log.jobs)
         )
@@ -248,7 +243,6 @@ class _Sender:
         return [self.event("progress", body)]
 
     def log(self, step: StatementProgress) -> list[bytes]:
-        """New lines."""
         if not step.log.lines:
             return []
         body = wire.LogEvent(

@@ -81,7 +81,6 @@ def times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
 
 
 def handle(record: StatementRecord) -> wire.Handle:
-    """`handle` (Contract editor 2.1)."""
     held, status = record.handle, record.status
     start_row, start_column, end_row, end_column = held.position
     return wire.Handle(
@@ -215,7 +214,6 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
 
 
 def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
-    """The JSON before and behind the rows."""
     status = page.status
     fields = {
         "has_more": page.has_more,

@@ -66,15 +66,12 @@ Model = TypeVar("Model", bound=StorageFields)
 
 @dataclass(frozen=True, slots=True)
 class StorageCall:
-    """One authenticated call."""
-
     request: Request
     services: Services
     caller: Caller
     given: Given
 
     def read(self, model: type[Model]) -> Model:
-        """The fields as `model`. Raises InvalidRequest."""
         came(self.request.scope, self.given.body)  # a streamed body is read after the call was made
         reads(self.request.scope, model)
         return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
@@ -165,7 +162,6 @@ def _parsed(body: RawBody, max_json_depth: int) -> Mapping[str, Sequence[Any]]:
 
 
 def grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
-    """Every value of each name, in its order."""
     values: defaultdict[str, list[str]] = defaultdict(list)
     for name, value in fields:
         values[name].append(value)

@@ -79,7 +79,6 @@ async def list_directory(call: StorageCall) -> Response:
 
 
 async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    """The answer of view= for a directory."""
     asked = call.read(ViewParameters)
     page = await _page(call, asked, place)
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
@@ -98,7 +97,6 @@ async def _page(call: StorageCall, asked: DirectoryParameters, place: Place) -> 
 async def _view_facts(
     call: StorageCall, place: Place, asked: ViewParameters, page: DirectoryPage
 ) -> wire.DirectoryView:
-    """The body without its entries."""
     settings, file_systems = call.services.settings, call.services.storage.file_systems
     shapes = EntryShapes.of(settings, place.path.scheme)
     home = await file_systems.existing_home(call.caller, place)
@@ -222,7 +220,6 @@ async def display(call: StorageCall) -> Response:
 
 
 async def _file_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    """The answer of view= for a file."""
     asked = call.read(FileViewParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
