@@ -104,7 +104,7 @@ def _described_route(route: OperationRoute) -> APIRoute:
     row = route.operation
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=str) for name in route.param_convertors]
     described.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    described.__doc__ = route.handler.__doc__
+    described.__doc__ = row.description or route.handler.__doc__
     models = [] if row.answers else [getattr(generated, name) for name in row.response]
     responses: dict[int | str, dict[str, Any]] = {418: {"model": _FAILURES}}  # for their schemas; no call answers it
     responses |= {status: _of_files(row, status) for status in row.answers}

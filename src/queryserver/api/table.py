@@ -35,6 +35,7 @@ class Operation:
     http: int = 200
     tag: str = ""
     summary: str = ""
+    description: str = ""
     failures: Sequence[int] = ()
     example: Mapping[str, Any] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])

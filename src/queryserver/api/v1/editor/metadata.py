@@ -68,19 +68,12 @@ async def table(call: Call, database: str, table: str) -> Response:
     return answer(_table_metadata(found))
 
 
-@router.operation("autocomplete_column_of_query", "autocomplete_column")
-async def column(call: Call, database: str, table: str, column: str) -> Response:
+@router.operation(
+    *("autocomplete_column_of_query", "autocomplete_column"), *("autocomplete_nested_of_query", "autocomplete_nested")
+)
+async def column(call: Call, database: str, table: str, column: str, nested: str | None = None) -> Response:
     """A column with the parts of its type. Spec §4, Contract editor 10.1."""
-    return await _column(call, database, table, column, ())
-
-
-@router.operation("autocomplete_nested_of_query", "autocomplete_nested")
-async def nested(call: Call, database: str, table: str, column: str, nested: str) -> Response:
-    """What lies at `item`, `key`, `value` or names of fields below a column. Contract editor 10.1."""
-    return await _column(call, database, table, column, names_of(nested))
-
-
-async def _column(call: Call, database: str, table: str, column: str, path: tuple[str, ...]) -> Response:
+    path = names_of(nested) if nested else ()
     asked = await _of_schema(call)
     found = await call.services.metadata.browsing.column(_source(call, asked), database, table, column)
     return answer(_column_metadata(found, nested_type(found, path), path))
@@ -142,32 +135,17 @@ async def _described(call: Call) -> Source:
     return Source(call.user, asked.chosen, asked.refresh)
 
 
-@router.operation("sample_table")
-async def sample_table(call: Call, database: str, table: str) -> Response:
-    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
-    return await _sample(call, database, table)
-
-
-@router.operation("sample_column")
-async def sample_column(call: Call, database: str, table: str, column: str) -> Response:
-    """Distinct values, or the largest or smallest one. Spec §4, Contract editor 10.3."""
-    return await _sample(call, database, table, column)
-
-
-@router.operation("sample_nested")
-async def sample_nested(call: Call, database: str, table: str, column: str, nested: str) -> Response:
-    """The values at nested segments below a column. Contract editor 10.3."""
-    return await _sample(call, database, table, column, names_of(nested))
-
-
-async def _sample(
-    call: Call, database: str, table: str, column: str | None = None, nested: tuple[str, ...] = ()
+@router.operation("sample_table", "sample_column", "sample_nested")
+async def sample(
+    call: Call, database: str, table: str, column: str | None = None, nested: str | None = None
 ) -> Response:
+    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
     asked = await call.read(SampleRequest)
     samples, connector = call.services.metadata.samples, asked.snippet.dialect
     wanted = None
     if asked.operation != "hello":
-        wanted = Sampled(database, table, column, nested, SampleKind(asked.operation))
+        path = names_of(nested) if nested else ()
+        wanted = Sampled(database, table, column, path, SampleKind(asked.operation))
     form = cell_form(call, asked)
     if asked.is_async:
         started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)

@@ -65,19 +65,9 @@ async def create_notebook(call: Call) -> Response:
     return answer(wire.NotebookResponse(status=0, notebook=notebook))
 
 
-@router.operation("execute")
-async def execute(call: Call) -> Response:
+@router.operation("execute", "execute_on", "query_on")
+async def execute(call: Call, dialect: str | None = None) -> Response:
     """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
-    return await _execute(call, None)
-
-
-@router.operation("execute_on", "query_on")
-async def execute_on(call: Call, dialect: str) -> Response:
-    """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
-    return await _execute(call, dialect)
-
-
-async def _execute(call: Call, dialect: str | None) -> Response:
     asked = await call.read(ExecuteRequest)
     submission = _submission(call, asked, dialect)
     recorded = await _submitted(call, submission, wait_s=asked.wait)
@@ -197,21 +187,11 @@ async def close_statement(call: Call) -> Response:
     return answer(wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message))
 
 
-@router.operation("explain")
-async def explain(call: Call) -> Response:
+@router.operation("explain", "explain_on")
+async def explain(call: Call, dialect: str | None = None) -> Response:
     """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
-    return await _explain(call, None)
-
-
-@router.operation("explain_on")
-async def explain_on(call: Call, dialect: str) -> Response:
-    """The plan of a statement on the data source of the path; it is not run. Contract editor 8.3."""
-    if not dialect.strip():
+    if dialect is not None and not dialect.strip():
         raise call.services.connectors.unknown(call.user, dialect)
-    return await _explain(call, dialect)
-
-
-async def _explain(call: Call, dialect: str | None) -> Response:
     asked = await call.read(ExplainRequest)
     named = asked.snippet.dialect or dialect
     wanted = PlanRequest(named, asked.script, asked.current_database, asked.session_id)

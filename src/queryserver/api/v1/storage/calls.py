@@ -71,6 +71,11 @@ class StorageCall:
     caller: Caller
     given: Given
 
+    @property
+    def is_bulk(self) -> bool:
+        """Whether one item alone is answered as many are (Contract storage 7.8)."""
+        return self.request.scope["path"].endswith("/bulk")
+
     def read(self, model: type[Model]) -> Model:
         came(self.request.scope, self.given.body)  # a streamed body is read after the call was made
         reads(self.request.scope, model)

@@ -285,78 +285,54 @@ def _codec(name: str | None) -> Codec | None:
     return None if name is None else Codec(name)
 
 
-@router.operation("stat_path")
-async def stat(call: StorageCall, path: str) -> Response:
+@router.operation("stat_path", "stat")
+async def stat(call: StorageCall, path: str | None = None) -> Response:
     """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
-    return await _stat(call, decoded_place(call, path))
-
-
-@router.operation("stat")
-async def stat_of(call: StorageCall) -> Response:
-    """Attributes of a file or directory; the path is a parameter. Contract storage 5.4."""
-    return await _stat(call, given_place(call))
-
-
-@router.operation("content_summary_of_path")
-async def summary(call: StorageCall, path: str) -> Response:
-    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
-    return await _summary(decoded_place(call, path))
-
-
-@router.operation("content_summary")
-async def summary_of(call: StorageCall) -> Response:
-    """Counts and bytes of a tree; the path is a parameter. Contract storage 5.6."""
-    return await _summary(given_place(call))
-
-
-async def _stat(call: StorageCall, place: Place) -> Response:
+    place = given_place(call) if path is None else decoded_place(call, path)
     status = await place.storage.stat(place.path.path)
     flat = EntryShapes.of(call.services.settings, place.path.scheme).flat_fields(status)
     return answer(wire.StatResponse.model_validate({"status": 0, **flat}))
 
 
-async def _summary(place: Place) -> Response:
-    summary = await content_summary(place)
+@router.operation("content_summary_of_path", "content_summary")
+async def summary(call: StorageCall, path: str | None = None) -> Response:
+    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
+    place = given_place(call) if path is None else decoded_place(call, path)
+    found = await content_summary(place)
     counts: dict[str, object] = {
         "typeQuota": {},
-        **(summary.further or {}),  # keys of the store
-        "directoryCount": summary.directory_count,
-        "fileCount": summary.file_count,
-        "length": summary.length_bytes,
-        "quota": summary.quota,
-        "spaceConsumed": summary.space_consumed_bytes,
-        "spaceQuota": summary.space_quota_bytes,
-        "replication": summary.replication,
+        **(found.further or {}),  # keys of the store
+        "directoryCount": found.directory_count,
+        "fileCount": found.file_count,
+        "length": found.length_bytes,
+        "quota": found.quota,
+        "spaceConsumed": found.space_consumed_bytes,
+        "spaceQuota": found.space_quota_bytes,
+        "replication": found.replication,
     }
     body = {**counts, "status": 0, "message": "", "path": str(place.path), "summary": counts}
     return answer(wire.ContentSummaryResponse.model_validate(body))
 
 
-@router.operation("download_path")
-async def download_path(call: StorageCall, path: str) -> Response:
+@router.operation("download_path", "download_file")
+async def download(call: StorageCall, path: str | None = None) -> Response:
     """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
-    return await _download(call, decoded_path(path), call.read(DispositionParameters))
-
-
-@router.operation("download_file")
-async def download(call: StorageCall) -> Response:
-    """The bytes of a file, streamed; with `Range` a part of them. Contract storage 5.5."""
-    asked = call.read(DownloadFileParameters)
-    return await _download(call, repaired(asked.path or ""), asked)
-
-
-async def _download(call: StorageCall, text: str, asked: DispositionParameters) -> Response:
+    if path is None:
+        asked = call.read(DownloadFileParameters)
+        text = repaired(asked.path or "")
+    else:
+        asked, text = call.read(DispositionParameters), decoded_path(path)
     if not text:
         raise MissingParameter("path is required.")
-    path = call.services.storage.stores.path_or_root(text)
+    place = call.services.storage.stores.path_or_root(text)
     headers_only = bool(call.request.scope.get(HEADERS_ONLY))
     downloads = call.services.storage.downloads
-    found = await downloads.find(call.caller, path, conditions_of(call.request), headers_only=headers_only)
+    found = await downloads.find(call.caller, place, conditions_of(call.request), headers_only=headers_only)
     headers = _version(call, found.status)
     part = found.part
     if part is None:
         return Response(status_code=304, headers=headers)
-    headers |= _description(path, part, is_inline=asked.disposition == "inline")
+    headers |= _description(place, part, is_inline=asked.disposition == "inline")
     status = 200 if part.is_whole else 206
     if headers_only:
         return Response(status_code=status, headers=headers)
