@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import cache
 
 import structlog
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,7 +28,11 @@ def client_address(request: Request, trusted: Sequence[Network]) -> str:
     peer = request.client.host if request.client else ""
     if not contains(trusted, peer):
         return peer
-    chains = (_forwarded_for(request.headers), _forwarded(request.headers))
+    headers = request.headers
+    chains = (
+        [hop.strip() for value in headers.getlist("x-forwarded-for") for hop in value.split(",")],
+        [_for(element) for value in headers.getlist("forwarded") for element in value.split(",")],
+    )
     told = {_beyond(trusted, chain) for chain in chains if chain}
     if not told:
         return peer
@@ -60,16 +63,6 @@ def _warn_once() -> None:
         reason="the headers of a trusted proxy disagree, or name no address",
         advice="let the proxy remove whichever of X-Forwarded-For and Forwarded it does not write itself",
     )
-
-
-def _forwarded_for(headers: Headers) -> list[str]:
-    """The addresses of `X-Forwarded-For`, the nearest last."""
-    return [hop.strip() for value in headers.getlist("x-forwarded-for") for hop in value.split(",")]
-
-
-def _forwarded(headers: Headers) -> list[str]:
-    """Those of `Forwarded`."""
-    return [_for(element) for value in headers.getlist("forwarded") for element in value.split(",")]
 
 
 def _for(element: str) -> str:

@@ -31,6 +31,14 @@ def moment(time: datetime | None) -> str | None:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def moment_without_zone(time: datetime | None) -> str | None:
+    """UTC as `2026-01-05T09:10:11.123`, the milliseconds only when not zero (Contract platform 1.3)."""
+    if time is None:
+        return None
+    utc = time.astimezone(UTC).replace(tzinfo=None)
+    return utc.isoformat(timespec="milliseconds" if utc.microsecond >= 1000 else "seconds")
+
+
 def milliseconds(time: datetime) -> int:
     """Epoch milliseconds, as in keys named `lastExecuted`."""
     return int(time.timestamp() * 1000)

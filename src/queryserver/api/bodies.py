@@ -19,7 +19,6 @@ from starlette.types import Scope
 from queryserver.api.addresses import client_address
 from queryserver.api.connections import counted_address
 from queryserver.api.schemas.fields import Fields
-from queryserver.api.schemas.fields import Fields as FieldsModel
 from queryserver.api.schemas.requests.storage import wire_names
 from queryserver.errors.base import (
     InvalidParameter,
@@ -194,34 +193,11 @@ HEADER = "X-Unknown-Fields"
 SEEN_FIELDS = "queryserver.seen_fields"
 """Key of a scope: the `SeenFields` of the call."""
 
-SENT_BY_HUE: Final = frozenset(
-    {
-        "_",
-        "cluster",
-        "clusters",
-        "csrfmiddlewaretoken",
-        "editorMode",
-        "executable",
-        "fileFieldLabel",
-        "format",
-        "full_log",
-        "jobs",
-        "notebook",
-        "operation",
-        "operationId",
-        "qqchunksize",
-        "qqfilename",
-        "qqpartbyteoffset",
-        "qqpartindex",
-        "qqtotalfilesize",
-        "qqtotalparts",
-        "qquuid",
-        "session",
-        "silenceErrors",
-        "snippet",
-        "sourceMethod",
-    }
-)
+SENT_BY_HUE: Final = frozenset({
+    "_", "cluster", "clusters", "csrfmiddlewaretoken", "editorMode", "executable", "fileFieldLabel", "format",
+    "full_log", "jobs", "notebook", "operation", "operationId", "qqchunksize", "qqfilename", "qqpartbyteoffset",
+    "qqpartindex", "qqtotalfilesize", "qqtotalparts", "qquuid", "session", "silenceErrors", "snippet", "sourceMethod",
+})  # fmt: skip
 """What Hue's own clients send to calls that do not need it; never reported."""
 
 _MOST_SEEN = 2000
@@ -365,7 +341,6 @@ _THREAD_ABOVE_BYTES = 64 * 1024
 # 16 MiB in this time are 280 kB/s; who sends a byte now and then must not hold a connection for ever.
 _BODY_WITHIN_S = 60.0
 
-Model = TypeVar("Model", bound=FieldsModel)
 T = TypeVar("T")
 
 
@@ -415,8 +390,7 @@ async def raw_body(
     content_type = request.headers.get("content-type", _FORM)
     kind = content_type.partition(";")[0].strip().lower() or _FORM
     length = request.headers.get("content-length", "")
-    is_empty = length == "0" or (not length and "transfer-encoding" not in request.headers)
-    if is_empty:
+    if length == "0" or (not length and "transfer-encoding" not in request.headers):
         return None
     if kind not in {_FORM, "multipart/form-data", "application/json"}:
         if await _in_time(_is_empty(request), within_s):

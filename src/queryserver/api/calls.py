@@ -330,13 +330,9 @@ class _Answer:
         elif message["type"] == "http.response.body":
             self.ended = not message.get("more_body", False)
             if not self._has_body:
-                message = _without_body(message)
+                message = {**message, "body": b""}
             self.size_bytes += len(message.get("body", b""))
         await self._send(message)
-
-
-def _without_body(message: Message) -> dict[str, Any]:
-    return {**message, "body": b""}
 
 
 def _template(scope: Scope) -> str:
@@ -345,11 +341,8 @@ def _template(scope: Scope) -> str:
 
 
 def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given = value.decode("latin-1")
-            return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
-    return uuid4().hex
+    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
 
 
 def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
@@ -365,7 +358,7 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
         text = path.decode()
     else:
         try:
-            text = "/".join(_segment(part) for part in path.split(b"/"))
+            text = "/".join(quote(unquote_to_bytes(part).decode(), safe=_PLAIN) for part in path.split(b"/"))
         except UnicodeDecodeError:
             return None
     if "%00" in text or not text.startswith(prefix):
@@ -379,10 +372,6 @@ def answers_head(path: str) -> bool:
     return not path.startswith("/api/v1/editor/events/")
 
 
-def _segment(raw: bytes) -> str:
-    return quote(unquote_to_bytes(raw).decode(), safe=_PLAIN)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     request: Request
@@ -390,11 +379,14 @@ class Call:
     user: User
     body: Body
 
+    parse: ClassVar[Callable[..., Any]] = staticmethod(parse)
+    """Reads the fields of a model."""
+
     async def read(self, model: type[Model]) -> Model:
         """The fields as the call wants them. Raises InvalidRequest."""
         services = self.services
         reads(self.request.scope, model)
-        parsed = partial(parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
+        parsed = partial(self.parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not self.body.is_large:
             return parsed()
         return await services.threads.bodies.run(self.user.id, lambda _: parsed())

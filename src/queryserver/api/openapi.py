@@ -84,12 +84,12 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
                                        "description": known.words["bearer"]}},
     }  # fmt: skip
     _drop_unused(document)
-    words = known.words["fields"]
-    for schema in _bodies(document):
+    words, bodies = known.words["fields"], list(_bodies(document))
+    for schema in bodies:
         for name, field in schema.get("properties", {}).items():
             if not field.get("description") and name in words:  # the model has none
                 field["description"] = words[name]["description"]
-    for schema in _bodies(document):
+    for schema in bodies:
         describe_defaults(schema)
     _drop_citations(document)
     tidy([document["paths"], components])
@@ -185,11 +185,7 @@ def _drop_unused(document: dict[str, Any]) -> None:
     """Schemas of validation errors that no call answers, and others that nothing refers to."""
     schemas = document["components"]["schemas"]
     others = {key: value for key, value in document["components"].items() if key != "schemas"}
-    wanted = set(references([document["paths"], others]))
-    found: set[str] = set()
-    while wanted:
-        found |= wanted
-        wanted = {name for one in wanted for name in references(schemas.get(one, {}))} - found
+    found = _reachable(set(references([document["paths"], others])), schemas)
     document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in found}
 
 
@@ -212,8 +208,12 @@ def _bodies(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 wanted |= set(references(media["schema"]))
                 yield from (media["schema"], *media["schema"].get("allOf", ()))
+    yield from (schemas[name] for name in sorted(_reachable(wanted, schemas)))
+
+
+def _reachable(wanted: set[str], schemas: Mapping[str, Any]) -> set[str]:
     found: set[str] = set()
     while wanted:
         found |= wanted
-        wanted = {name for one in wanted for name in references(schemas[one])} - found
-    yield from (schemas[name] for name in sorted(found))
+        wanted = {name for one in wanted for name in references(schemas.get(one, {}))} - found
+    return found

@@ -206,12 +206,8 @@ class Forwarding:
     ) -> bytes:
         """The answer of the process `target`; waits until canceled. Raises the errors of its lookup."""
         lookup_id = uuid4()
-        request = {
-            "kind": kind,
-            "connector": connector.key,
-            "arguments": list(arguments),
-            "budget_s": budget.total_seconds(),
-        }
+        named = {"kind": kind, "connector": connector.key, "arguments": list(arguments)}
+        request = {**named, "budget_s": budget.total_seconds()}
         answered = self._waiting[lookup_id] = asyncio.Event()
         try:
             await self._lookups.add(lookup_id, user.id, orjson.dumps(request), target=target)

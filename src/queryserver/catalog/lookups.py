@@ -1,7 +1,7 @@
 """Lookups: queries of catalogues and samples, from the cache or at the engine within limits (Contract editor 10)."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -73,10 +73,7 @@ class Lookups:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._cache.running())
-            await stack.enter_async_context(self._forwarding.running())
-            await stack.enter_async_context(self._flights.running())
+        async with self._cache.running(), self._forwarding.running(), self._flights.running():
             yield
 
     async def answer(
@@ -87,7 +84,7 @@ class Lookups:
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
         and what the question raises.
         """
-        self._catalog_engine(connector)
+        _as_catalog(self._connectors.engine(connector), connector)
         login = await self._login(user, connector)
         found = await self._cache.find(user, connector, login, question)
         if found.value is not None and not refresh:
@@ -107,21 +104,23 @@ class Lookups:
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[Catalog]:
         """A catalogue opened as the user, within the limits. Raises as `answer`."""
-        self._catalog_engine(connector)
-        async with self._place(user, connector) as (engine, options):
-            with engine_errors():
-                async with _as_catalog(engine, connector).catalog(user, options) as catalog:
-                    yield catalog
+        _as_catalog(self._connectors.engine(connector), connector)
+        async with (
+            self._place(user, connector) as (engine, options),
+            _as_catalog(engine, connector).catalog(user, options) as catalog,
+        ):
+            yield catalog
 
     @asynccontextmanager
     async def session(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[EngineSession]:
         """An engine session of this lookup's own, within the limits. Raises as `answer`."""
-        async with self._place(user, connector, database) as (engine, options):
-            with engine_errors():
-                async with engine.session(user, options) as session:
-                    yield session
+        async with (
+            self._place(user, connector, database) as (engine, options),
+            engine.session(user, options) as session,
+        ):
+            yield session
 
     @asynccontextmanager
     async def loader(self, user: User, connector: Connector) -> AsyncGenerator[TableLoader]:
@@ -129,9 +128,8 @@ class Lookups:
         async with self._place(user, connector) as (engine, options):
             if not isinstance(engine, LoadingEngine):
                 raise NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
-            with engine_errors():
-                async with engine.loader(user, options) as loader:
-                    yield loader
+            async with engine.loader(user, options) as loader:
+                yield loader
 
     async def anywhere(
         self,
@@ -165,7 +163,7 @@ class Lookups:
 
     def lists_functions(self, connector: Connector) -> bool:
         """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
-        return self._catalog_engine(connector).lists_functions
+        return _as_catalog(self._connectors.engine(connector), connector).lists_functions
 
     async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
         target = await self._holder(connector)
@@ -202,7 +200,10 @@ class Lookups:
             options = await self._credentials.options(user, connector, database=database)
             try:
                 async with self._connectors.using(connector) as engine:
-                    yield engine, options
+                    try:
+                        yield engine, options
+                    except (OutcomeUnknown, SessionLost) as error:  # repeating a lookup is safe
+                        raise EngineUnavailable(error.message) from error
             except EngineError as error:
                 self._metrics.engine_failed(connector.dialect, error.code)
                 raise
@@ -220,20 +221,8 @@ class Lookups:
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         return credentials.username
 
-    def _catalog_engine(self, connector: Connector) -> CatalogEngine:
-        return _as_catalog(self._connectors.engine(connector), connector)
-
 
 def _as_catalog(engine: Engine, connector: Connector) -> CatalogEngine:
     if not isinstance(engine, CatalogEngine):
         raise NotSupported(f"The connector {connector.nice_name} tells no metadata.")
     return engine
-
-
-@contextmanager
-def engine_errors() -> Generator[None]:
-    """A connection that was lost in the middle of a lookup loses nothing: repeating it is safe."""
-    try:
-        yield
-    except (OutcomeUnknown, SessionLost) as error:
-        raise EngineUnavailable(error.message) from error

@@ -33,14 +33,8 @@ _SHOWN_CHARACTERS = 100
 _KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
 """Where a dialect has no type for such values, the text of the file is stored."""
 _TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
-_NUMBERS = frozenset(
-    {
-        *(BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)),
-        BaseType.FLOAT32,
-        BaseType.FLOAT64,
-        BaseType.DECIMAL,
-    }
-)
+_INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
+_NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
 _BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
 _SHOWN_COLUMNS = 100
 _MAX_LENGTH = 10_485_760

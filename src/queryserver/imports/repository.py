@@ -134,10 +134,8 @@ class UnfinishedTables:
         """Tables of imports that have ended, or whose record is gone, and that no process is dropping."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
         return [
-            UnfinishedTable(
-                row["statement_id"], row["user_id"], row["connector"], TableName(row["database"], row["table"])
-            )
-            for row in rows
+            UnfinishedTable(statement_id, user_id, connector, TableName(database, table))
+            for statement_id, user_id, connector, database, table in rows
         ]
 
     async def claim(self, unfinished: UnfinishedTable, *, lease: timedelta) -> bool:

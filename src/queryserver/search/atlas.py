@@ -302,14 +302,8 @@ class AtlasCatalog:
         if self._server.user:
             pair = f"{self._server.user}:{self._server.password}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-        request = HttpRequest(
-            f"{self._server.api}{path}",
-            method,
-            headers=headers,
-            content=content,
-            max_bytes=_MAX_BYTES,
-            within_s=self._server.timeout_s,
-        )
+        url, within_s = f"{self._server.api}{path}", self._server.timeout_s
+        request = HttpRequest(url, method, headers=headers, content=content, max_bytes=_MAX_BYTES, within_s=within_s)
         try:
             answer = await self._exchanges.send(request)
         except EngineUnavailable as error:

@@ -1,12 +1,11 @@
 """Users and groups, for administrators, and the preferences of each user (Contract platform 6)."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 from fastapi import Response
 
-from queryserver.api.answers import answer
+from queryserver.api.answers import answer, moment_without_zone
 from queryserver.api.bodies import Body, form_fields
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
@@ -113,7 +112,7 @@ def _user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
         first_name=user.first_name,
         last_name=user.last_name,
         email=user.email,
-        last_login=_without_zone(user.last_login),
+        last_login=moment_without_zone(user.last_login),
         editURL=f"/useradmin/users/edit/{quote(user.username, safe='')}",
         groups=_groups(user.groups) if with_groups else None,
     )
@@ -121,12 +120,3 @@ def _user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
 
 def _groups(groups: Sequence[GroupName]) -> list[wire.Group]:
     return [wire.Group(id=group.id, name=group.name) for group in groups]
-
-
-def _without_zone(time: datetime | None) -> str | None:
-    """UTC as `2026-01-05T09:10:11.123`, the milliseconds only when not zero (Contract platform 1.3)."""
-    if time is None:
-        return None
-    utc = time.astimezone(UTC)
-    milliseconds = utc.microsecond // 1000
-    return utc.strftime("%Y-%m-%dT%H:%M:%S") + (f".{milliseconds:03}" if milliseconds else "")

@@ -1,9 +1,7 @@
 """Files that become tables (Contract importer): upload, detection, preview, create_table."""
 
-from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from fastapi import Request, Response
@@ -19,12 +17,10 @@ from queryserver.api.bodies import (
     pieces,
     query_fields,
     read_body,
-    reads,
 )
-from queryserver.api.calls import CallRoute, PathGroup
+from queryserver.api.calls import Call, CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.fields import Fields
 from queryserver.api.schemas.requests.importer import (
     ColumnParameters,
     CreateTableRequest,
@@ -63,25 +59,11 @@ _MISSING = "No file was submitted."
 _CELLS_AT_ONCE = 2_000
 _CHARACTERS_AT_ONCE = 256 * 1024
 
-Model = TypeVar("Model", bound=Fields)
 
-
-@dataclass(frozen=True, slots=True)
-class ImporterCall:
+class ImporterCall(Call):
     """One authenticated call of a user who may import. `body`: of a GET call the query string."""
 
-    request: Request
-    services: Services
-    user: User
-    body: Body
-
-    async def read(self, model: type[Model]) -> Model:
-        reads(self.request.scope, model)
-        depth = self.services.settings.limits.max_json_depth
-        parsed = partial(parse_import, model, self.body.fields, max_json_depth=depth)
-        if not self.body.is_large:
-            return parsed()
-        return await self.services.threads.bodies.run(self.user.id, lambda _: parsed())
+    parse = staticmethod(parse_import)
 
 
 def _require_importer(user: User) -> None:
