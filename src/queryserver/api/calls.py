@@ -272,7 +272,8 @@ class Frame:
                 call, status=answer.status, size_bytes=size_bytes, seconds=seconds, complete=complete
             )
         if answer.unknown_fields:
-            self._unknown_fields.note(_template(call), answer.unknown_fields)
+            # The path of the route: that of the call may hold names of a user's objects.
+            self._unknown_fields.note(getattr(call.get("route"), "path", call["path"]), answer.unknown_fields)
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)
@@ -333,11 +334,6 @@ class _Answer:
                 message = {**message, "body": b""}
             self.size_bytes += len(message.get("body", b""))
         await self._send(message)
-
-
-def _template(scope: Scope) -> str:
-    """The path of the route: that of the call may hold names of a user's objects."""
-    return getattr(scope.get("route"), "path", scope["path"])
 
 
 def _request_id(scope: Scope) -> str:

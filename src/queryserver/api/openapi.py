@@ -25,6 +25,7 @@ from queryserver.api.openapi_answers import (
     describe_defaults,
     error_codes,
     form_example,
+    query_parameters,
     references,
     repeated_fields,
     texts,
@@ -126,7 +127,7 @@ def _described_route(route: OperationRoute) -> APIRoute:
 def _taken(row: Operation) -> dict[str, Any] | None:
     if row.method == "GET":
         model = row.request_model
-        parameters = [*(requests.query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
+        parameters = [*(query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
         return {"parameters": parameters} if parameters else None
     content = {kind: {**media} for kind, media in (row.body or {}).items()}
     if not content and row.request_model is not None:

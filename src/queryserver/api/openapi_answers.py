@@ -74,10 +74,28 @@ def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, 
 
 def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
     plain = without_null(copy.deepcopy(dict(field)))
+    if plain.get("contentMediaType") == JSON and not isinstance(plain.get("default", ""), str):
+        plain["default"] = json.dumps(plain["default"])
     if repeats or not _is_deep(plain):
         return plain
     description = plain.get("description")
     return {**_JSON_TEXT, **({"description": description} if description else {})}
+
+
+def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
+    schema = model.model_json_schema()
+    required = schema.get("required", ())
+    properties: dict[str, dict[str, Any]] = schema["properties"]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": tidy(_form_field(field, repeats=field.get("type") == "array")),
+        }
+        for name, field in properties.items()
+    ]
 
 
 def _is_deep(schema: Mapping[str, Any]) -> bool:

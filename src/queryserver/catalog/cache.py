@@ -4,9 +4,8 @@ import asyncio
 import hashlib
 import random
 import zlib
-from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
+from queryserver.platform.threads import in_background
 
 log = structlog.get_logger(__name__)
 
@@ -127,14 +127,9 @@ class MetadataCache:
         self._threads = threads
         self._max_age = max_age
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        sweeper = asyncio.create_task(self._sweep(), name="metadata-sweep")
-        try:
-            yield
-        finally:
-            sweeper.cancel()
-            await asyncio.gather(sweeper, return_exceptions=True)
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Sweeps old answers while inside."""
+        return in_background(self._sweep(), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, question: CatalogQuestion[Any]) -> CacheEntry:
         """`login` is the user's name in the data source, if that wants credentials."""

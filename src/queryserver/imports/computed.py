@@ -240,7 +240,8 @@ class HeaderSample:
 
     def _is_enough(self, records: Sequence[Cells]) -> bool:
         # Behind a quote that did not close for long, many records are found at once.
-        self._with_value += sum(map(_has_value, records[self._counted : SAMPLE_RECORDS + 1]))
+        new = records[self._counted : SAMPLE_RECORDS + 1]
+        self._with_value += sum(any(classify(cell) is not CellKind.NULL for cell in record) for record in new)
         self._counted = len(records)
         return self._with_value > COMPARED_RECORDS or self._counted > SAMPLE_RECORDS
 
@@ -275,10 +276,6 @@ class _FirstRecords:
 
 def _are_too_many(records: Sequence[Cells]) -> bool:
     return len(records) > SAMPLE_RECORDS + 1
-
-
-def _has_value(record: Cells) -> bool:
-    return any(classify(cell) is not CellKind.NULL for cell in record)
 
 
 def options_json(options: ReadingOptions) -> Mapping[str, Any]:

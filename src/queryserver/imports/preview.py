@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hash
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
@@ -174,7 +174,9 @@ class Previews:
                 with _errors_of_files():
                     answer = await self._computing.run(user_id, task, options, bytes(head))
                 if answer == WORKBOOK:
-                    await self._refuse_workbook(file)
+                    async with file.on_disk() as path:
+                        await self._workbooks.sheet_names(path)  # only a file that can be read as one is a workbook
+                    raise format_mismatch("The file is a workbook.")
                 if answer != MORE:
                     return answer
                 wanted = _GROWTH * len(head)
@@ -182,12 +184,6 @@ class Previews:
                     piece = await anext(pieces, None)
                     is_last = piece is None
                     head += piece or b""
-
-    async def _refuse_workbook(self, file: ImportFile) -> NoReturn:
-        """Only a file that can be read as one is a workbook."""
-        async with file.on_disk() as path:
-            await self._workbooks.sheet_names(path)
-        raise format_mismatch("The file is a workbook.")
 
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:

@@ -1,8 +1,8 @@
 """Records of files in the upload area, records of unfinished tables, and the janitor that drops such tables."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -16,6 +16,7 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadUsage
 from queryserver.platform.database import Database
+from queryserver.platform.threads import in_background
 from queryserver.statements.session_repository import CredentialBook
 
 
@@ -188,16 +189,10 @@ class ImportJanitor:
         self._may_hold = may_hold
         self._wanted = wanted
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """While inside, search at the beginning, twice a minute, and at once when it is wanted."""
         self._wanted.set()
-        keeper = asyncio.create_task(self._search_repeatedly(), name="import-janitor")
-        try:
-            yield
-        finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        return in_background(self._search_repeatedly(), name="import-janitor")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
         held = [data for data in self._connectors.data_to_hold() if await self._may_hold(data)]

@@ -142,7 +142,10 @@ class IndexRefresh:
                 if clock() - swept >= _SWEEP_EVERY_S:
                     await self._records.sweep(unused_for=_UNUSED_FOR)
                     swept = clock()
-                self._start_due()
+                for connector in self._connectors.visible(_SERVICE):
+                    key = self._scoping.key(_SERVICE, connector)
+                    if key is not None and key.user_id is None:
+                        self.start(_SERVICE, connector, key)
                 if clock() - counted >= _COUNT_EVERY_S:
                     self._metrics.index_objects(await self._records.counts())
                     counted = clock()
@@ -152,12 +155,6 @@ class IndexRefresh:
                 log.exception("metadata index not kept")
             wait_s = min(_CHECK_EVERY_S, self._limits.interval.total_seconds())
             await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
-
-    def _start_due(self) -> None:
-        for connector in self._connectors.visible(_SERVICE):
-            key = self._scoping.key(_SERVICE, connector)
-            if key is not None and key.user_id is None:
-                self.start(_SERVICE, connector, key)
 
 
 class _Reading:

@@ -10,18 +10,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from queryserver.platform.database import Database
-from queryserver.search.model import (
-    DATABASE,
-    RECORD,
-    TABLE,
-    UNIT,
-    VIEW,
-    IndexedColumn,
-    IndexedObject,
-    ObjectRow,
-    Scope,
-    ScopeKey,
-)
+from queryserver.search.model import DATABASE, RECORD, TABLE, UNIT, VIEW, IndexedObject, ObjectRow, Scope, ScopeKey
 
 _PORTION = 2000  # rows of one query
 _FAILED_PAUSE = timedelta(minutes=5)
@@ -297,17 +286,15 @@ def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
             one.comment,
             one.owner,
             one.modified_at,
-            None if one.columns is None else _columns_text(one.columns),
+            # By name. A separator within a name, which no engine is known to allow, becomes a blank.
+            None
+            if one.columns is None
+            else RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in one.columns)),
             one.columns_cut,
         )
         for one in objects
     ]
     return (list(column) for column in zip(*rows, strict=True))
-
-
-def _columns_text(columns: Iterable[IndexedColumn]) -> str:
-    """By name. A separator within a name, which no engine is known to allow, becomes a blank."""
-    return RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in columns))
 
 
 def _plain(text: str) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
@@ -138,10 +138,15 @@ class MetadataSearch:
         source = self._sources.get(name)
         if source is None:
             return SourceNotConfigured()
+        return await self._answered(name, source.search(user, search), limit_s(source))
+
+    async def _answered(
+        self, name: SourceName, searching: Awaitable[SourceAnswer], within_s: float | None
+    ) -> SourceAnswer | QueryServerError:
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(limit_s(source)):
-                return await source.search(user, search)
+            async with asyncio.timeout(within_s):
+                return await searching
         except QueryServerError as error:
             return error
         except TimeoutError:
@@ -179,7 +184,7 @@ class MetadataSearch:
             elif search.lists_tags and has_answered:
                 answer = SourceAnswer()  # the first list of tags is of all sources
             else:
-                answer = await self._catalog_page(catalog, search, name, offset, left)
+                answer = await self._answered(name, catalog.page(search, name, offset=offset, limit=left), None)
                 out_of_reach = answer if isinstance(answer, CatalogOutOfReach) else None
                 has_answered = has_answered or isinstance(answer, SourceAnswer)
             answers[name] = answer
@@ -188,17 +193,6 @@ class MetadataSearch:
                 records += page
                 offset, left = max(offset - answer.total, 0), left - len(page)
         return answers, records
-
-    async def _catalog_page(
-        self, catalog: ExternalCatalog, search: Search, name: SourceName, offset: int, limit: int
-    ) -> SourceAnswer | QueryServerError:
-        began = time.perf_counter()
-        try:
-            return await catalog.page(search, name, offset=offset, limit=limit)
-        except QueryServerError as error:
-            return error
-        finally:
-            self._metrics.searched(name.value, time.perf_counter() - began)
 
 
 def limit_s(source: SearchSource) -> float:

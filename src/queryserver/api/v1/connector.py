@@ -1,6 +1,7 @@
 """Connectors: the catalogue of types, and stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from fastapi import Response
 
@@ -122,16 +123,8 @@ async def test(call: Call) -> Response:
 
 
 def given(fields: ConnectorFields) -> GivenConnector:
-    return GivenConnector(
-        id=fields.id,
-        nice_name=fields.nice_name,
-        dialect=fields.dialect,
-        interface=fields.interface,
-        description=fields.description,
-        settings=fields.setting_values,
-        groups=fields.groups,
-        version=fields.version,
-    )
+    values: dict[str, Any] = {**dict(fields), "settings": fields.setting_values}
+    return GivenConnector(**values)
 
 
 def _connector(shown: ShownInstance) -> wire.Connector:

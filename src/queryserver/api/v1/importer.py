@@ -106,17 +106,10 @@ async def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters
 
 
 def _reading(asked: HeaderParameters) -> ReadingOptions:
-    return ReadingOptions.given(
-        asked.file_type,
-        sheet_name=asked.sheet_name,
-        field_separator=asked.field_separator,
-        quote_char=asked.quote_char,
-        record_separator=asked.record_separator,
-        encoding=asked.encoding,
-        formats=GivenFormats(asked.date_format, asked.number_format)
-        if isinstance(asked, ColumnParameters)
-        else NOT_GIVEN,
-    )
+    named = asked.model_dump(include={"sheet_name", "field_separator", "quote_char", "record_separator", "encoding"})
+    has_formats = isinstance(asked, ColumnParameters)
+    formats = GivenFormats(asked.date_format, asked.number_format) if has_formats else NOT_GIVEN
+    return ReadingOptions.given(asked.file_type, **named, formats=formats)
 
 
 def _has_header(asked: ColumnParameters) -> bool:
@@ -294,12 +287,7 @@ def _table(asked: CreateTableRequest, key: str | None) -> TableRequest:
         connector=asked.connector,
         database=asked.database,
         table=asked.table,
-        columns=None
-        if asked.columns is None
-        else [
-            ColumnRequest(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format)
-            for one in asked.columns
-        ],
+        columns=None if asked.columns is None else [ColumnRequest(**dict(one)) for one in asked.columns],
         append=asked.if_exists == "append",
         replace=asked.if_exists == "replace",
         max_bad_rows=None if asked.max_bad_rows < 0 else asked.max_bad_rows,

@@ -1,6 +1,7 @@
 """autocomplete, describe and sample: databases, tables, columns, functions and some of their values."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,7 +18,14 @@ from queryserver.api.v1.editor.shapes import cell_form, handle, meta
 from queryserver.catalog.browsing import NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
-from queryserver.engines.protocol import DatabaseDescription, SampleKind, TableColumn, TableDescription, TableKind
+from queryserver.engines.protocol import (
+    ColumnStatistics,
+    DatabaseDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+)
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.formats.columns import CellForm
 from queryserver.search.model import storage_path
@@ -257,24 +265,10 @@ def _table_description(found: TableDescription) -> wire.TableDescription:
 
 
 def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
-    known = found.statistics
-    numbers = (known.num_nulls, known.distinct_count, known.avg_col_len, known.max_col_len, known.num_trues)
-    is_empty = all(one is None for one in (known.min, known.max, *numbers, known.num_falses))
-    reason = "A view has no statistics." if found.of_view else "There are no statistics of this column."
-    return wire.ColumnDescription(
-        status=0,
-        message=(known.message or reason) if is_empty else known.message,
-        col_name=found.column.name,
-        data_type=found.column.type,
-        min=known.min,
-        max=known.max,
-        num_nulls=known.num_nulls,
-        distinct_count=known.distinct_count,
-        avg_col_len=known.avg_col_len,
-        max_col_len=known.max_col_len,
-        num_trues=known.num_trues,
-        num_falses=known.num_falses,
-    )
+    known, values = found.statistics, dict[str, Any](asdict(found.statistics))
+    if replace(known, message="") == ColumnStatistics() and not known.message:
+        values["message"] = "A view has no statistics." if found.of_view else "There are no statistics of this column."
+    return wire.ColumnDescription(status=0, col_name=found.column.name, data_type=found.column.type, **values)
 
 
 def _partition_keys(found: TableDescription) -> list[wire.PartitionKey]:
@@ -297,7 +291,9 @@ def _like(model: type[Model], found: object) -> Model:
 def _parts(of: SqlType) -> dict[str, Any]:
     """Arrays add `item`, maps `key` and `value`, structs `fields`; scalars add none."""
     parts: dict[str, Any] = {
-        name: _nested(part) for name, part in (("item", of.item), ("key", of.key), ("value", of.value)) if part
+        name: wire.NestedType(type=part.base, native_type=part.text, **_parts(part))
+        for name, part in (("item", of.item), ("key", of.key), ("value", of.value))
+        if part
     }
     if of.fields:
         parts["fields"] = [
@@ -305,7 +301,3 @@ def _parts(of: SqlType) -> dict[str, Any]:
             for one in of.fields
         ]
     return parts
-
-
-def _nested(of: SqlType) -> wire.NestedType:
-    return wire.NestedType(type=of.base, native_type=of.text, **_parts(of))

@@ -191,20 +191,13 @@ def _paths(fields: Mapping[str, Sequence[Any]]) -> list[Any]:
     return [fields[name][-1] for name in PATH_FIELDS if fields.get(name)]
 
 
-def decoded_place(call: StorageCall, raw: str, *, or_root: bool = False) -> Place:
-    """The place behind `=`. `or_root`: an empty path is the root of the default store, else it is missing.
+def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Place:
+    """The place behind `=`, None: of the parameter `path`.
 
+    `or_root`: an empty path is the root of the default store, else it is missing.
     Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, storage_access_denied.
     """
-    return _place(call, decoded_path(raw), or_root=or_root)
-
-
-def given_place(call: StorageCall, *, or_root: bool = False) -> Place:
-    """The place of the parameter `path`; else as `decoded_place`."""
-    return _place(call, repaired(call.read(PathParameters).path or ""), or_root=or_root)
-
-
-def _place(call: StorageCall, text: str, *, or_root: bool) -> Place:
+    text = repaired(call.read(PathParameters).path or "") if raw is None else decoded_path(raw)
     stores = call.services.storage.stores
     if not text and not or_root:
         raise MissingParameter("path is required.")
@@ -218,10 +211,6 @@ class FileCall:
     call: StorageCall
     file_name: str
     content: AsyncGenerator[bytes]
-
-    def read(self, model: type[Model]) -> Model:
-        """The fields of the query string and those before the file. Raises InvalidRequest."""
-        return self.call.read(model)
 
 
 async def file_call(

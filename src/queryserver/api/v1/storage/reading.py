@@ -21,7 +21,7 @@ from queryserver.api.schemas.requests.storage import (
     ListParameters,
     ViewParameters,
 )
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, decoded_place, given_place
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, place_of
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
@@ -69,7 +69,7 @@ def _file_system(known: KnownFileSystem) -> wire.Filesystem:
 @router.operation("list_directory")
 async def list_directory(call: StorageCall) -> Response:
     """A page of a directory. Contract storage 5.2."""
-    asked, place = call.read(ListParameters), given_place(call, or_root=True)
+    asked, place = call.read(ListParameters), place_of(call, None, or_root=True)
     page = await _page(call, asked, place)
     if page.is_past_the_end:
         raise page_not_found(f"The directory has {page.pages} pages.")
@@ -182,7 +182,7 @@ async def _written(
 @router.operation("view_path")
 async def view(call: StorageCall, path: str) -> Response:
     """A page of a directory, or a window of a file; the entry found decides. Spec §4, Contract storage 5.2, 5.3."""
-    place = decoded_place(call, path, or_root=True)
+    place = place_of(call, path, or_root=True)
     status = await place.storage.stat(place.path.path)
     if status.is_directory:
         return await _directory_view(call, place, status)
@@ -195,7 +195,7 @@ async def display(call: StorageCall) -> Response:
     asked = call.read(DisplayParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
-    place = given_place(call, or_root=True)
+    place = place_of(call, None, or_root=True)
     status = await place.storage.stat(place.path.path)
     if status.is_directory:
         raise NotAFile(f"{place.path} is a directory.")
@@ -288,7 +288,7 @@ def _codec(name: str | None) -> Codec | None:
 @router.operation("stat_path", "stat")
 async def stat(call: StorageCall, path: str | None = None) -> Response:
     """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
-    place = given_place(call) if path is None else decoded_place(call, path)
+    place = place_of(call, path)
     status = await place.storage.stat(place.path.path)
     flat = EntryShapes.of(call.services.settings, place.path.scheme).flat_fields(status)
     return answer(wire.StatResponse.model_validate({"status": 0, **flat}))
@@ -297,7 +297,7 @@ async def stat(call: StorageCall, path: str | None = None) -> Response:
 @router.operation("content_summary_of_path", "content_summary")
 async def summary(call: StorageCall, path: str | None = None) -> Response:
     """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
-    place = given_place(call) if path is None else decoded_place(call, path)
+    place = place_of(call, path)
     found = await content_summary(place)
     counts: dict[str, object] = {
         "typeQuota": {},

@@ -33,7 +33,7 @@ async def upload_file(call: StorageCall) -> Response:
     storage.upload_rules.admit(body_bytes=length)
     with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call, file_fields=FILE_NAMES, leading_fields=LEADING_NAMES)
-        asked = arriving.read(UploadRequest)
+        asked = arriving.call.read(UploadRequest)
         file = ArrivingFile(
             directory=storage.stores.path(asked.dest, parameter="dest"),
             name=arriving.file_name,
@@ -75,7 +75,7 @@ async def upload_part(call: StorageCall) -> Response:
     stores = call.services.storage.stores
     with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call)
-        given = _given(call, arriving.read(UploadPartRequest))
+        given = _given(call, arriving.call.read(UploadPartRequest))
         content = place.rechecked(
             arriving.content, lambda user: stores.require(call.caller, user, given.directory.scheme)
         )
