@@ -73,8 +73,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NO_HOST_CHECK = "/desktop/debug/"
 _LONGEST_PATH = 500
 _MAX_WAITING = 500
-_WAIT_S = 30.0
-"""Bounds of the calls of one user that wait for their turn."""
+_WAIT_S = 30.0  # bounds of the calls of one user that wait for their turn
 # Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
 _PATH_FORM = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")

@@ -6,7 +6,6 @@ from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from queryserver.catalog import questions
-from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
 from queryserver.catalog.questions import CatalogQuestion, DescribedColumn, TableList
 from queryserver.connectors.engines import Connectors
@@ -123,10 +122,8 @@ class Browsing:
 class Analyses:
     """Starts the engine's statistics statement as an operation that is in no history."""
 
-    def __init__(
-        self, lookups: Lookups, forwarding: Forwarding, connectors: Connectors, submissions: Submissions
-    ) -> None:
-        forwarding.serve(_STATEMENT, self._statement)
+    def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
+        lookups.forwarding.serve(_STATEMENT, self._statement)
         self._lookups = lookups
         self._connectors = connectors
         self._submissions = submissions

@@ -69,17 +69,9 @@ def metadata_services(
         lookups=lookups,
         forwarding=forwarding,
         browsing=Browsing(lookups, connectors, max_names=editor.metadata_max_names),
-        samples=Samples(
-            lookups, forwarding, connectors, submissions, threads, rendering, max_bytes=editor.batch_max_bytes
-        ),
-        analyses=Analyses(lookups, forwarding, connectors, submissions),
+        samples=Samples(lookups, connectors, submissions, threads, rendering, max_bytes=editor.batch_max_bytes),
+        analyses=Analyses(lookups, connectors, submissions),
         explanations=Explanations(
-            lookups,
-            forwarding,
-            connectors,
-            sessions,
-            runner.held,
-            Choosing(computing),
-            max_bytes=editor.statement_max_bytes,
+            lookups, connectors, sessions, runner.held, Choosing(computing), max_bytes=editor.statement_max_bytes
         ),
     )

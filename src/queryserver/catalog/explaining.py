@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
@@ -60,7 +59,6 @@ class Explanations:
     def __init__(
         self,
         lookups: Lookups,
-        forwarding: Forwarding,
         connectors: Connectors,
         sessions: SessionRecords,
         held: HeldSessions,
@@ -68,7 +66,7 @@ class Explanations:
         *,
         max_bytes: int,
     ) -> None:
-        forwarding.serve(_PLAN, self._plan_here)
+        lookups.forwarding.serve(_PLAN, self._plan_here)
         self._lookups = lookups
         self._connectors = connectors
         self._sessions = sessions

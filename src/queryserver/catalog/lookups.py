@@ -64,7 +64,7 @@ class Lookups:
         self._credentials = credentials
         self._cache = cache
         self._may_run = may_run
-        self._forwarding = forwarding
+        self.forwarding = forwarding
         self._metrics = metrics
         self._on_answer = on_answer
         self._flights = Flights()
@@ -73,7 +73,7 @@ class Lookups:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with self._cache.running(), self._forwarding.running(), self._flights.running():
+        async with self._cache.running(), self.forwarding.running(), self._flights.running():
             yield
 
     async def answer(
@@ -150,16 +150,16 @@ class Lookups:
 
         async def work() -> bytes:
             target = owner or await self._holder(connector)
-            if target == self._forwarding.owner:
-                return await self._forwarding.run_here(user, connector, kind, arguments)
+            if target == self.forwarding.owner:
+                return await self.forwarding.run_here(user, connector, kind, arguments)
             async with self._slots.slot(connector.key, user.id):
-                return await self._forwarding.send(target, user, connector, kind, arguments, budget=budget)
+                return await self.forwarding.send(target, user, connector, kind, arguments, budget=budget)
 
         return await self._flights.join(object(), work, budget=budget)
 
     async def runs_here(self, connector: Connector) -> bool:
         """Whether this process can reach the data of a connector. Raises EngineUnavailable when none does just now."""
-        return await self._holder(connector) == self._forwarding.owner
+        return await self._holder(connector) == self.forwarding.owner
 
     def lists_functions(self, connector: Connector) -> bool:
         """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
@@ -167,13 +167,13 @@ class Lookups:
 
     async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
         target = await self._holder(connector)
-        if target == self._forwarding.owner:
+        if target == self.forwarding.owner:
             async with self.catalog(user, connector) as catalog:
                 return await question.put_to(catalog)
         async with self._slots.slot(connector.key, user.id):
             budget, arguments = connector.limits.metadata_timeout, [question.kind, *question.names]
             return question.decode(
-                await self._forwarding.send(target, user, connector, _QUESTION, arguments, budget=budget)
+                await self.forwarding.send(target, user, connector, _QUESTION, arguments, budget=budget)
             )
 
     async def _forwarded_answer(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
@@ -186,15 +186,15 @@ class Lookups:
         """The process that can reach the data: this one, unless another holds it."""
         data = self._connectors.data_of(connector)
         if data is not None and not await self._may_run(connector):
-            return await self._forwarding.holder(data)
-        return self._forwarding.owner
+            return await self.forwarding.holder(data)
+        return self.forwarding.owner
 
     @asynccontextmanager
     async def _place(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[tuple[Engine, SessionOptions]]:
         await self._login(user, connector)
-        if await self._holder(connector) != self._forwarding.owner:
+        if await self._holder(connector) != self.forwarding.owner:
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self._credentials.options(user, connector, database=database)

@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 
-from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
 from queryserver.catalog.questions import column_of, nested_type
 from queryserver.connectors.engines import Connectors
@@ -63,7 +62,6 @@ class Samples:
     def __init__(
         self,
         lookups: Lookups,
-        forwarding: Forwarding,
         connectors: Connectors,
         submissions: Submissions,
         threads: Executor,
@@ -71,8 +69,8 @@ class Samples:
         *,
         max_bytes: int,
     ) -> None:
-        forwarding.serve(_ROWS, self._rows_here)
-        forwarding.serve(_STATEMENT, self._statement_here)
+        lookups.forwarding.serve(_ROWS, self._rows_here)
+        lookups.forwarding.serve(_STATEMENT, self._statement_here)
         self._lookups = lookups
         self._connectors = connectors
         self._submissions = submissions

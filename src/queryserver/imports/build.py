@@ -27,8 +27,7 @@ from queryserver.statements.session_repository import CredentialBook
 from queryserver.statements.submission import Submissions
 from queryserver.workbooks.reader import ProcessWorkbooks, WorkbookReader
 
-_THREADS = 2
-"""Of imports alone: they do not delay other work, and few threads keep few heaps."""
+_THREADS = 2  # of imports alone: they do not delay other work, and few threads keep few heaps
 _FILES_AT_ONCE = 4
 
 
@@ -109,7 +108,6 @@ def import_services(
         credentials=credentials,
         submissions=submissions,
         lookups=metadata.lookups,
-        forwarding=metadata.forwarding,
     )
     return ImportServices(files.uploads, files.sources, Detection(files.workbooks, computing, places), previews, tables)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import structlog
 
-from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
@@ -83,7 +82,6 @@ class TableCreations:
         credentials: CredentialBook,
         submissions: Submissions,
         lookups: Lookups,
-        forwarding: Forwarding,
     ) -> None:
         self._sources = sources
         self._previews = previews
@@ -91,7 +89,7 @@ class TableCreations:
         self._credentials = credentials
         self._submissions = submissions
         self._lookups = lookups
-        forwarding.serve(_TABLE_EXISTS, self._exists_here)
+        lookups.forwarding.serve(_TABLE_EXISTS, self._exists_here)
 
     async def create(self, user: User, request: TableRequest) -> Created:
         """Check everything that can be checked now, and record the import.

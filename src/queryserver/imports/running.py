@@ -53,10 +53,8 @@ EXPLAINED_ROWS = 100
 
 _EXPLAINED_IN_MESSAGE = 3
 _PROGRESS_OF_COUNTING = 40
-_KEEP_ALIVE_EVERY_S = 10.0
-"""Short enough for uploads that are kept for a minute only."""
-_BATCH_BYTES = 4 * 1024 * 1024
-"""No batch for a loader is much larger (engines/protocol.py)."""
+_KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that are kept for a minute only
+_BATCH_BYTES = 4 * 1024 * 1024  # no batch for a loader is much larger (engines/protocol.py)
 _STOP_WAIT_S = 5.0
 _CLEAN_UP_WAIT_S = 60.0
 """How long a loader may take to stop and to clean up; after that its task is cancelled once more."""

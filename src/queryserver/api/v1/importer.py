@@ -21,16 +21,7 @@ from queryserver.api.bodies import (
 from queryserver.api.calls import Call, CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.importer import (
-    ColumnParameters,
-    CreateTableRequest,
-    HeaderParameters,
-    MetadataParameters,
-    PreviewParameters,
-    SqlTypesParameters,
-    idempotency_key,
-    parse_import,
-)
+from queryserver.api.schemas import requests
 from queryserver.errors.base import MissingParameter, QueryServerError
 from queryserver.errors.files import (
     DetectionFailed,
@@ -63,7 +54,7 @@ _CHARACTERS_AT_ONCE = 256 * 1024
 class ImporterCall(Call):
     """One authenticated call of a user who may import. `body`: of a GET call the query string."""
 
-    parse = staticmethod(parse_import)
+    parse = staticmethod(requests.parse_import)
 
 
 def _require_importer(user: User) -> None:
@@ -98,21 +89,21 @@ class StreamedImporterRoute(ImporterRoute):
         return Body(dict[str, Any]())
 
 
-async def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters) -> ImportFile:
+async def _file(call: ImporterCall, asked: requests.MetadataParameters | requests.HeaderParameters) -> ImportFile:
     # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
     remote = asked.import_type is Origin.REMOTE
     file_path = repaired(asked.file_path) if remote else asked.file_path
     return await call.services.importing.sources.find(call.user, asked.import_type, file_path)
 
 
-def _reading(asked: HeaderParameters) -> ReadingOptions:
+def _reading(asked: requests.HeaderParameters) -> ReadingOptions:
     named = asked.model_dump(include={"sheet_name", "field_separator", "quote_char", "record_separator", "encoding"})
-    has_formats = isinstance(asked, ColumnParameters)
+    has_formats = isinstance(asked, requests.ColumnParameters)
     formats = GivenFormats(asked.date_format, asked.number_format) if has_formats else NOT_GIVEN
     return ReadingOptions.given(asked.file_type, **named, formats=formats)
 
 
-def _has_header(asked: ColumnParameters) -> bool:
+def _has_header(asked: requests.ColumnParameters) -> bool:
     """Whether the first row names the columns; files of records name them. Raises MissingParameter."""
     if asked.file_type in RECORD_TYPES:
         return True
@@ -121,7 +112,7 @@ def _has_header(asked: ColumnParameters) -> bool:
     return asked.has_header
 
 
-def _dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) -> str:
+def _dialect(call: ImporterCall, asked: requests.PreviewParameters | requests.SqlTypesParameters) -> str:
     """The dialect that types are named in. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
     if asked.sql_dialect is not None:
         return asked.sql_dialect
@@ -181,7 +172,7 @@ class DetectionRoute(ImporterRoute):
 @router.operation("guess_file_metadata", kind=DetectionRoute)
 async def guess_metadata(call: ImporterCall) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
-    asked = await call.read(MetadataParameters)
+    asked = await call.read(requests.MetadataParameters)
     file = await _file(call, asked)
     found = await while_connected(call.request, call.services.importing.detection.metadata(call.user.id, file))
     if isinstance(found, Sheets):
@@ -203,7 +194,7 @@ async def guess_metadata(call: ImporterCall) -> Response:
 @router.operation("guess_file_header")
 async def guess_header(call: ImporterCall) -> Response:
     """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
-    asked = await call.read(HeaderParameters)
+    asked = await call.read(requests.HeaderParameters)
     reading = _reading(asked)
     file = await _file(call, asked)
     guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
@@ -213,7 +204,7 @@ async def guess_header(call: ImporterCall) -> Response:
 @router.operation("preview_file")
 async def preview(call: ImporterCall) -> Response:
     """At most 50 rows; types are detected from at most 10,000. Spec §4, Contract importer 7."""
-    asked = await call.read(PreviewParameters)
+    asked = await call.read(requests.PreviewParameters)
     reading, dialect, has_header = _reading(asked), _dialect(call, asked), _has_header(asked)
     reading.require_separator()
     file = await _file(call, asked)
@@ -225,7 +216,7 @@ async def preview(call: ImporterCall) -> Response:
     return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, dialect, analysis))
 
 
-def _preview(asked: PreviewParameters, dialect: str, analysis: Analysis) -> Response:
+def _preview(asked: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
     """Cells are not validated: a hundred thousand of them would hold all other calls up."""
     shown = wire.Preview(
         type=asked.file_type,
@@ -254,15 +245,15 @@ def _column(source: int, column: PreviewColumn, dialect: str) -> wire.PreviewCol
 @router.operation("list_sql_types")
 async def sql_type_mapping(call: ImporterCall) -> Response:
     """Names of types, sorted. Spec §4, Contract importer 6."""
-    asked = await call.read(SqlTypesParameters)
+    asked = await call.read(requests.SqlTypesParameters)
     return answer(wire.SqlTypes(list(SQL_TYPES[_dialect(call, asked)])))
 
 
 @router.operation("submit_import", "create_table")
 async def create_table(call: ImporterCall) -> Response:
     """Answers once the import is recorded; check_status follows it. Contract importer 13."""
-    asked = await call.read(CreateTableRequest)
-    key = idempotency_key(call.request.headers.get("idempotency-key"))
+    asked = await call.read(requests.CreateTableRequest)
+    key = requests.idempotency_key(call.request.headers.get("idempotency-key"))
     created = await call.services.importing.tables.create(call.user, _table(asked, key))
     status = created.recorded.record.status
     return answer(
@@ -278,7 +269,7 @@ async def create_table(call: ImporterCall) -> Response:
     )
 
 
-def _table(asked: CreateTableRequest, key: str | None) -> TableRequest:
+def _table(asked: requests.CreateTableRequest, key: str | None) -> TableRequest:
     return TableRequest(
         origin=asked.import_type,
         file_path=asked.file_path,

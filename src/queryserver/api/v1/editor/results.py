@@ -12,15 +12,7 @@ from pydantic import BaseModel
 from queryserver.api.answers import HEADERS_ONLY, answer, coding_for, conditions_of, stream, while_connected
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.editor import (
-    CheckStatusRequest,
-    DownloadParameters,
-    EventsParameters,
-    FetchRequest,
-    LogsRequest,
-    OperationRequest,
-    ResultMetadataRequest,
-)
+from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.shapes import cell_form, numbers_as_text, operation_of, page_answer
 from queryserver.errors.base import NotAuthenticated, PermissionDenied
@@ -48,7 +40,7 @@ _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_
 @router.operation("check_status")
 async def check_status(call: Call) -> Response:
     """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
-    asked = await call.read(CheckStatusRequest)
+    asked = await call.read(requests.CheckStatusRequest)
     operation_id = await operation_of(call, asked)
     status = await call.services.following.status(call.user, operation_id, wait_s=asked.wait)
     if status.outcome is not None:
@@ -60,7 +52,7 @@ async def check_status(call: Call) -> Response:
 @router.operation("get_logs")
 async def get_logs(call: Call) -> Response:
     """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
-    asked = await call.read(LogsRequest)
+    asked = await call.read(requests.LogsRequest)
     operation_id = await operation_of(call, asked)
     status, log = await call.services.following.logs(call.user, operation_id, start=asked.start or 0, size=asked.size)
     return answer(
@@ -118,7 +110,7 @@ async def fetch_result_data(call: Call) -> Response:
     JavaScript, and other readers that make doubles of numbers, lose digits of integers beyond 2^53:
     `big_numbers=text` gives those columns as text, and `meta` says so.
     """
-    asked = await call.read(FetchRequest)
+    asked = await call.read(requests.FetchRequest)
     operation_id = await operation_of(call, asked)
     form = cell_form(call, asked)
     page = await call.services.reading.page(
@@ -132,7 +124,7 @@ async def fetch_result_data(call: Call) -> Response:
 @router.operation("fetch_result_metadata")
 async def fetch_result_metadata(call: Call) -> Response:
     """Names and types of the columns of a result. Contract editor 6.2."""
-    asked = await call.read(ResultMetadataRequest)
+    asked = await call.read(requests.ResultMetadataRequest)
     operation_id = await operation_of(call, asked)
     status, columns, _ = await call.services.reading.overview(call.user, operation_id)
     if status.outcome is not None:
@@ -144,7 +136,7 @@ async def fetch_result_metadata(call: Call) -> Response:
 @router.operation("fetch_result_size")
 async def fetch_result_size(call: Call) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
-    operation_id = await operation_of(call, await call.read(OperationRequest))
+    operation_id = await operation_of(call, await call.read(requests.OperationRequest))
     status, _, size_bytes = await call.services.reading.overview(call.user, operation_id)
     if status.outcome is not None:
         return shapes.failed(await call.services.following.record(call.user, operation_id))
@@ -161,7 +153,7 @@ async def fetch_result_size(call: Call) -> Response:
 @router.operation("follow_events")
 async def events(call: Call, operation_id: str) -> Response:
     """status, progress, log and end events of one operation. Contract editor 8.1."""
-    asked = await call.read(EventsParameters)
+    asked = await call.read(requests.EventsParameters)
     status = await call.services.following.status(call.user, parse_operation_id(operation_id))
     resumed = call.request.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)
@@ -262,7 +254,7 @@ class _Sender:
 @router.operation("download_result")
 async def download(call: Call, operation_id: str) -> Response:
     """The stored rows in one of seven formats, streamed; with `Range` a part of the file. Contract editor 8.2."""
-    asked = await call.read(DownloadParameters)
+    asked = await call.read(requests.DownloadParameters)
     downloads = call.services.downloads
     rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
     kind = DownloadFormat(asked.format)

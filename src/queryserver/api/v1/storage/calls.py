@@ -29,16 +29,7 @@ from queryserver.api.bodies import (
 from queryserver.api.calls import CallRoute, PathGroup, services_of
 from queryserver.api.errors import http_status, respond
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.storage import (
-    NAME_FIELDS,
-    PATH_FIELDS,
-    QUERY_TOO,
-    Given,
-    OperationStatusParameters,
-    PathParameters,
-    StorageFields,
-    parse_given,
-)
+from queryserver.api.schemas import requests
 from queryserver.errors.base import (
     InvalidParameter,
     MissingParameter,
@@ -61,7 +52,7 @@ _MAX_FIELDS = 1100
 _ALWAYS_READ = {"doas"}
 _NO_PLACE = "none"
 
-Model = TypeVar("Model", bound=StorageFields)
+Model = TypeVar("Model", bound=requests.StorageFields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ class StorageCall:
     request: Request
     services: Services
     caller: Caller
-    given: Given
+    given: requests.Given
 
     @property
     def is_bulk(self) -> bool:
@@ -79,21 +70,23 @@ class StorageCall:
     def read(self, model: type[Model]) -> Model:
         came(self.request.scope, self.given.body)  # a streamed body is read after the call was made
         reads(self.request.scope, model)
-        return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
+        return requests.parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
 
 
 class StorageRoute(CallRoute):
     """A route whose handler takes a `StorageCall`. Each call is counted with its scheme and outcome."""
 
     max_body_bytes: ClassVar[int] = _MAX_BODY_BYTES
+    query_too: ClassVar[Collection[str] | None] = requests.QUERY_TOO
+    """Fields that a POST also reads from its query string; None: all."""
 
     def refused(self, request: Request, call: StorageCall | None, error: QueryServerError) -> tuple[str, Response]:
         """The `status` of failures is -1 (Contract storage 3)."""
         shown = error
         if isinstance(error, UnreadableParameter):
             # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2), and so is a name.
-            shown = InvalidPath(error.message) if error.name in PATH_FIELDS else error
-            shown = InvalidName(error.message) if error.name in NAME_FIELDS else shown
+            shown = InvalidPath(error.message) if error.name in requests.PATH_FIELDS else error
+            shown = InvalidName(error.message) if error.name in requests.NAME_FIELDS else shown
             return shown.code, respond(request, shown, plain=True)
         if call is not None:
             shown = call.services.storage.stores.with_configured(error, call.caller)
@@ -109,15 +102,15 @@ class StorageRoute(CallRoute):
         query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
             came(request.scope, query.keys() - _ALWAYS_READ)
-            return StorageCall(request, services, _caller(request, user, query), Given(query, {}))
+            return StorageCall(request, services, _caller(request, user, query), requests.Given(query, {}))
         body = await self._body(request, services, user.id)
         if "doas" in query or any(value is not None for value in body.get("doas", ())):
             raise InvalidParameter("doas is for GET calls only.")
-        chosen = self._from_query(query)
+        chosen = {name: query[name] for name in query if self.query_too is None or name in self.query_too}
         came(request.scope, body)
         came(request.scope, chosen)
         came_unread(request.scope, but=chosen)
-        return StorageCall(request, services, Caller.of(user), Given(chosen, body))
+        return StorageCall(request, services, Caller.of(user), requests.Given(chosen, body))
 
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
         with holding(request, user_id, self.max_body_bytes) as hold:
@@ -127,20 +120,15 @@ class StorageRoute(CallRoute):
             parsed = partial(_parsed, body, services.settings.limits.max_json_depth)
             return (await parsed_aside(services, user_id, parsed, len(body.content)))[0]
 
-    def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-        """The fields that this call reads from the query string of a POST."""
-        return {name: values for name, values in query.items() if name in QUERY_TOO}
-
 
 class StreamedStorageRoute(StorageRoute):
     """A route that reads its body itself, in pieces; all other fields come from the query string."""
 
+    query_too = None
+
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
         del request, services, user_id
         return {}
-
-    def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-        return query
 
 
 def _caller(request: Request, user: User, query: Mapping[str, Sequence[str]]) -> Caller:
@@ -177,7 +165,7 @@ def _last(fields: Mapping[str, Sequence[str]], name: str) -> str | None:
     return fields[name][-1] if name in fields else None
 
 
-def _scheme(request: Request, given: Given) -> str:
+def _scheme(request: Request, given: requests.Given) -> str:
     text = next(iter([*request.path_params.values(), *_paths(given.query), *_paths(given.body)]), None)
     if not isinstance(text, str):
         return _NO_PLACE
@@ -188,7 +176,7 @@ def _scheme(request: Request, given: Given) -> str:
 
 
 def _paths(fields: Mapping[str, Sequence[Any]]) -> list[Any]:
-    return [fields[name][-1] for name in PATH_FIELDS if fields.get(name)]
+    return [fields[name][-1] for name in requests.PATH_FIELDS if fields.get(name)]
 
 
 def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Place:
@@ -197,7 +185,7 @@ def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Pl
     `or_root`: an empty path is the root of the default store, else it is missing.
     Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, storage_access_denied.
     """
-    text = repaired(call.read(PathParameters).path or "") if raw is None else decoded_path(raw)
+    text = repaired(call.read(requests.PathParameters).path or "") if raw is None else decoded_path(raw)
     stores = call.services.storage.stores
     if not text and not or_root:
         raise MissingParameter("path is required.")
@@ -229,7 +217,7 @@ async def file_call(
     fields = grouped(stream.fields)
     if "doas" in fields:
         raise InvalidParameter("doas is for GET calls only.")
-    return FileCall(replace(call, given=Given(call.given.query, fields)), name, _noted(call, stream))
+    return FileCall(replace(call, given=requests.Given(call.given.query, fields)), name, _noted(call, stream))
 
 
 async def _noted(call: StorageCall, stream: MultipartStream) -> AsyncGenerator[bytes]:
@@ -279,7 +267,7 @@ router = PathGroup(StorageRoute)
 @router.operation("get_storage_operation")
 async def operation(call: StorageCall) -> Response:
     """State, progress and outcome of a call that answered 202. Contract storage 7.6."""
-    asked = call.read(OperationStatusParameters)
+    asked = call.read(requests.OperationStatusParameters)
     status = await call.services.storage.operations.status(call.caller, asked.id)
     return answer(
         wire.OperationProgress(

@@ -10,20 +10,7 @@ from queryserver.api.answers import answer
 from queryserver.api.bodies import parsed_aside
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.storage import (
-    ChmodRequest,
-    ChownRequest,
-    DeleteRequest,
-    MoveRequest,
-    NamedEntryRequest,
-    NewEntryRequest,
-    OptionalPathRequest,
-    PathRequest,
-    PathsRequest,
-    RenameRequest,
-    ReplicationRequest,
-    SaveRequest,
-)
+from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
 from queryserver.files.model import TransferKind, new_name, repaired
@@ -46,31 +33,31 @@ class SaveRoute(StorageRoute):
 @router.operation("make_directory")
 async def mkdir(call: StorageCall) -> Response:
     """Make a directory, named by its full path or by directory and name. Spec §4, Contract storage 6."""
-    return await _create(call, call.read(NewEntryRequest), is_directory=True)
+    return await _create(call, call.read(requests.NewEntryRequest), is_directory=True)
 
 
 @router.operation("create_directory")
 async def create_directory(call: StorageCall) -> Response:
     """Make a directory in another one. Contract storage 6."""
-    return await _create(call, call.read(NamedEntryRequest), is_directory=True)
+    return await _create(call, call.read(requests.NamedEntryRequest), is_directory=True)
 
 
 @router.operation("touch")
 async def touch(call: StorageCall) -> Response:
     """Make an empty file, named by its full path or by directory and name. Spec §4, Contract storage 6."""
-    return await _create(call, call.read(NewEntryRequest), is_directory=False)
+    return await _create(call, call.read(requests.NewEntryRequest), is_directory=False)
 
 
 @router.operation("create_file")
 async def create_file(call: StorageCall) -> Response:
     """Make an empty file in a directory. Contract storage 6."""
-    return await _create(call, call.read(NamedEntryRequest), is_directory=False)
+    return await _create(call, call.read(requests.NamedEntryRequest), is_directory=False)
 
 
 @router.operation("save_file", kind=SaveRoute)
 async def save(call: StorageCall) -> Response:
     """Replace the content of a file in one step. Contract storage 6."""
-    asked = call.read(SaveRequest)
+    asked = call.read(requests.SaveRequest)
     path = call.services.storage.stores.path(asked.path)
     # Some encodings take a thread's time for megabytes.
     content, _ = await parsed_aside(
@@ -82,7 +69,9 @@ async def save(call: StorageCall) -> Response:
     return answer(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
 
 
-async def _create(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest, *, is_directory: bool) -> Response:
+async def _create(
+    call: StorageCall, asked: requests.NewEntryRequest | requests.NamedEntryRequest, *, is_directory: bool
+) -> Response:
     path = call.services.storage.stores.path(asked.path)
     if asked.name is not None:
         path = path.child(new_name(asked.name, is_directory=is_directory))
@@ -94,7 +83,7 @@ async def _create(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest,
 @router.operation("chmod", "chmod_bulk")
 async def chmod(call: StorageCall) -> Response:
     """Set the permissions of an entry, or of a tree. Contract storage 6."""
-    asked = call.read(ChmodRequest)
+    asked = call.read(requests.ChmodRequest)
     permissions = asked.permissions()
 
     async def change(text: str) -> dict[str, Any]:
@@ -110,7 +99,7 @@ async def chmod(call: StorageCall) -> Response:
 @router.operation("chown", "chown_bulk")
 async def chown(call: StorageCall) -> Response:
     """Set owner, group, or both, of an entry or of a tree. Contract storage 6."""
-    asked = call.read(ChownRequest)
+    asked = call.read(requests.ChownRequest)
     owner, group = asked.chosen()
 
     async def change(text: str) -> dict[str, Any]:
@@ -124,7 +113,7 @@ async def chown(call: StorageCall) -> Response:
 @router.operation("set_replication", "change_replication")
 async def set_replication(call: StorageCall) -> Response:
     """Set how many copies of a file the store keeps. Spec §4, Contract storage 6."""
-    asked = call.read(ReplicationRequest)
+    asked = call.read(requests.ReplicationRequest)
     path = call.services.storage.stores.path(asked.path)
     await call.services.storage.attributes.set_replication(call.caller, path, asked.replication_factor)
     return answer(wire.ReplicationResponse(status=0, path=str(path), replication=asked.replication_factor))
@@ -133,7 +122,7 @@ async def set_replication(call: StorageCall) -> Response:
 @router.operation("remove_tree", "delete_entry", "delete_bulk")
 async def delete(call: StorageCall) -> Response:
     """Delete entries, to the trash where the store has one. Spec §4, Contract storage 7.7."""
-    asked = call.read(DeleteRequest)
+    asked = call.read(requests.DeleteRequest)
 
     async def each(text: str) -> dict[str, Any]:
         path = call.services.storage.stores.path(text)
@@ -180,7 +169,7 @@ async def _one(call: StorageCall, asked: TransferRequest, wait_s: int | None) ->
 
 
 async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
-    asked = call.read(MoveRequest)
+    asked = call.read(requests.MoveRequest)
     if len(asked.src_path) == 1 and not call.is_bulk:
         item = TransferRequest(kind, asked.src_path[0], asked.dest_path, overwrite=asked.overwrite)
         return await _one(call, item, asked.wait)
@@ -202,7 +191,7 @@ async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
 @router.operation("rename")
 async def rename(call: StorageCall) -> Response:
     """Rename an entry beside itself, or to a full path of the same store. Spec §4, Contract storage 7.2."""
-    asked = call.read(RenameRequest)
+    asked = call.read(requests.RenameRequest)
     item = TransferRequest(TransferKind.RENAME, asked.src_path, asked.dest_path, overwrite=asked.overwrite)
     return await _one(call, item, asked.wait)
 
@@ -223,7 +212,7 @@ async def copy(call: StorageCall) -> Response:
 async def trash_path(call: StorageCall) -> Response:
     """The trash folder for a path; null when there is none yet. Contract storage 8."""
     storage = call.services.storage
-    path = storage.stores.path(repaired(call.read(PathRequest).path))
+    path = storage.stores.path(repaired(call.read(requests.PathRequest).path))
     found = await storage.trash.where(call.caller, path)
     return answer(wire.TrashPathResponse(status=0, path=str(path), trash_path=None if found is None else str(found)))
 
@@ -237,14 +226,14 @@ async def restore(call: StorageCall) -> Response:
         restored = await call.services.storage.trash.restore(call.caller, path)
         return wire.RestoreResponse(status=0, path=str(restored), source=str(path)).model_dump()
 
-    return await answer_each(call.read(PathsRequest).path, each, always_bulk=call.is_bulk)
+    return await answer_each(call.read(requests.PathsRequest).path, each, always_bulk=call.is_bulk)
 
 
 @router.operation("purge_trash")
 async def purge(call: StorageCall) -> Response:
     """Delete every entry of the caller's trash for good. Spec §4, Contract storage 8."""
     storage = call.services.storage
-    text = call.read(OptionalPathRequest).path
+    text = call.read(requests.OptionalPathRequest).path
     path = storage.stores.path(text) if text else storage.stores.default_home(call.caller)
     root, purged = await storage.trash.purge(call.caller, path)
     return answer(wire.PurgeResponse(status=0, path=str(root), purged=purged))

@@ -11,16 +11,7 @@ from fastapi import Response
 from queryserver.api.answers import HEADERS_ONLY, answer, conditions_of, stream, while_connected
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.storage import (
-    MAX_WINDOW_BYTES,
-    DirectoryParameters,
-    DisplayParameters,
-    DispositionParameters,
-    DownloadFileParameters,
-    FileViewParameters,
-    ListParameters,
-    ViewParameters,
-)
+from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, place_of
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.errors.base import MissingParameter, PermissionDenied
@@ -69,7 +60,7 @@ def _file_system(known: KnownFileSystem) -> wire.Filesystem:
 @router.operation("list_directory")
 async def list_directory(call: StorageCall) -> Response:
     """A page of a directory. Contract storage 5.2."""
-    asked, place = call.read(ListParameters), place_of(call, None, or_root=True)
+    asked, place = call.read(requests.ListParameters), place_of(call, None, or_root=True)
     page = await _page(call, asked, place)
     if page.is_past_the_end:
         raise page_not_found(f"The directory has {page.pages} pages.")
@@ -79,7 +70,7 @@ async def list_directory(call: StorageCall) -> Response:
 
 
 async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    asked = call.read(ViewParameters)
+    asked = call.read(requests.ViewParameters)
     page = await _page(call, asked, place)
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
     dots = [shapes.entry_fields(status, name=".")]
@@ -89,13 +80,13 @@ async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -
     return await _written(call, facts.model_dump(), page.entries, shapes.entry_fields, dots)
 
 
-async def _page(call: StorageCall, asked: DirectoryParameters, place: Place) -> DirectoryPage:
+async def _page(call: StorageCall, asked: requests.DirectoryParameters, place: Place) -> DirectoryPage:
     wanted = PageWanted(asked.pagenum, asked.pagesize, asked.filter, SortKey(asked.sortby), asked.descending)
     return await call.services.storage.listings.page(call.caller, place, wanted)
 
 
 async def _view_facts(
-    call: StorageCall, place: Place, asked: ViewParameters, page: DirectoryPage
+    call: StorageCall, place: Place, asked: requests.ViewParameters, page: DirectoryPage
 ) -> wire.DirectoryView:
     settings, file_systems = call.services.settings, call.services.storage.file_systems
     shapes = EntryShapes.of(settings, place.path.scheme)
@@ -192,7 +183,7 @@ async def view(call: StorageCall, path: str) -> Response:
 @router.operation("display_file")
 async def display(call: StorageCall) -> Response:
     """A window of a file as text. Contract storage 5.3."""
-    asked = call.read(DisplayParameters)
+    asked = call.read(requests.DisplayParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
     place = place_of(call, None, or_root=True)
@@ -220,7 +211,7 @@ async def display(call: StorageCall) -> Response:
 
 
 async def _file_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    asked = call.read(FileViewParameters)
+    asked = call.read(requests.FileViewParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
     codec = Codec.NONE if asked.mode == "binary" else _codec(asked.compression)
@@ -240,7 +231,7 @@ def _view(
     call: StorageCall,
     place: Place,
     status: FileStatus,
-    asked: FileViewParameters,
+    asked: requests.FileViewParameters,
     shown: Shown,
     text: TextWindow | None,
 ) -> wire.FileView:
@@ -266,7 +257,7 @@ def _view(
             mode="text" if text else "binary",
             compression=shown.codec,
             size=status.size_bytes,
-            max_chunk_size=str(MAX_WINDOW_BYTES),
+            max_chunk_size=str(requests.MAX_WINDOW_BYTES),
             contents=contents,
             masked_binary_data=text is not None and not text.is_valid,
         ),
@@ -318,10 +309,10 @@ async def summary(call: StorageCall, path: str | None = None) -> Response:
 async def download(call: StorageCall, path: str | None = None) -> Response:
     """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
     if path is None:
-        asked = call.read(DownloadFileParameters)
+        asked = call.read(requests.DownloadFileParameters)
         text = repaired(asked.path or "")
     else:
-        asked, text = call.read(DispositionParameters), decoded_path(path)
+        asked, text = call.read(requests.DispositionParameters), decoded_path(path)
     if not text:
         raise MissingParameter("path is required.")
     place = call.services.storage.stores.path_or_root(text)
