@@ -405,10 +405,7 @@ async def raw_body(
 async def read_body(
     request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
 ) -> Body:
-    """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
-
-    Raises as `raw_body`, and InvalidRequest.
-    """
+    """The fields of a POST body (Contract platform 1.2). Raises as `raw_body`, and InvalidRequest."""
     came_unread(request.scope)
     with holding(request, user_id, max_bytes) as hold:
         body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)

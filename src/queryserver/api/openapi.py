@@ -49,10 +49,7 @@ _FAILURES = generated.ErrorBody | generated.FieldErrors | generated.ImporterErro
 
 
 def whole_document(app: FastAPI) -> dict[str, Any]:
-    """OpenAPI 3.1 of every route: parameters, bodies in all their encodings, every status, an example of each.
-
-    Takes about half a second, so it is for a thread.
-    """
+    """OpenAPI 3.1 of every route, with examples of every status. Takes half a second, so it is for a thread."""
     known = texts()
     routes = [route for route in app.routes if isinstance(route, OperationRoute) and not route.operation.hidden]
     document = get_openapi(

@@ -62,10 +62,7 @@ def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
-    """The fields of a JSON body as a form has them: what is an object or an array there is JSON text here.
-
-    `repeats`: arrays that are repeated fields instead.
-    """
+    """A JSON body as a form: objects and arrays are JSON text, but for the repeated fields `repeats`."""
     properties = {
         name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
     }

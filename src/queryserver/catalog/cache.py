@@ -95,10 +95,7 @@ class MetadataCacheRecords:
         return CacheEntry(key, row["value"], row["looked_at"], row["changed_at"])
 
     async def keep(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """Keep an answer; `looked_at` is that of the entry without answer, from before the engine's lookup.
-
-        False when the user's answers fill `max_bytes`: then nothing is kept.
-        """
+        """Keep an answer to a question of `looked_at`; False when the user's answers fill `max_bytes`."""
         size = len(value) + _ROW_BYTES
         kept = await self._database.value(
             _KEEP, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes

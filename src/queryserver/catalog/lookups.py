@@ -141,10 +141,7 @@ class Lookups:
         budget: timedelta,
         owner: str | None = None,
     ) -> bytes:
-        """The answer to the lookup `kind`, run by `owner` if given, else by the holder of the data.
-
-        Raises EngineTimeout after `budget`, and the errors of the lookup.
-        """
+        """What the lookup `kind` answers at `owner` or the holder of the data. Raises its errors, EngineTimeout."""
         # A process that uses a session which it holds needs no token, so none is sent to it.
         self._credentials.require_token(user, connector)
 
@@ -209,10 +206,7 @@ class Lookups:
                 raise
 
     async def _login(self, user: User, connector: Connector) -> str:
-        """The name by which the data source knows the caller; empty when the connector has a login of its own.
-
-        Raises CredentialsRequired, EngineJwtRequired.
-        """
+        """The caller's name in the data source; empty: its own login. Raises CredentialsRequired, EngineJwtRequired."""
         self._credentials.require_token(user, connector)
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return ""

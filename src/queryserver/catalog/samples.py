@@ -89,10 +89,7 @@ class Samples:
     async def start(
         self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
     ) -> Recorded | None:
-        """The same as an operation that is in no history; None for a view that is not sampled.
-
-        `wanted` None: as `hello`. Raises too_many_statements, quota_exceeded.
-        """
+        """As an operation in no history; None: the view is not sampled. Raises too_many_statements, quota_exceeded."""
         source = self._connectors.resolve(user, connector)
         statement: str | None = HELLO
         if wanted is not None:

@@ -147,10 +147,7 @@ _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 
 
 def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
-    """One value of the result is above `editor.cell_max_bytes`; the statement ends with it.
-
-    `row` counts from 0 and `column` is the name, if known.
-    """
+    """One value of the result is above `editor.cell_max_bytes`; `row` counts from 0, `column` is a name, if known."""
     place = f" in row {row}" if row is not None else ""
     place += f" of column {column}" if column is not None else ""
     return _cell_too_large(f"A value{place} is larger than the limit of {limit_bytes} bytes for one cell.")

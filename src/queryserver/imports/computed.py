@@ -176,10 +176,7 @@ class PreviewSample:
             self._blocks += self._reader.finish()
 
     def analysis(self) -> Analysis:
-        """The names and types of the columns, the rows to be shown.
-
-        Raises file_empty, record_too_long, encoding_failed.
-        """
+        """The columns and the rows to be shown. Raises file_empty, record_too_long, encoding_failed."""
         decoder = self._first.decoder if self._reader is None else self._reader.decoder
         if self._form.is_encoding_given:
             decoder.check()
@@ -283,10 +280,7 @@ def options_json(options: ReadingOptions) -> Mapping[str, Any]:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """What `detected_of` reads, WORKBOOK, or the type of a file of records.
-
-    `is_whole`: there is nothing behind `head`. Raises file_empty, UnsupportedFormat.
-    """
+    """What `detected_of` reads, WORKBOOK, or a type of records. Raises file_empty, UnsupportedFormat."""
     kind = recognise(head, is_whole=options["is_whole"])
     if kind is FileKind.WORKBOOK_CANDIDATE:
         return WORKBOOK

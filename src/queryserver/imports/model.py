@@ -155,10 +155,7 @@ class BaseType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column. `precision` and `scale` are set exactly for `DECIMAL`.
-
-    `length`: how many characters a `STRING` may have; None: any number.
-    """
+    """The type of a column: digits of `DECIMAL` only; `length` of `STRING` in characters, None: any."""
 
     base: BaseType
     precision: int | None = None

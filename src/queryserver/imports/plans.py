@@ -43,10 +43,7 @@ _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How the rows of a file are read: `sheet` of a workbook, `records` and `fields`, or `delimiters` and `encoding`.
-
-    `width`: how many columns the file has.
-    """
+    """How a file of `width` columns is read: `sheet`, `records` and `fields`, or `delimiters` and `encoding`."""
 
     origin: Origin
     file_path: str

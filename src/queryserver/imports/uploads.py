@@ -260,10 +260,7 @@ class ImportUploads:
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
-        """A file of these bytes in the upload area, for as long as the block. No quota counts it.
-
-        Raises StorageError, and what `content` raises.
-        """
+        """A file of these bytes, within no quota, for as long as the block. Raises StorageError, as `content`."""
         name = secrets.token_hex(_NAME_BYTES)
         async with aclosing(content):
             await self._area.write(name, content, overwrite=False)

@@ -61,10 +61,7 @@ class RefreshLimits:
 
 
 class IndexRefresh:
-    """Reads data sources with a login of their own in the background, others when their user searches.
-
-    `owner` names this process.
-    """
+    """Reads data sources with a login of their own in the background, others when their user searches."""
 
     def __init__(
         self,

@@ -157,10 +157,7 @@ class MetadataSearch:
     async def _by_catalog(
         self, user: User, search: Search, names: Sequence[SourceName], interface: str
     ) -> tuple[_Answers, Sequence[Record]]:
-        """Sources one after the other, documents first: the order within each is the catalogue's own.
-
-        A catalogue that was out of reach once is not called again.
-        """
+        """Sources one after the other, each in the catalogue's own order; one out of reach is not called again."""
         if interface not in self._catalogs:
             known = configured(sorted({*_LOCAL, *self._catalogs} - {""}), word="Known")
             raise catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")

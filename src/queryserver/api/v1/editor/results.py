@@ -281,10 +281,7 @@ class _File:
         return await self._answer(self._kept_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
-        """The part that the caller requests. Raises RangeNotSatisfiable.
-
-        A range needs the size of the file: where it was not made before, it is made twice.
-        """
+        """The requested part; a file whose size is not known is made twice. Raises RangeNotSatisfiable."""
         downloads, operation_id = self._call.services.downloads, self._rows.status.id
         size = await downloads.size_of(self._call.user, operation_id, self.version.tag, self._pieces())
         part = requested_part(conditions, self.version, size)

@@ -71,10 +71,7 @@ async def execute(call: Call, dialect: str | None = None) -> Response:
 
 
 async def _first_page(call: Call, asked: requests.ExecuteRequest, status: StatementStatus) -> ResultPage | None:
-    """The first `asked.rows` rows; later fetches go on after them. None: fetch_result_data answers why.
-
-    The statement has run, so the client gets the handle also without rows.
-    """
+    """The first rows; None: fetch_result_data answers why. The statement has run: the client gets its handle anyway."""
     wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked))
     try:
         page = await call.services.reading.page(call.user, status.id, wanted)

@@ -121,10 +121,7 @@ def epoch_seconds(time: datetime | None) -> int | None:
 
 
 def time_text(seconds: int | None, zone: tzinfo) -> str:
-    """A time of `epoch_seconds` as `October 31, 2016 03:34 PM`, in English whatever the locale; empty for None and 0.
-
-    Empty also for a time that no calendar reaches.
-    """
+    """A time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times that no calendar reaches."""
     if not seconds:
         return ""
     try:
