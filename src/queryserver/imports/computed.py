@@ -275,10 +275,6 @@ def _are_too_many(records: Sequence[Cells]) -> bool:
     return len(records) > SAMPLE_RECORDS + 1
 
 
-def options_json(options: ReadingOptions) -> Mapping[str, Any]:
-    return asdict(options)
-
-
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
     """What `detected_of` reads, WORKBOOK, or a type of records. Raises file_empty, UnsupportedFormat."""
     kind = recognise(head, is_whole=options["is_whole"])
@@ -304,7 +300,7 @@ def file_encoding(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """The columns and first rows; MORE: `head` is not enough, and there is more. `reading`: see `options_json`.
+    """The columns and first rows; MORE: `head` is not enough, and there is more. `reading`: ReadingOptions as a dict.
 
     `is_whole`: there is nothing behind `head`; `is_last`: no more of the file is read.
     """

@@ -6,7 +6,7 @@ How much is read and shown is set in `imports/model.py`: PREVIEW_ROWS, SAMPLE_RE
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -14,15 +14,7 @@ from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
 from queryserver.formats.detection import Detected, FileKind, recognise, recognise_given
-from queryserver.imports.computed import (
-    CUT_FIELD_BYTES,
-    MORE,
-    WORKBOOK,
-    ReadingOptions,
-    analysis_of,
-    detected_of,
-    options_json,
-)
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, ReadingOptions, analysis_of, detected_of
 from queryserver.imports.model import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
@@ -130,7 +122,7 @@ class Previews:
                 sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
                 return await self._threads.run(user_id, lambda _: analyse())
-            how = {"reading": options_json(options), "has_header": has_header}
+            how = {"reading": asdict(options), "has_header": has_header}
             return analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
 
     async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
@@ -144,7 +136,7 @@ class Previews:
                 if not sheet.rows:
                     raise file_empty("The worksheet is empty.")
                 return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
-            return await self._of_text(user_id, file, Task.HEADER, {"reading": options_json(options)})
+            return await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
         """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""

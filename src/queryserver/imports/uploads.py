@@ -169,13 +169,9 @@ class UploadedImportFile:
     area: UploadArea
     digest: bytes
     """Names the file for ever; the reference cannot be computed from it."""
-    name: str
+    shown: str
     """The last part of its reference."""
     size_bytes: int
-
-    @property
-    def shown(self) -> str:
-        return self.name
 
     @property
     def fixed_identity(self) -> str | None:

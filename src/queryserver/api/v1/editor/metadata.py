@@ -154,7 +154,7 @@ async def sample(
     if asked.operation != "hello":
         path = names_of(nested) if nested else ()
         wanted = Sampled(database, table, column, path, SampleKind(asked.operation))
-    form = cell_form(call, asked)
+    form = cell_form(call, asked.escape, asked.big_numbers)
     if asked.is_async:
         started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
         if started is None:
@@ -198,9 +198,7 @@ def _table_metadata(found: TableDescription) -> wire.TableMetadata:
         hdfs_link=storage_path(found.location) or None,
         columns=[one.name for one in found.columns],
         extended_columns=[_like(wire.ColumnSummary, one) for one in found.columns],
-        partition_keys=_partition_keys(found),
-        primary_keys=_primary_keys(found),
-        foreign_keys=_foreign_keys(found),
+        **_keys(found),
     )
 
 
@@ -246,9 +244,7 @@ def _table_description(found: TableDescription) -> wire.TableDescription:
         path_location=found.location,
         hdfs_link=storage_path(found.location),
         cols=[_like(wire.DescribedColumn, one) for one in found.columns],
-        partition_keys=_partition_keys(found),
-        primary_keys=_primary_keys(found),
-        foreign_keys=_foreign_keys(found),
+        **_keys(found),
         properties=[
             wire.TableProperty(col_name=one.name, data_type=one.value, comment=one.comment) for one in found.properties
         ],
@@ -271,16 +267,12 @@ def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
     return wire.ColumnDescription(status=0, col_name=found.column.name, data_type=found.column.type, **values)
 
 
-def _partition_keys(found: TableDescription) -> list[wire.PartitionKey]:
-    return [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key]
-
-
-def _primary_keys(found: TableDescription) -> list[wire.PrimaryKey]:
-    return [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key]
-
-
-def _foreign_keys(found: TableDescription) -> list[wire.ForeignKey]:
-    return [_like(wire.ForeignKey, one) for one in found.foreign_keys]
+def _keys(found: TableDescription) -> dict[str, Any]:
+    return {
+        "partition_keys": [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key],
+        "primary_keys": [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key],
+        "foreign_keys": [_like(wire.ForeignKey, one) for one in found.foreign_keys],
+    }
 
 
 def _like(model: type[Model], found: object) -> Model:

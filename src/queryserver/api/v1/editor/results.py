@@ -112,7 +112,7 @@ async def fetch_result_data(call: Call) -> Response:
     """
     asked = await call.read(requests.FetchRequest)
     operation_id = await operation_of(call, asked)
-    form = cell_form(call, asked)
+    form = cell_form(call, asked.escape, asked.big_numbers)
     page = await call.services.reading.page(
         call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form)
     )

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -161,19 +161,11 @@ def shown_progress(status: StatementStatus) -> int:
             return status.progress
 
 
-class GivesCells(Protocol):
-    """A request whose answer has cells; None: the settings of the server, or those of the user, decide."""
-
-    @property
-    def escape(self) -> bool | None: ...
-
-    @property
-    def big_numbers(self) -> BigNumbers | None: ...
-
-
-def cell_form(call: Call, asked: GivesCells) -> CellForm:
-    escape = call.services.settings.editor.escape_default if asked.escape is None else asked.escape
-    return CellForm(escape, numbers_as_text(call, asked.big_numbers))
+def cell_form(call: Call, escape: bool | None, big_numbers: BigNumbers | None) -> CellForm:
+    """How cells are written; None: the settings of the server, or those of the user, decide."""
+    if escape is None:
+        escape = call.services.settings.editor.escape_default
+    return CellForm(escape, numbers_as_text(call, big_numbers))
 
 
 def numbers_as_text(call: Call, asked: BigNumbers | None) -> bool:

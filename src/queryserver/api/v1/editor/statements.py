@@ -67,12 +67,14 @@ async def execute(call: Call, dialect: str | None = None) -> Response:
     page = await _first_page(call, asked, status) if asked.rows and status.has_ended_well else None
     if page is None:
         return answer(body, headers=headers)
-    return page_answer(page, cell_form(call, asked), beside=body.model_dump(by_alias=True), headers=headers)
+    return page_answer(
+        page, cell_form(call, asked.escape, asked.big_numbers), beside=body.model_dump(by_alias=True), headers=headers
+    )
 
 
 async def _first_page(call: Call, asked: requests.ExecuteRequest, status: StatementStatus) -> ResultPage | None:
     """The first rows; None: fetch_result_data answers why. The statement has run: the client gets its handle anyway."""
-    wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked))
+    wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked.escape, asked.big_numbers))
     try:
         page = await call.services.reading.page(call.user, status.id, wanted)
     except (PageRowTooLarge, TooManyRequests, ServiceUnavailable) as error:
