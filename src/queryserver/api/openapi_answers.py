@@ -255,7 +255,10 @@ class Answers:
             if status >= "400":
                 continue
             for split, one in _split(status, answer):
-                _name_bytes_first(one)
+                content = one.get("content", {})
+                if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
+                    # Plain bytes before the real types: generators of clients take the first type they know.
+                    one["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
                 self._dress(split, one, tuple(row.headers))
                 found[split] = one
         return found
@@ -297,13 +300,6 @@ class Answers:
             response["content"][JSON]["example"] = _example(words, style)
             self.responses[name] = response
         return {"$ref": f"#/components/responses/{name}"}
-
-
-def _name_bytes_first(answer: dict[str, Any]) -> None:
-    """Describe a file as plain bytes before its real types: generators of clients take the first type they know."""
-    content = answer.get("content", {})
-    if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
-        answer["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
 
 
 def always(row: Operation) -> Iterator[str]:

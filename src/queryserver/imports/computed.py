@@ -237,8 +237,7 @@ class HeaderSample:
 
     def _is_enough(self, records: Sequence[Cells]) -> bool:
         # Behind a quote that did not close for long, many records are found at once.
-        new = records[self._counted : SAMPLE_RECORDS + 1]
-        self._with_value += sum(any(classify(cell) is not CellKind.NULL for cell in record) for record in new)
+        self._with_value += sum(map(_has_value, records[self._counted : SAMPLE_RECORDS + 1]))
         self._counted = len(records)
         return self._with_value > COMPARED_RECORDS or self._counted > SAMPLE_RECORDS
 
@@ -273,6 +272,10 @@ class _FirstRecords:
 
 def _are_too_many(records: Sequence[Cells]) -> bool:
     return len(records) > SAMPLE_RECORDS + 1
+
+
+def _has_value(record: Cells) -> bool:
+    return any(classify(cell) is not CellKind.NULL for cell in record)
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:

@@ -6,9 +6,10 @@ How much is read and shown is set in `imports/model.py`: PREVIEW_ROWS, SAMPLE_RE
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
@@ -218,12 +219,6 @@ def _analysis_weight(analysis: Analysis) -> int:
     return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields
 
 
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    callers: int = 0
-
-
 class KeptAnswers(Generic[T]):
     """At most `max_bytes` of answers; those used longest ago go first.
 
@@ -234,7 +229,7 @@ class KeptAnswers(Generic[T]):
         self._weigh = weigh
         self._max_bytes = max_bytes
         self._kept = LruCache[Hashable, T](max_bytes, weigh=weigh)
-        self._turns: dict[Hashable, _Turn] = {}
+        self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """What is kept under `key`, or what `make` gives; `key` None: nothing is kept.
@@ -246,17 +241,10 @@ class KeptAnswers(Generic[T]):
             return await make()
         if (kept := self._kept.get(key)) is not None:
             return kept
-        turn = self._turns.setdefault(key, _Turn())
-        turn.callers += 1
-        try:
-            async with turn.lock:
-                if (kept := self._kept.get(key)) is not None:
-                    return kept
-                answer = await make()
-                if self._weigh(answer) <= self._max_bytes // 4:
-                    self._kept.put(key, answer)
-                return answer
-        finally:
-            turn.callers -= 1
-            if not turn.callers:
-                del self._turns[key]
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            if (kept := self._kept.get(key)) is not None:
+                return kept
+            answer = await make()
+            if self._weigh(answer) <= self._max_bytes // 4:
+                self._kept.put(key, answer)
+            return answer

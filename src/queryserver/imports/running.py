@@ -83,6 +83,7 @@ class ImportReport:
     """Set once the table is there: whatever comes after that does not undo it, not even a cancel."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Imports:
     """Runs statements that are imports.
 
@@ -90,24 +91,13 @@ class Imports:
     InsufficientStorage when so many bytes more must not be kept there; it blocks, so it is called in threads.
     """
 
-    def __init__(
-        self,
-        sources: ImportSources,
-        workbooks: WorkbookReader,
-        threads: Executor,
-        unfinished: UnfinishedTables,
-        open_scratch: Callable[[], BinaryIO],
-        *,
-        scratch_bytes: int = MAX_BYTES,
-        require_room: Callable[[int], object] = lambda _: None,
-    ) -> None:
-        self._sources = sources
-        self._workbooks = workbooks
-        self._threads = threads
-        self._unfinished = unfinished
-        self._open_scratch = open_scratch
-        self._scratch_bytes = scratch_bytes
-        self._require_room = require_room
+    sources: ImportSources
+    workbooks: WorkbookReader
+    threads: Executor
+    unfinished: UnfinishedTables
+    open_scratch: Callable[[], BinaryIO]
+    scratch_bytes: int = MAX_BYTES
+    require_room: Callable[[int], object] = lambda _: None
 
     def session(
         self, assignment: Assignment, user: User, engine: Engine, options: SessionOptions
@@ -121,7 +111,7 @@ class Imports:
         plan = read_plan(assignment.import_plan or {})
         if not isinstance(engine, LoadingEngine):
             raise rejected_by_rule("Tables cannot be created from files on this connector.")
-        find = partial(self._sources.find, user, plan.reading.origin, plan.reading.file_path)
+        find = partial(self.sources.find, user, plan.reading.origin, plan.reading.file_path)
         file = await find()
 
         async def keep_alive() -> bool:
@@ -130,16 +120,16 @@ class Imports:
 
         is_upload = plan.reading.origin is not Origin.REMOTE
         rows = ScratchRows.opened(
-            self._open_scratch, self._threads, max_bytes=self._scratch_bytes, require_room=self._require_room
+            self.open_scratch, self.threads, max_bytes=self.scratch_bytes, require_room=self.require_room
         )
         statement_id = assignment.lease.statement_id
-        ledger = StatementLedger(self._unfinished, statement_id, assignment.user_id, assignment.connector)
+        ledger = StatementLedger(self.unfinished, statement_id, assignment.user_id, assignment.connector)
         async with (
             renewed(keep_alive, every_s=_KEEP_ALIVE_EVERY_S) if is_upload else nullcontext(),
             engine.loader(user, options) as loader,
             rows as kept,
         ):
-            return await _Import(self._workbooks, self._threads, plan, file, report, kept, ledger).load_into(loader)
+            return await _Import(self.workbooks, self.threads, plan, file, report, kept, ledger).load_into(loader)
 
 
 @dataclass(frozen=True, slots=True)
