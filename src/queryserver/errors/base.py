@@ -304,12 +304,6 @@ class TooManyRequests(QueryServerError):
         self.retry_after = retry_after
 
 
-class TooManyConnections(TooManyRequests):
-    """`max_connections_per_address` calls of the caller's address are under way."""
-
-    code = "too_many_connections"
-
-
 class TooManyStreams(TooManyRequests):
     """`max_streams_per_user` waits, event streams and downloads are open."""
 
@@ -320,6 +314,8 @@ class LoginThrottled(TooManyRequests):
     code = "login_throttled"
 
 
+# `max_connections_per_address` calls of the caller's address are under way.
+too_many_connections = ErrorKind(TooManyRequests, "too_many_connections")
 too_many_statements = ErrorKind(TooManyRequests, "too_many_statements")
 too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")
 quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
 from queryserver.api.schemas.fields import (
@@ -21,6 +21,7 @@ from queryserver.api.schemas.fields import (
     Whole,
     as_domain_error,
     must,
+    one_of,
     parse,
     without_nulls,
 )
@@ -37,12 +38,8 @@ _DIALECT = "sql_dialect"
 _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
 
-def _words(*words: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "enum": [str(word) for word in words]})
-
-
-GivenOrigin: TypeAlias = Annotated[Origin, _words(*Origin)]
-GivenFileType: TypeAlias = Annotated[FileType, _words(*FileType)]
+GivenOrigin: TypeAlias = Annotated[Origin, one_of(*Origin)]
+GivenFileType: TypeAlias = Annotated[FileType, one_of(*FileType)]
 PreviewDialect: TypeAlias = Literal[
     "duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino"
 ]
