@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ _QUESTION = "question"
 AnswerListener = Callable[[User, Connector, CatalogQuestion[Any], object], None]
 
 
+@dataclass(slots=True, eq=False)
 class Lookups:
     """All queries of an engine that are no operation. Use `running()`.
 
@@ -49,31 +51,22 @@ class Lookups:
     engine; it must neither wait nor fail.
     """
 
-    def __init__(
-        self,
-        *,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        cache: MetadataCache,
-        may_run: Callable[[Connector], Awaitable[bool]],
-        forwarding: Forwarding,
-        metrics: StatementMetrics,
-        on_answer: AnswerListener | None,
-    ) -> None:
-        self._connectors = connectors
-        self._credentials = credentials
-        self._cache = cache
-        self._may_run = may_run
-        self.forwarding = forwarding
-        self._metrics = metrics
-        self._on_answer = on_answer
-        self._flights = Flights()
-        forwarding.serve(_QUESTION, self._forwarded_answer)
-        self._slots = Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER)
+    connectors: Connectors
+    credentials: CredentialBook
+    cache: MetadataCache
+    may_run: Callable[[Connector], Awaitable[bool]]
+    forwarding: Forwarding
+    metrics: StatementMetrics
+    on_answer: AnswerListener | None
+    _flights: Flights = field(default_factory=Flights, init=False)
+    _slots: Slots = field(default_factory=lambda: Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER), init=False)
+
+    def __post_init__(self) -> None:
+        self.forwarding.serve(_QUESTION, self._forwarded_answer)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with self._cache.running(), self.forwarding.running(), self._flights.running():
+        async with self.cache.running(), self.forwarding.running(), self._flights.running():
             yield
 
     async def answer(
@@ -84,17 +77,17 @@ class Lookups:
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
         and what the question raises.
         """
-        _as_catalog(self._connectors.engine(connector), connector)
+        _as_catalog(self.connectors.engine(connector), connector)
         login = await self._login(user, connector)
-        found = await self._cache.find(user, connector, login, question)
+        found = await self.cache.find(user, connector, login, question)
         if found.value is not None and not refresh:
-            return await self._cache.read(question, found.value)
+            return await self.cache.read(question, found.value)
 
         async def work() -> T:
             answer = await self._engine_answer(user, connector, question)
-            if self._on_answer is not None:
-                self._on_answer(user, connector, question, answer)
-            await self._cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
+            if self.on_answer is not None:
+                self.on_answer(user, connector, question, answer)
+            await self.cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
             return answer
 
         # After a change of objects, and with `refresh`, an older lookup is not shared.
@@ -104,7 +97,7 @@ class Lookups:
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[Catalog]:
         """A catalogue opened as the user, within the limits. Raises as `answer`."""
-        _as_catalog(self._connectors.engine(connector), connector)
+        _as_catalog(self.connectors.engine(connector), connector)
         async with (
             self._place(user, connector) as (engine, options),
             _as_catalog(engine, connector).catalog(user, options) as catalog,
@@ -143,7 +136,7 @@ class Lookups:
     ) -> bytes:
         """What the lookup `kind` answers at `owner` or the holder of the data. Raises its errors, EngineTimeout."""
         # A process that uses a session which it holds needs no token, so none is sent to it.
-        self._credentials.require_token(user, connector)
+        self.credentials.require_token(user, connector)
 
         async def work() -> bytes:
             target = owner or await self._holder(connector)
@@ -160,7 +153,7 @@ class Lookups:
 
     def lists_functions(self, connector: Connector) -> bool:
         """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
-        return _as_catalog(self._connectors.engine(connector), connector).lists_functions
+        return _as_catalog(self.connectors.engine(connector), connector).lists_functions
 
     async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
         target = await self._holder(connector)
@@ -181,8 +174,8 @@ class Lookups:
 
     async def _holder(self, connector: Connector) -> str:
         """The process that can reach the data: this one, unless another holds it."""
-        data = self._connectors.data_of(connector)
-        if data is not None and not await self._may_run(connector):
+        data = self.connectors.data_of(connector)
+        if data is not None and not await self.may_run(connector):
             return await self.forwarding.holder(data)
         return self.forwarding.owner
 
@@ -194,23 +187,23 @@ class Lookups:
         if await self._holder(connector) != self.forwarding.owner:
             raise EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
-            options = await self._credentials.options(user, connector, database=database)
+            options = await self.credentials.options(user, connector, database=database)
             try:
-                async with self._connectors.using(connector) as engine:
+                async with self.connectors.using(connector) as engine:
                     try:
                         yield engine, options
                     except (OutcomeUnknown, SessionLost) as error:  # repeating a lookup is safe
                         raise EngineUnavailable(error.message) from error
             except EngineError as error:
-                self._metrics.engine_failed(connector.dialect, error.code)
+                self.metrics.engine_failed(connector.dialect, error.code)
                 raise
 
     async def _login(self, user: User, connector: Connector) -> str:
         """The caller's name in the data source; empty: its own login. Raises CredentialsRequired, EngineJwtRequired."""
-        self._credentials.require_token(user, connector)
-        if not self._connectors.engine(connector).capabilities.wants_credentials:
+        self.credentials.require_token(user, connector)
+        if not self.connectors.engine(connector).capabilities.wants_credentials:
             return ""
-        credentials = await self._credentials.of(user, connector)
+        credentials = await self.credentials.of(user, connector)
         if credentials is None:
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         return credentials.username

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -60,29 +60,19 @@ class RefreshLimits:
     lease: timedelta = timedelta(seconds=120)
 
 
+@dataclass(eq=False)
 class IndexRefresh:
     """Reads data sources with a login of their own in the background, others when their user searches."""
 
-    def __init__(
-        self,
-        *,
-        owner: str,
-        records: MetadataIndexRecords,
-        connectors: Connectors,
-        lookups: Lookups,
-        scoping: Scoping,
-        metrics: SearchMetrics,
-        limits: RefreshLimits,
-    ) -> None:
-        self._owner = owner
-        self._records = records
-        self._connectors = connectors
-        self._lookups = lookups
-        self._scoping = scoping
-        self._metrics = metrics
-        self._limits = limits
-        self._tasks: dict[ScopeKey, asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(_CONNECTORS_AT_ONCE)
+    owner: str
+    records: MetadataIndexRecords
+    connectors: Connectors
+    lookups: Lookups
+    scoping: Scoping
+    metrics: SearchMetrics
+    limits: RefreshLimits
+    _tasks: dict[ScopeKey, asyncio.Task[None]] = field(default_factory=dict[ScopeKey, asyncio.Task[None]], init=False)
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTORS_AT_ONCE), init=False)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -111,21 +101,21 @@ class IndexRefresh:
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
         """Read a data source as the user, if it is due and no other server does. Never raises QueryServerError."""
         try:
-            if not await self._lookups.runs_here(connector):
+            if not await self.lookups.runs_here(connector):
                 return
             async with self._places:
-                limits = self._limits
+                limits = self.limits
                 # Of this reading alone: where the connector is changed meanwhile, another one may be under way here.
-                owner = f"{self._owner}-{uuid4().hex}"
-                scope = await self._records.claim(key, owner=owner, lease=limits.lease, interval=limits.interval)
+                owner = f"{self.owner}-{uuid4().hex}"
+                scope = await self.records.claim(key, owner=owner, lease=limits.lease, interval=limits.interval)
                 if scope is None:
                     return
                 try:
-                    await _Reading(self._records, self._lookups, limits, user, connector, scope.id, owner).read()
+                    await _Reading(self.records, self.lookups, limits, user, connector, scope.id, owner).read()
                 except (QueryServerError, asyncio.CancelledError) as error:
                     # A user without a login may have one the next moment; after a stop another server may go on.
                     soon = isinstance(error, CredentialsRequired | EngineJwtRequired | asyncio.CancelledError)
-                    await asyncio.shield(self._records.give_up(scope.id, owner=owner, soon=soon))
+                    await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
                     raise
         except QueryServerError as error:
             log.info("metadata not read", connector=connector.key, code=error.code)
@@ -133,25 +123,28 @@ class IndexRefresh:
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
         swept, counted = clock() - _SWEEP_EVERY_S, clock() - _COUNT_EVERY_S
-        await asyncio.sleep(self._limits.first_after_s * random.uniform(0.5, 1.0))  # noqa: S311 no secret
+        await asyncio.sleep(self.limits.first_after_s * random.uniform(0.5, 1.0))  # noqa: S311 no secret
         while True:
             try:
                 if clock() - swept >= _SWEEP_EVERY_S:
-                    await self._records.sweep(unused_for=_UNUSED_FOR)
+                    await self.records.sweep(unused_for=_UNUSED_FOR)
                     swept = clock()
-                for connector in self._connectors.visible(_SERVICE):
-                    key = self._scoping.key(_SERVICE, connector)
-                    if key is not None and key.user_id is None:
-                        self.start(_SERVICE, connector, key)
+                self._start_due()
                 if clock() - counted >= _COUNT_EVERY_S:
-                    self._metrics.index_objects(await self._records.counts())
+                    self.metrics.index_objects(await self.records.counts())
                     counted = clock()
             except QueryServerError as error:
                 log.warning("metadata index not kept", code=error.code)
             except Exception:  # the outer wall of a task: without it nothing would be refreshed any more
                 log.exception("metadata index not kept")
-            wait_s = min(_CHECK_EVERY_S, self._limits.interval.total_seconds())
+            wait_s = min(_CHECK_EVERY_S, self.limits.interval.total_seconds())
             await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
+
+    def _start_due(self) -> None:
+        for connector in self.connectors.visible(_SERVICE):
+            key = self.scoping.key(_SERVICE, connector)
+            if key is not None and key.user_id is None:
+                self.start(_SERVICE, connector, key)
 
 
 class _Reading:
