@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from queryserver import errors
 from queryserver.catalog.cache import MetadataCache
 from queryserver.catalog.forwarding import Flights, Forwarding
 from queryserver.catalog.questions import BY_KIND, CatalogQuestion
@@ -19,14 +20,6 @@ from queryserver.engines.protocol import (
     LoadingEngine,
     SessionOptions,
     TableLoader,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
 )
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
@@ -120,7 +113,7 @@ class Lookups:
         """A loader of this lookup's own, within the limits. Raises as `answer`."""
         async with self._place(user, connector) as (engine, options):
             if not isinstance(engine, LoadingEngine):
-                raise NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
+                raise errors.NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
             async with engine.loader(user, options) as loader:
                 yield loader
 
@@ -185,16 +178,16 @@ class Lookups:
     ) -> AsyncGenerator[tuple[Engine, SessionOptions]]:
         await self._login(user, connector)
         if await self._holder(connector) != self.forwarding.owner:
-            raise EngineUnavailable("Another server has taken hold of this database; ask again.")
+            raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
             options = await self.credentials.options(user, connector, database=database)
             try:
                 async with self.connectors.using(connector) as engine:
                     try:
                         yield engine, options
-                    except (OutcomeUnknown, SessionLost) as error:  # repeating a lookup is safe
-                        raise EngineUnavailable(error.message) from error
-            except EngineError as error:
+                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # repeating a lookup is safe
+                        raise errors.EngineUnavailable(error.message) from error
+            except errors.EngineError as error:
                 self.metrics.engine_failed(connector.dialect, error.code)
                 raise
 
@@ -205,11 +198,13 @@ class Lookups:
             return ""
         credentials = await self.credentials.of(user, connector)
         if credentials is None:
-            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+            raise errors.CredentialsRequired(
+                "The data source wants credentials: call create_session with user and password."
+            )
         return credentials.username
 
 
 def _as_catalog(engine: Engine, connector: Connector) -> CatalogEngine:
     if not isinstance(engine, CatalogEngine):
-        raise NotSupported(f"The connector {connector.nice_name} tells no metadata.")
+        raise errors.NotSupported(f"The connector {connector.nice_name} tells no metadata.")
     return engine

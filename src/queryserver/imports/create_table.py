@@ -8,19 +8,11 @@ from typing import Any
 
 import structlog
 
+from queryserver import errors
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import LoadingEngine, TableName
-from queryserver.errors.base import NotSupported
-from queryserver.errors.files import (
-    import_connector_not_found,
-    import_target_denied,
-    invalid_dialect,
-    replacing_not_supported,
-    table_exists,
-)
-from queryserver.errors.statements import EngineError, UnknownDialect
 from queryserver.identity.model import User
 from queryserver.imports.computed import ReadingOptions
 from queryserver.imports.model import (
@@ -92,7 +84,7 @@ class TableCreations:
         """
         connector = await self._connector(user, request.connector)
         if request.replace and connector.dialect not in REPLACING_DIALECTS:
-            raise replacing_not_supported(
+            raise errors.replacing_not_supported(
                 f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
             )
         request.reading.require_separator()
@@ -102,26 +94,28 @@ class TableCreations:
         recorded = await self.submissions.import_replay(user, connector, new)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, plan.target):
-                raise table_exists(f"The table {plan.shown_target} exists already.")
+                raise errors.table_exists(f"The table {plan.shown_target} exists already.")
             recorded = await self.submissions.submit_import(user, connector, new)
         return Created(recorded, plan.shown_target)
 
     async def _connector(self, user: User, name: str) -> Connector:
         try:
             connector = self.connectors.resolve(user, name)
-        except UnknownDialect:
-            raise import_connector_not_found(name) from None
+        except errors.UnknownDialect:
+            raise errors.import_connector_not_found(name) from None
         self.credentials.require_token(user, connector)
         engine = self.connectors.engine(connector)
         if connector.dialect not in TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
-            raise invalid_dialect(
+            raise errors.invalid_dialect(
                 f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
                 f" They can in {', '.join(sorted(TABLE_DIALECTS))}."
             )
         if connector.read_only:
-            raise import_target_denied("This connector is read-only.")
+            raise errors.import_target_denied("This connector is read-only.")
         if await self.credentials.are_missing(user, connector):
-            raise import_target_denied("The data source wants credentials: call create_session with user and password.")
+            raise errors.import_target_denied(
+                "The data source wants credentials: call create_session with user and password."
+            )
         return connector
 
     async def _plan(self, user: User, request: TableRequest, file: ImportFile, dialect: str) -> ImportPlan:
@@ -159,7 +153,7 @@ class TableCreations:
         arguments = [table.database, table.name]
         try:
             return json.loads(await self.lookups.anywhere(user, connector, _TABLE_EXISTS, arguments, budget=budget))
-        except (EngineError, NotSupported) as error:
+        except (errors.EngineError, errors.NotSupported) as error:
             log.info("existence of a table not known", connector=connector.key, code=error.code)
             return False
 

@@ -11,20 +11,11 @@ from uuid import uuid4
 
 import structlog
 
+from queryserver import errors
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Catalog
-from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineForbidden,
-    EngineJwtRequired,
-    EngineTimeout,
-    MetadataNotFound,
-    StatementDenied,
-    StatementRejected,
-)
 from queryserver.identity.model import User
 from queryserver.platform.metrics import SearchMetrics
 from queryserver.search.feeding import Scoping, described, kind_of
@@ -44,9 +35,9 @@ _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
 # An object that does not exist, or not for this user.
-_GONE = (MetadataNotFound, EngineForbidden, StatementDenied)
+_GONE = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
 # One object that cannot be read must not keep all others out.
-_OF_ONE_OBJECT = (*_GONE, StatementRejected)
+_OF_ONE_OBJECT = (*_GONE, errors.StatementRejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +103,14 @@ class IndexRefresh:
                     return
                 try:
                     await _Reading(self.records, self.lookups, limits, user, connector, scope.id, owner).read()
-                except (QueryServerError, asyncio.CancelledError) as error:
+                except (errors.QueryServerError, asyncio.CancelledError) as error:
                     # A user without a login may have one the next moment; after a stop another server may go on.
-                    soon = isinstance(error, CredentialsRequired | EngineJwtRequired | asyncio.CancelledError)
+                    soon = isinstance(
+                        error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError
+                    )
                     await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
                     raise
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             log.info("metadata not read", connector=connector.key, code=error.code)
 
     async def _keep(self) -> None:
@@ -133,7 +126,7 @@ class IndexRefresh:
                 if clock() - counted >= _COUNT_EVERY_S:
                     self.metrics.index_objects(await self.records.counts())
                     counted = clock()
-            except QueryServerError as error:
+            except errors.QueryServerError as error:
                 log.warning("metadata index not kept", code=error.code)
             except Exception:  # the outer wall of a task: without it nothing would be refreshed any more
                 log.exception("metadata index not kept")
@@ -181,8 +174,8 @@ class _Reading:
                 renewing = group.create_task(self._keep_lease(), name="metadata-lease")
                 await self._read_databases()
                 renewing.cancel()
-        except ExceptionGroup as errors:
-            first = errors.exceptions[0]
+        except ExceptionGroup as failures:
+            first = failures.exceptions[0]
             raise first from first.__cause__
         if self._unread:
             log.info("databases not read", connector=self._connector.key, number=len(self._unread))
@@ -203,10 +196,10 @@ class _Reading:
             await asyncio.sleep(self._limits.lease.total_seconds() / 4)
             try:
                 is_held = await self._renew()
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 continue  # it may be back before the lease ends
             if not is_held:
-                raise DatabaseUnavailable
+                raise errors.DatabaseUnavailable
 
     async def _read_databases(self) -> None:
         async with self._lookups.catalog(self._user, self._connector) as catalog:
@@ -234,11 +227,11 @@ class _Reading:
                 described_database = await self._limited(catalog.database(database))
             except _GONE:
                 continue
-            except StatementRejected:  # the others may be in a catalog that works
+            except errors.StatementRejected:  # the others may be in a catalog that works
                 self._keep_as_indexed([database])
                 left_s -= clock() - began
                 continue
-            except QueryServerError:  # the others may take as long to fail
+            except errors.QueryServerError:  # the others may take as long to fail
                 self._keep_as_indexed([database])
                 break
             if described_database.name == database:  # else it is another spelling of one that is listed
@@ -263,7 +256,7 @@ class _Reading:
                 tables = await self._limited(catalog.tables(database))
             except _GONE:
                 tables = []
-            except StatementRejected:
+            except errors.StatementRejected:
                 self._keep_as_indexed([database])
                 tables = []
         left = self._limits.max_tables - self._tables
@@ -292,7 +285,7 @@ class _Reading:
             async with asyncio.timeout(self._timeout_s):
                 return await lookup
         except TimeoutError:
-            raise EngineTimeout("The data source did not answer in time.") from None
+            raise errors.EngineTimeout("The data source did not answer in time.") from None
 
     async def _put(self, one: IndexedObject) -> None:
         self._waiting.append(one)
@@ -302,7 +295,7 @@ class _Reading:
     async def _write(self) -> None:
         # First: rows of a scope that another server holds by now must not get into it.
         if not await self._renew():
-            raise DatabaseUnavailable
+            raise errors.DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
             # Twice: until the end removes what is gone, all that is new must find room beside it. Bounded all the same,

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 
+from queryserver import errors
 from queryserver.api.answers import answer, moment, while_connected
 from queryserver.api.bodies import (
     MULTIPART,
@@ -22,15 +23,6 @@ from queryserver.api.calls import Call, CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.errors.base import MissingParameter, QueryServerError
-from queryserver.errors.files import (
-    DetectionFailed,
-    ImporterDenied,
-    import_connector_not_found,
-    invalid_dialect,
-    not_multipart,
-)
-from queryserver.errors.statements import UnknownDialect
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.header import Analysis, PreviewColumn
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
@@ -59,18 +51,18 @@ class ImporterCall(Call):
 
 def _require_importer(user: User) -> None:
     if not user.may(IMPORTER):
-        raise ImporterDenied("You lack the right to import files.")
+        raise errors.ImporterDenied("You lack the right to import files.")
 
 
 class ImporterRoute(CallRoute):
     """A route whose endpoint takes an ImporterCall. Its failures, also a wrong method, have the importer's body."""
 
-    marks = MappingProxyType({IMPORTER_STYLE: QueryServerError.code})
+    marks = MappingProxyType({IMPORTER_STYLE: errors.QueryServerError.code})
 
     async def read(self, request: Request, services: Services, user: User) -> ImporterCall:
         """The right of the user first; only then the body is read."""
         if not services.settings.importer.is_enabled:
-            raise ImporterDenied("The importer is switched off.")
+            raise errors.ImporterDenied("The importer is switched off.")
         _require_importer(user)
         return ImporterCall(request, services, user, await self.body(request, user.id))
 
@@ -108,7 +100,7 @@ def _has_header(asked: requests.ColumnParameters) -> bool:
     if asked.file_type in RECORD_TYPES:
         return True
     if asked.has_header is None:
-        raise MissingParameter("has_header is required.")
+        raise errors.MissingParameter("has_header is required.")
     return asked.has_header
 
 
@@ -117,13 +109,13 @@ def _dialect(call: ImporterCall, asked: requests.PreviewParameters | requests.Sq
     if asked.sql_dialect is not None:
         return asked.sql_dialect
     if asked.connector is None:
-        raise MissingParameter("sql_dialect is required.")
+        raise errors.MissingParameter("sql_dialect is required.")
     try:
         dialect = call.services.connectors.resolve(call.user, asked.connector).dialect
-    except UnknownDialect:
-        raise import_connector_not_found(asked.connector) from None
+    except errors.UnknownDialect:
+        raise errors.import_connector_not_found(asked.connector) from None
     if dialect not in PREVIEW_DIALECTS:
-        raise invalid_dialect(
+        raise errors.invalid_dialect(
             f"The types of {dialect} are not known here. Valid values of sql_dialect: {', '.join(PREVIEW_DIALECTS)}."
         )
     return dialect
@@ -138,19 +130,19 @@ async def upload_file(call: ImporterCall) -> Response:
     uploads = call.services.importing.uploads
     content_type = multipart_type(call.request)
     if content_type is None:
-        raise not_multipart(f"An upload is {MULTIPART}.")
+        raise errors.not_multipart(f"An upload is {MULTIPART}.")
     length = announced_bytes(call.request)
     if length == 0:
-        raise MissingParameter(_MISSING)
+        raise errors.MissingParameter(_MISSING)
     with call.services.streams.place(call.user) as place, call.services.metrics.upload():
         room_bytes = await uploads.admit(call.user, length)
         stream = MultipartStream(pieces(call.request), content_type)
         try:
             name = await stream.file_name()
-        except MissingParameter:
-            raise MissingParameter(_MISSING) from None
+        except errors.MissingParameter:
+            raise errors.MissingParameter(_MISSING) from None
         if stream.file_field != "file":
-            raise MissingParameter(_MISSING)
+            raise errors.MissingParameter(_MISSING)
         content = place.rechecked(stream.content(), _require_importer)
         received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
     came_unread(call.request.scope)
@@ -166,7 +158,7 @@ async def upload_file(call: ImporterCall) -> Response:
 class DetectionRoute(ImporterRoute):
     """A route whose faults have the code of detection."""
 
-    marks = MappingProxyType({IMPORTER_STYLE: DetectionFailed.code})
+    marks = MappingProxyType({IMPORTER_STYLE: errors.DetectionFailed.code})
 
 
 @router.operation("guess_file_metadata", kind=DetectionRoute)

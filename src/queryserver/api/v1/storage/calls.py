@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import orjson
 from fastapi import Request, Response
 
+from queryserver import errors
 from queryserver.api.answers import answer
 from queryserver.api.bodies import (
     MULTIPART,
@@ -30,14 +31,6 @@ from queryserver.api.calls import CallRoute, PathGroup, services_of
 from queryserver.api.errors import http_status, respond
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.errors.base import (
-    InvalidParameter,
-    MissingParameter,
-    QueryServerError,
-    UnreadableParameter,
-    UnsupportedMediaType,
-)
-from queryserver.errors.files import ImpersonationNotAllowed, InvalidName, InvalidPath
 from queryserver.files.model import StorageUser, decoded_path, repaired
 from queryserver.files.operations import Outcomes, Progress, Started, Work, each_of, failure_body, items_of
 from queryserver.files.places import Caller, Place
@@ -80,13 +73,15 @@ class StorageRoute(CallRoute):
     query_too: ClassVar[Collection[str] | None] = requests.QUERY_TOO
     """Fields that a POST also reads from its query string; None: all."""
 
-    def refused(self, request: Request, call: StorageCall | None, error: QueryServerError) -> tuple[str, Response]:
+    def refused(
+        self, request: Request, call: StorageCall | None, error: errors.QueryServerError
+    ) -> tuple[str, Response]:
         """The `status` of failures is -1 (Contract storage 3)."""
         shown = error
-        if isinstance(error, UnreadableParameter):
+        if isinstance(error, errors.UnreadableParameter):
             # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2), and so is a name.
-            shown = InvalidPath(error.message) if error.name in requests.PATH_FIELDS else error
-            shown = InvalidName(error.message) if error.name in requests.NAME_FIELDS else shown
+            shown = errors.InvalidPath(error.message) if error.name in requests.PATH_FIELDS else error
+            shown = errors.InvalidName(error.message) if error.name in requests.NAME_FIELDS else shown
             return shown.code, respond(request, shown, plain=True)
         if call is not None:
             shown = call.services.storage.stores.with_configured(error, call.caller)
@@ -105,7 +100,7 @@ class StorageRoute(CallRoute):
             return StorageCall(request, services, _caller(request, user, query), requests.Given(query, {}))
         body = await self._body(request, services, user.id)
         if "doas" in query or any(value is not None for value in body.get("doas", ())):
-            raise InvalidParameter("doas is for GET calls only.")
+            raise errors.InvalidParameter("doas is for GET calls only.")
         chosen = {name: query[name] for name in query if self.query_too is None or name in self.query_too}
         came(request.scope, body)
         came(request.scope, chosen)
@@ -136,7 +131,7 @@ def _caller(request: Request, user: User, query: Mapping[str, Sequence[str]]) ->
     storage, doas = services_of(request).storage, _last(query, "doas")
     try:
         return storage.stores.caller(user, doas)
-    except ImpersonationNotAllowed as error:
+    except errors.ImpersonationNotAllowed as error:
         word, _, path = request.scope["path"].removeprefix("/api/v1/storage/").partition("=")
         refused = Caller(user, StorageUser(doas or ""))
         storage.audit.record(refused, f"storage.{word}", _last(query, "path") or path, error.code)
@@ -171,7 +166,7 @@ def _scheme(request: Request, given: requests.Given) -> str:
         return _NO_PLACE
     try:
         return services_of(request).storage.stores.path(text).scheme
-    except QueryServerError:
+    except errors.QueryServerError:
         return _NO_PLACE
 
 
@@ -188,7 +183,7 @@ def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Pl
     text = repaired(call.read(requests.PathParameters).path or "") if raw is None else decoded_path(raw)
     stores = call.services.storage.stores
     if not text and not or_root:
-        raise MissingParameter("path is required.")
+        raise errors.MissingParameter("path is required.")
     return stores.place(call.caller, stores.path_or_root(text))
 
 
@@ -210,13 +205,13 @@ async def file_call(
     """
     content_type = multipart_type(call.request)
     if content_type is None:
-        raise UnsupportedMediaType(f"An upload is {MULTIPART}.")
+        raise errors.UnsupportedMediaType(f"An upload is {MULTIPART}.")
     leading = {*leading_fields, "doas"}  # refused wherever it stands
     stream = MultipartStream(pieces(call.request), content_type, file_fields=file_fields, leading_fields=leading)
     name = await stream.file_name()
     fields = grouped(stream.fields)
     if "doas" in fields:
-        raise InvalidParameter("doas is for GET calls only.")
+        raise errors.InvalidParameter("doas is for GET calls only.")
     return FileCall(replace(call, given=requests.Given(call.given.query, fields)), name, _noted(call, stream))
 
 
@@ -307,9 +302,9 @@ async def answer_each(
 
 def final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:
     """The bodies of all items; the HTTP status is the highest of those that failed."""
-    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, QueryServerError)]
+    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, errors.QueryServerError)]
     results = {
-        item: failure_body(outcome) if isinstance(outcome, QueryServerError) else outcome
+        item: failure_body(outcome) if isinstance(outcome, errors.QueryServerError) else outcome
         for item, outcome in outcomes.items()
     }
     if not failed:
