@@ -57,7 +57,6 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 # A load balancer must always get a response about health; metrics have a rule of their own, and the root is a page.
 _NOT_COUNTED = frozenset({"is_alive", "is_ready", "get_metrics", "get"})
 
-
 AS_IT_CAME = "queryserver.as_it_came"
 """Key of a scope: the server's own scope, whose method and path are as the client sent them."""
 
@@ -65,7 +64,6 @@ CALLER = "queryserver.caller"
 """Key of a scope: the `CallRecord` of the call, for the access log."""
 
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
-
 
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _OTHER = "other"

@@ -407,7 +407,6 @@ class SessionSpec(Fields):
 
 _SETTINGS = TypeAdapter(Few[list[Nested[Setting]]])
 
-
 Model = TypeVar("Model", bound=Fields)
 
 

@@ -15,7 +15,6 @@ from queryserver.platform.settings.tree import Settings
 
 router = PathGroup()
 
-
 _HUE_LEVEL = "4.11.0"  # clients of this level are served
 
 

@@ -38,7 +38,6 @@ KEY_MAX = 255
 _LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
 KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
 
-
 Model = TypeVar("Model", bound=Fields)
 
 

@@ -37,7 +37,6 @@ _NO_CHOICE = frozenset({"enum", "literal_error"})
 _DIALECT = "sql_dialect"
 _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
-
 GivenOrigin: TypeAlias = Annotated[Origin, one_of(*Origin)]
 GivenFileType: TypeAlias = Annotated[FileType, one_of(*FileType)]
 PreviewDialect: TypeAlias = Literal[

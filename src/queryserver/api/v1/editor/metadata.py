@@ -33,7 +33,6 @@ from queryserver.sql.types import SqlType
 
 router = PathGroup()
 
-
 _THREAD_ABOVE_NAMES = 1000
 
 Model = TypeVar("Model", bound=WireModel)

@@ -28,7 +28,6 @@ from queryserver.statements.status import StatementProgress, parse_operation_id
 
 router = PathGroup()
 
-
 _COMMENT_EVERY_S = 15.0
 # An event id carries the log position it stands for, so that any instance can go on from it.
 _IDS_PER_LINE = 1_000_000

@@ -29,7 +29,6 @@ from queryserver.statements.submission import Submission
 
 router = PathGroup()
 
-
 log = structlog.get_logger(__name__)
 
 

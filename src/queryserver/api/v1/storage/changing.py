@@ -20,7 +20,6 @@ from queryserver.formats.delimited.encodings import encoded
 
 router = PathGroup(StorageRoute)
 
-
 _MAX_TEXT_BYTES = 10 * MIB
 
 
