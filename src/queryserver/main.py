@@ -26,7 +26,6 @@ from uvicorn import Config
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from queryserver.api.addresses import AddressShares
 from queryserver.api.application import CorsPolicy, create_application, framed
 from queryserver.api.calls import AccessLog, RequestMetrics
 from queryserver.api.connections import ConnectionCounts, guard_connections, limits_of
@@ -352,7 +351,8 @@ def create_app(settings: Settings, *, services: Services) -> ASGIApp:
         allowed_hosts=desktop.allowed_hosts,
         cors=cors if desktop.cors_enabled else None,
         access_log=AccessLog(desktop.trusted_proxies) if desktop.logging.access_log else None,
-        shares=AddressShares(desktop.trusted_proxies, desktop.max_connections_per_address),
+        trusted_proxies=desktop.trusted_proxies,
+        calls_per_address=desktop.max_connections_per_address,
         # Long calls have a limit of their own: however many are open, that many short ones go on.
         calls_per_user=settings.limits.calls_per_user + settings.editor.max_streams_per_user,
     )

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from tests.cases import each
 from tests.engines.certificates import Authority
 
-from queryserver.api.addresses import AddressShares, SharedByAddress
+from queryserver.api.addresses import SharedByAddress
 from queryserver.api.connections import (
     MAX_HEAD_BYTES,
     MAX_PIPELINED,
@@ -366,7 +366,7 @@ class TestNumbers:
 
     async def test_clients_in_the_network_of_their_proxy_are_counted_too(self):
         app = Application()
-        shared = SharedByAddress(app, AddressShares([ip_network("2001:db8::1/128")], 1))
+        shared = SharedByAddress(app, [ip_network("2001:db8::1/128")], 1)
         transport = httpx.ASGITransport(shared, client=("2001:db8::1", 5000))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             waiting = asyncio.create_task(http.get("/wait", headers={"x-forwarded-for": "2001:db8::7"}))
@@ -377,7 +377,7 @@ class TestNumbers:
 
     async def test_behind_a_proxy_calls_are_counted_by_client(self):
         app = Application()
-        shared = SharedByAddress(app, AddressShares(LOOPBACK, 2))
+        shared = SharedByAddress(app, LOOPBACK, 2)
         transport = httpx.ASGITransport(shared, client=("127.0.0.1", 5000))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
             hostile = {"x-forwarded-for": "192.0.2.7"}

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from functools import cache
 
 import structlog
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queryserver.api.connections import counted_address
 from queryserver.api.errors import respond
-from queryserver.errors.base import TooManyConnections
+from queryserver.errors.base import too_many_connections
 from queryserver.platform.settings.sections import Network, contains, parsed_address
 
 log = structlog.get_logger(__name__)
@@ -29,7 +28,11 @@ def client_address(request: Request, trusted: Sequence[Network]) -> str:
     peer = request.client.host if request.client else ""
     if not contains(trusted, peer):
         return peer
-    chains = (_forwarded_for(request.headers), _forwarded(request.headers))
+    headers = request.headers
+    chains = (
+        [hop.strip() for value in headers.getlist("x-forwarded-for") for hop in value.split(",")],
+        [_for(element) for value in headers.getlist("forwarded") for element in value.split(",")],
+    )
     told = {_beyond(trusted, chain) for chain in chains if chain}
     if not told:
         return peer
@@ -62,16 +65,6 @@ def _warn_once() -> None:
     )
 
 
-def _forwarded_for(headers: Headers) -> list[str]:
-    """The addresses of `X-Forwarded-For`, the nearest last."""
-    return [hop.strip() for value in headers.getlist("x-forwarded-for") for hop in value.split(",")]
-
-
-def _forwarded(headers: Headers) -> list[str]:
-    """Those of `Forwarded`."""
-    return [_for(element) for value in headers.getlist("forwarded") for element in value.split(",")]
-
-
 def _for(element: str) -> str:
     """The `for` of one element of `Forwarded` (RFC 7239)."""
     for pair in element.split(";"):
@@ -87,52 +80,35 @@ def _without_port(hop: str) -> str:
     return hop.partition(":")[0] if hop.count(":") == 1 else hop
 
 
-class AddressShares:
-    """Counts the calls of one process. `trusted` are the proxies whose calls are counted by client."""
-
-    def __init__(self, trusted: Sequence[Network], most: int) -> None:
-        self.trusted = trusted
-        self.most = most
-        self._under_way: Counter[str] = Counter()
-
-    def enter(self, address: str) -> None:
-        """Count a call. Raises TooManyConnections."""
-        if self._under_way[address] >= self.most:
-            raise TooManyConnections("Too many calls of your address are under way.")
-        self._under_way[address] += 1
-
-    def leave(self, address: str) -> None:
-        """The call has ended."""
-        self._under_way[address] -= 1
-        if not self._under_way[address]:
-            del self._under_way[address]
-
-
 class SharedByAddress:
-    """An ASGI layer that refuses calls above the share of their client's address."""
+    """An ASGI layer that refuses calls above `most` at once of an address behind the proxies `trusted`."""
 
-    def __init__(self, app: ASGIApp, shares: AddressShares) -> None:
+    def __init__(self, app: ASGIApp, trusted: Sequence[Network], most: int) -> None:
         self._app = app
-        self._shares = shares
+        self._trusted = trusted
+        self._most = most
+        self._under_way: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call. A call of the proxy itself, such as a health check, is not counted."""
         peer = (scope.get("client") or ("",))[0]
-        if scope["type"] != "http" or not contains(self._shares.trusted, peer):
+        if scope["type"] != "http" or not contains(self._trusted, peer):
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        told = client_address(request, self._shares.trusted)
-        address = counted_address(told)
-        if parsed_address(told) == parsed_address(peer):
+        client = client_address(request, self._trusted)
+        if parsed_address(client) == parsed_address(peer):
             await self._app(scope, receive, send)
             return
-        try:
-            self._shares.enter(address)
-        except TooManyConnections as refused:
-            await respond(request, refused)(scope, receive, send)
+        address = counted_address(client)
+        if self._under_way[address] >= self._most:
+            refusal = too_many_connections("Too many calls of your address are under way.")
+            await respond(request, refusal)(scope, receive, send)
             return
+        self._under_way[address] += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._shares.leave(address)
+            self._under_way[address] -= 1
+            if not self._under_way[address]:
+                del self._under_way[address]

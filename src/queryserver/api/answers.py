@@ -31,13 +31,20 @@ def moment(time: datetime | None) -> str | None:
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def moment_without_zone(time: datetime | None) -> str | None:
+    """UTC as `2026-01-05T09:10:11.123`, the milliseconds only when not zero (Contract platform 1.3)."""
+    if time is None:
+        return None
+    utc = time.astimezone(UTC).replace(tzinfo=None)
+    return utc.isoformat(timespec="milliseconds" if utc.microsecond >= 1000 else "seconds")
+
+
 def milliseconds(time: datetime) -> int:
     """Epoch milliseconds, as in keys named `lastExecuted`."""
     return int(time.timestamp() * 1000)
 
 
 def conditions_of(request: Request) -> Conditions:
-    """Range and preconditions as they came."""
     given = request.headers
     return Conditions(
         range=given.get("range", ""),
@@ -58,10 +65,7 @@ T = TypeVar("T")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives. It is cancelled when the client closes the connection; the body must have been read.
-
-    Raises ClientDisconnect, and what `work` raises.
-    """
+    """What `work` gives, unless the client leaves: ClientDisconnect. The body must have been read."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request), name="client-presence")
     try:
@@ -106,10 +110,7 @@ class OwnedStream(StreamingResponse):
         self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; for HEAD the source is closed behind its first piece.
-
-        When the source fails, the answer stays without its end, and so the server breaks the connection.
-        """
+        """Send it; a source that fails breaks the connection. For HEAD it is closed behind its first piece."""
         try:
             if scope.get(HEADERS_ONLY):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

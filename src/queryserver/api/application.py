@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queryserver import __version__
 from queryserver.api import debug, pages
-from queryserver.api.addresses import AddressShares, SharedByAddress
+from queryserver.api.addresses import SharedByAddress
 from queryserver.api.calls import (
     AccessLog,
     Frame,
@@ -44,6 +44,7 @@ from queryserver.api.v1.editor import results, statements
 from queryserver.api.v1.storage import calls as storage_calls
 from queryserver.api.v1.storage import changing, reading, uploads
 from queryserver.errors.base import QueryServerError
+from queryserver.platform.settings.sections import Network
 
 _PATHS = ("/api/", "/desktop/")
 _PREFLIGHT = {
@@ -89,7 +90,6 @@ class Cors:
         self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call."""
         if scope["type"] != "http" or not scope["path"].startswith(_PATHS):
             await self._app(scope, receive, send)
             return
@@ -152,12 +152,13 @@ def framed(
     prefix: str,
     allowed_hosts: Sequence[str],
     cors: CorsPolicy | None = None,
-    shares: AddressShares | None = None,
+    trusted_proxies: Sequence[Network] = (),
+    calls_per_address: int = 0,
     calls_per_user: int = 64,
     access_log: AccessLog | None = None,
 ) -> ASGIApp:
-    """The application as served. Without `cors` no answer has a header of it; `shares` bounds calls of one address."""
-    inner: ASGIApp = SharedByAddress(app, shares) if shares and shares.trusted else app
+    """As served. Without `cors` no answer has a header of it; calls of one address behind a proxy are bounded."""
+    inner: ASGIApp = SharedByAddress(app, trusted_proxies, calls_per_address) if trusted_proxies else app
     inner = Cors(inner, cors) if cors else inner
     return Frame(
         inner,

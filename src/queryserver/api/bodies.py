@@ -16,23 +16,11 @@ import structlog
 from fastapi import Request
 from starlette.types import Scope
 
+from queryserver import errors
 from queryserver.api.addresses import client_address
 from queryserver.api.connections import counted_address
 from queryserver.api.schemas.fields import Fields
-from queryserver.api.schemas.fields import Fields as FieldsModel
 from queryserver.api.schemas.requests.storage import wire_names
-from queryserver.errors.base import (
-    InvalidParameter,
-    InvalidRequest,
-    LateBody,
-    PayloadTooLarge,
-    ServiceUnavailable,
-    TooManyRequests,
-    UnreadableParameter,
-    UnsupportedMediaType,
-    invalid_body,
-)
-from queryserver.errors.files import upload_aborted
 from queryserver.formats.multipart import text_parts
 from queryserver.platform.text import MAX_DEPTH, parse_json
 from queryserver.services import Services
@@ -51,7 +39,7 @@ def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, A
         return {}
     value = parse_json(body, max_depth=max_depth)
     if not isinstance(value, dict):
-        raise invalid_body("The request body must be a JSON object.")
+        raise errors.invalid_body("The request body must be a JSON object.")
     return value
 
 
@@ -66,7 +54,7 @@ def parse_form(body: bytes) -> dict[str, str]:
 def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str, str]]:
     """Every field of `application/x-www-form-urlencoded` in its order, repeated ones too. Raises as `parse_form`."""
     if body.count(b"&") >= max_fields:
-        raise InvalidParameter(f"A form has at most {max_fields} fields.")
+        raise errors.InvalidParameter(f"A form has at most {max_fields} fields.")
     fields: list[tuple[str, str]] = []
     for field in body.split(b"&"):
         if field:
@@ -100,14 +88,14 @@ def _name(raw: bytes) -> str:
     try:
         return _text(raw)
     except ValueError as problem:
-        raise InvalidParameter(f"The name of a parameter {problem}") from None
+        raise errors.InvalidParameter(f"The name of a parameter {problem}") from None
 
 
 def _value(name: str, raw: bytes) -> str:
     try:
         return _text(raw)
     except ValueError as problem:
-        raise UnreadableParameter(name, str(problem)) from None
+        raise errors.UnreadableParameter(name, str(problem)) from None
 
 
 def _text(raw: bytes) -> str:
@@ -172,9 +160,9 @@ class BodyShares:
         def hold(size: int) -> None:
             nonlocal held
             if self._held[sender] + size > most:
-                raise TooManyRequests("Too many bytes of your request bodies are under way.")
+                raise errors.TooManyRequests("Too many bytes of your request bodies are under way.")
             if self._sums[is_user] + size > in_all:
-                raise ServiceUnavailable("Too many bytes of request bodies are under way.")
+                raise errors.ServiceUnavailable("Too many bytes of request bodies are under way.")
             held += size
             self._sums[is_user] += size
             self._held[sender] += size
@@ -194,34 +182,11 @@ HEADER = "X-Unknown-Fields"
 SEEN_FIELDS = "queryserver.seen_fields"
 """Key of a scope: the `SeenFields` of the call."""
 
-SENT_BY_HUE: Final = frozenset(
-    {
-        "_",
-        "cluster",
-        "clusters",
-        "csrfmiddlewaretoken",
-        "editorMode",
-        "executable",
-        "fileFieldLabel",
-        "format",
-        "full_log",
-        "jobs",
-        "notebook",
-        "operation",
-        "operationId",
-        "qqchunksize",
-        "qqfilename",
-        "qqpartbyteoffset",
-        "qqpartindex",
-        "qqtotalfilesize",
-        "qqtotalparts",
-        "qquuid",
-        "session",
-        "silenceErrors",
-        "snippet",
-        "sourceMethod",
-    }
-)
+SENT_BY_HUE: Final = frozenset({
+    "_", "cluster", "clusters", "csrfmiddlewaretoken", "editorMode", "executable", "fileFieldLabel", "format",
+    "full_log", "jobs", "notebook", "operation", "operationId", "qqchunksize", "qqfilename", "qqpartbyteoffset",
+    "qqpartindex", "qqtotalfilesize", "qqtotalparts", "qquuid", "session", "silenceErrors", "snippet", "sourceMethod",
+})  # fmt: skip
 """What Hue's own clients send to calls that do not need it; never reported."""
 
 _MOST_SEEN = 2000
@@ -265,7 +230,6 @@ class SeenFields:
 
 
 def came(scope: Scope, names: Iterable[str]) -> None:
-    """Note that these fields came."""
     if names:
         scope.setdefault(SEEN_FIELDS, SeenFields()).came(names)
 
@@ -274,7 +238,7 @@ def came_unread(scope: Scope, but: Collection[str] = ()) -> None:
     """Note that the query string of a POST is not read, `but` for these names."""
     if scope.get("query_string"):
         seen: SeenFields = scope.setdefault(SEEN_FIELDS, SeenFields())
-        with suppress(InvalidRequest):  # what is not read need not be valid
+        with suppress(errors.InvalidRequest):  # what is not read need not be valid
             seen.came_unread(name for name, _ in form_fields(scope["query_string"]) if name not in but)
 
 
@@ -352,7 +316,7 @@ async def pieces(request: Request) -> AsyncGenerator[bytes]:
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise upload_aborted("The client left before the body ended.")
+            raise errors.upload_aborted("The client left before the body ended.")
         if body := message.get("body"):
             yield body
         if not message.get("more_body"):
@@ -366,7 +330,6 @@ _THREAD_ABOVE_BYTES = 64 * 1024
 # 16 MiB in this time are 280 kB/s; who sends a byte now and then must not hold a connection for ever.
 _BODY_WITHIN_S = 60.0
 
-Model = TypeVar("Model", bound=FieldsModel)
 T = TypeVar("T")
 
 
@@ -416,15 +379,14 @@ async def raw_body(
     content_type = request.headers.get("content-type", _FORM)
     kind = content_type.partition(";")[0].strip().lower() or _FORM
     length = request.headers.get("content-length", "")
-    is_empty = length == "0" or (not length and "transfer-encoding" not in request.headers)
-    if is_empty:
+    if length == "0" or (not length and "transfer-encoding" not in request.headers):
         return None
     if kind not in {_FORM, "multipart/form-data", "application/json"}:
         if await _in_time(_is_empty(request), within_s):
             return None
-        raise UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
+        raise errors.UnsupportedMediaType(f"Content type {kind[:100]} is not read here.")
     if length.isdecimal() and int(length) > max_bytes:
-        raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+        raise errors.PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
     content = await _in_time(_read(request, max_bytes, hold), within_s)
     return RawBody(kind, content_type, content) if content else None
 
@@ -432,10 +394,7 @@ async def raw_body(
 async def read_body(
     request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
 ) -> Body:
-    """The fields of a POST body: form, multipart or JSON object (Contract platform 1.2).
-
-    Raises as `raw_body`, and InvalidRequest.
-    """
+    """The fields of a POST body (Contract platform 1.2). Raises as `raw_body`, and InvalidRequest."""
     came_unread(request.scope)
     with holding(request, user_id, max_bytes) as hold:
         body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
@@ -467,7 +426,7 @@ async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:
         async with asyncio.timeout(within_s):
             return await reading
     except TimeoutError:
-        raise LateBody from None
+        raise errors.LateBody from None
 
 
 async def _is_empty(request: Request) -> bool:
@@ -484,7 +443,7 @@ async def _read(request: Request, max_bytes: int, hold: Hold) -> bytes:
     async for piece in request.stream():
         size += len(piece)
         if size > max_bytes:
-            raise PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
+            raise errors.PayloadTooLarge(f"The body is above the limit of {max_bytes} bytes.")
         hold(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

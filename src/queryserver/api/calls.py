@@ -57,7 +57,6 @@ AnyHandler = TypeVar("AnyHandler", bound=Handler)
 # A load balancer must always get a response about health; metrics have a rule of their own, and the root is a page.
 _NOT_COUNTED = frozenset({"is_alive", "is_ready", "get_metrics", "get"})
 
-
 AS_IT_CAME = "queryserver.as_it_came"
 """Key of a scope: the server's own scope, whose method and path are as the client sent them."""
 
@@ -66,15 +65,13 @@ CALLER = "queryserver.caller"
 
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
-
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 _OTHER = "other"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NO_HOST_CHECK = "/desktop/debug/"
 _LONGEST_PATH = 500
 _MAX_WAITING = 500
-_WAIT_S = 30.0
-"""Bounds of the calls of one user that wait for their turn."""
+_WAIT_S = 30.0  # bounds of the calls of one user that wait for their turn
 # Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
 _PATH_FORM = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
@@ -83,7 +80,6 @@ log = structlog.get_logger(__name__)
 
 
 def services_of(request: Request) -> Services:
-    """The services of this process."""
     return cast("Services", request.app.state.services)
 
 
@@ -113,7 +109,6 @@ class CallToJudge:
 
     @property
     def headers(self) -> Headers:
-        """The headers by name."""
         return self._request.headers
 
     @property
@@ -123,7 +118,6 @@ class CallToJudge:
 
     @property
     def is_from_trusted_proxy(self) -> bool:
-        """Whether the peer is a trusted proxy."""
         peer = self._request.client
         return peer is not None and contains(self._trusted, peer.host)
 
@@ -169,8 +163,6 @@ async def authenticated(request: Request, services: Services) -> User:
 
 
 class RequestMetrics:
-    """Calls by route template."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
             "queryserver_http_requests", "Calls answered.", ["method", "route", "status"], registry=registry
@@ -213,8 +205,6 @@ class AccessLog:
 
 
 class Frame:
-    """The outermost ASGI layer."""
-
     def __init__(
         self,
         app: ASGIApp,
@@ -279,7 +269,8 @@ class Frame:
                 call, status=answer.status, size_bytes=size_bytes, seconds=seconds, complete=complete
             )
         if answer.unknown_fields:
-            self._unknown_fields.note(_template(call), answer.unknown_fields)
+            # The path of the route: that of the call may hold names of a user's objects.
+            self._unknown_fields.note(getattr(call.get("route"), "path", call["path"]), answer.unknown_fields)
 
     async def _serve(self, scope: Scope, receive: Receive, answer: "_Answer") -> None:
         path = normalized(scope.get("raw_path") or scope["path"].encode(), prefix=self._prefix)
@@ -337,26 +328,14 @@ class _Answer:
         elif message["type"] == "http.response.body":
             self.ended = not message.get("more_body", False)
             if not self._has_body:
-                message = _without_body(message)
+                message = {**message, "body": b""}
             self.size_bytes += len(message.get("body", b""))
         await self._send(message)
 
 
-def _without_body(message: Message) -> dict[str, Any]:
-    return {**message, "body": b""}
-
-
-def _template(scope: Scope) -> str:
-    """The path of the route: that of the call may hold names of a user's objects."""
-    return getattr(scope.get("route"), "path", scope["path"])
-
-
 def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given = value.decode("latin-1")
-            return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
-    return uuid4().hex
+    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid4().hex
 
 
 def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
@@ -372,7 +351,7 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
         text = path.decode()
     else:
         try:
-            text = "/".join(_segment(part) for part in path.split(b"/"))
+            text = "/".join(quote(unquote_to_bytes(part).decode(), safe=_PLAIN) for part in path.split(b"/"))
         except UnicodeDecodeError:
             return None
     if "%00" in text or not text.startswith(prefix):
@@ -386,24 +365,21 @@ def answers_head(path: str) -> bool:
     return not path.startswith("/api/v1/editor/events/")
 
 
-def _segment(raw: bytes) -> str:
-    return quote(unquote_to_bytes(raw).decode(), safe=_PLAIN)
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One authenticated call."""
-
     request: Request
     services: Services
     user: User
     body: Body
 
+    parse: ClassVar[Callable[..., Any]] = staticmethod(parse)
+    """Reads the fields of a model."""
+
     async def read(self, model: type[Model]) -> Model:
         """The fields as the call wants them. Raises InvalidRequest."""
         services = self.services
         reads(self.request.scope, model)
-        parsed = partial(parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
+        parsed = partial(self.parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not self.body.is_large:
             return parsed()
         return await services.threads.bodies.run(self.user.id, lambda _: parsed())
@@ -419,7 +395,6 @@ class PublicCall:
 
     @property
     def services(self) -> Services:
-        """The services of this process."""
         return services_of(self.request)
 
 
@@ -438,13 +413,11 @@ class OperationRoute(Route, ABC):
     """What the scope of each call of this path has besides, also of one with a wrong method."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a call of this path, or refuse its method."""
         scope["route"] = self
         scope.update(self.marks)
         await super().handle(scope, receive, send)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a call of this path and method."""
         request = Request(scope, receive, send)
         call, outcome = None, "internal_error"
         try:
@@ -480,12 +453,10 @@ class CallRoute(OperationRoute):
         return error.code, respond(request, error, plain=True)
 
     async def call(self, request: Request) -> Any:
-        """Raises NotAuthenticated, and as `read`."""
         services = services_of(request)
         return await self.read(request, services, await authenticated(request, services))
 
     async def read(self, request: Request, services: Services, user: User) -> Any:
-        """The call of a user. Raises admin_required (before the body is read), and as `read_body`."""
         if self.operation.rights == "admin" and not user.is_admin:
             raise admin_required("You must be an administrator.")
         if request.method == "GET":
@@ -525,7 +496,6 @@ class PathGroup:
         self.handlers: dict[str, tuple[type[OperationRoute], Handler]] = {}
 
     def operation(self, *ids: str, kind: type[OperationRoute] | None = None) -> Callable[[AnyHandler], AnyHandler]:
-        """Declare the handler of the rows `ids`."""
 
         def declare(handler: AnyHandler) -> AnyHandler:
             self.handlers.update(dict.fromkeys(ids, (kind or self._kind, handler)))
@@ -549,7 +519,6 @@ class Routes:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call. Raises HTTPException 404 and 405."""
         if scope["type"] != "http":
             await self._router.app(scope, receive, send)
             return

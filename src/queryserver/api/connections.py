@@ -47,8 +47,6 @@ Cut = Literal["head_timeout", "head_too_large", "malformed", "pipeline", "handsh
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds for the connections of one process."""
-
     request_head_s: float
     """From the connection, or from the first byte of a further request, to the end of the request head."""
     response_stall_s: float
@@ -75,8 +73,6 @@ def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
 
 
 class ConnectionCounts:
-    """What is counted about connections, in Prometheus form."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.open = Gauge(
             "queryserver_http_connections", "Open connections.", registry=registry, multiprocess_mode="livesum"
@@ -92,11 +88,9 @@ class ConnectionCounts:
         )
 
     def refused(self, bound: Literal["address", "total"]) -> None:
-        """One was not admitted."""
         self._refused.labels(bound).inc()
 
     def cut(self, reason: Cut) -> None:
-        """One was ended by the server."""
         self._cut.labels(reason).inc()
 
 
@@ -112,13 +106,10 @@ class Refusal:
 
 
 class Admission:
-    """One admitted connection."""
-
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave: Callable[[], None] | None = leave
 
     def leave(self) -> None:
-        """The connection has ended. Further calls change nothing."""
         if self._leave is not None:
             leave, self._leave = self._leave, None
             leave()
@@ -174,7 +165,6 @@ class ConnectionGuard:
             self._sweep_in(0)
 
     def forget(self, connection: "GuardedProtocol") -> None:
-        """The connection has ended."""
         self._windows.pop(connection, None)
 
     def _refusal(self, status: int, message: str) -> Refusal:
@@ -259,8 +249,6 @@ def counted_address(peer: str) -> str:
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection of a client."""
-
     def __init__(
         self,
         config: Config,
@@ -400,7 +388,6 @@ class GuardedProtocol(HttpToolsProtocol):
         return self._counted.get_write_buffer_size() if self._counted else 0
 
     def cut_off(self, reason: Cut) -> None:
-        """End the connection at once."""
         self._guard.metrics.cut(reason)
         self._is_over = True
         self._disarm()
@@ -576,7 +563,6 @@ class _Secured(SSLProtocol):
         self._admission: Admission | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See asyncio. The handshake begins."""
         carrier = cast("asyncio.Transport", transport)
         peer = carrier.get_extra_info("peername")
         admission = self._guard.admit(str(peer[0]) if isinstance(peer, tuple) and peer else "")

@@ -55,7 +55,6 @@ async def metrics(call: PublicCall) -> Response:
 
 
 def may_read_metrics(request: Request, settings: MetricsSettings, trusted: Networks) -> bool:
-    """Whether the caller has the metrics token, or calls from an allowed network."""
     token = settings.token.get_secret_value()
     given = request.headers.get("authorization", "")
     if token and compare_digest(given.encode(), f"Bearer {token}".encode()):

@@ -109,7 +109,6 @@ def respond(request: Request, error: QueryServerError, *, plain: bool = False) -
 
 
 def http_status(error: QueryServerError) -> int:
-    """The HTTP status of an error."""
     if isinstance(error, errors.DownloadRefused) and error.gone:
         return 410
     return _nearest(STATUS, error, 500)
@@ -131,13 +130,8 @@ def internal_error(request: Request) -> Response:
     """The answer for a fault of the service: only the id under which the log has it."""
     if IMPORTER_STYLE in request.scope:
         return _of_importer(500, request.scope[IMPORTER_STYLE], "Internal error.")
-    body = {
-        "status": -1,
-        "code": "internal_error",
-        "message": "Internal error.",
-        "error_id": request.scope.get("request_id", ""),
-    }
-    return _json(body, 500)
+    body = {"status": -1, "code": "internal_error", "message": "Internal error."}
+    return _json({**body, "error_id": request.scope.get("request_id", "")}, 500)
 
 
 def failure(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -25,6 +25,7 @@ from queryserver.api.openapi_answers import (
     describe_defaults,
     error_codes,
     form_example,
+    query_parameters,
     references,
     repeated_fields,
     texts,
@@ -48,10 +49,7 @@ _FAILURES = generated.ErrorBody | generated.FieldErrors | generated.ImporterErro
 
 
 def whole_document(app: FastAPI) -> dict[str, Any]:
-    """OpenAPI 3.1 of every route: parameters, bodies in all their encodings, every status, an example of each.
-
-    Takes about half a second, so it is for a thread.
-    """
+    """OpenAPI 3.1 of every route, with examples of every status. Takes half a second, so it is for a thread."""
     known = texts()
     routes = [route for route in app.routes if isinstance(route, OperationRoute) and not route.operation.hidden]
     document = get_openapi(
@@ -84,12 +82,12 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
                                        "description": known.words["bearer"]}},
     }  # fmt: skip
     _drop_unused(document)
-    words = known.words["fields"]
-    for schema in _bodies(document):
+    words, bodies = known.words["fields"], list(_bodies(document))
+    for schema in bodies:
         for name, field in schema.get("properties", {}).items():
             if not field.get("description") and name in words:  # the model has none
                 field["description"] = words[name]["description"]
-    for schema in _bodies(document):
+    for schema in bodies:
         describe_defaults(schema)
     _drop_citations(document)
     tidy([document["paths"], components])
@@ -104,7 +102,7 @@ def _described_route(route: OperationRoute) -> APIRoute:
     row = route.operation
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=str) for name in route.param_convertors]
     described.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    described.__doc__ = route.handler.__doc__
+    described.__doc__ = row.description or route.handler.__doc__
     models = [] if row.answers else [getattr(generated, name) for name in row.response]
     responses: dict[int | str, dict[str, Any]] = {418: {"model": _FAILURES}}  # for their schemas; no call answers it
     responses |= {status: _of_files(row, status) for status in row.answers}
@@ -124,10 +122,9 @@ def _described_route(route: OperationRoute) -> APIRoute:
 
 
 def _taken(row: Operation) -> dict[str, Any] | None:
-    """Query parameters, or the body."""
     if row.method == "GET":
         model = row.request_model
-        parameters = [*(requests.query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
+        parameters = [*(query_parameters(model) if model else ()), *map(dict, copy.deepcopy(row.query))]
         return {"parameters": parameters} if parameters else None
     content = {kind: {**media} for kind, media in (row.body or {}).items()}
     if not content and row.request_model is not None:
@@ -141,7 +138,6 @@ def _taken(row: Operation) -> dict[str, Any] | None:
 
 
 def _of_files(row: Operation, status: int) -> dict[str, Any]:
-    """An answer that is no JSON model."""
     if status == 304:
         return {"description": row.answers[status]}
     content = {kind: {"schema": _SCHEMAS.get(kind, _BINARY)} for kind in row.response}
@@ -149,7 +145,6 @@ def _of_files(row: Operation, status: int) -> dict[str, Any]:
 
 
 def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
-    """Its name, its words, who may call it, and its parameters."""
     operation["operationId"] = row.id
     text = without_citations(str(operation.get("description", "")))
     admins = " For administrators." if row.rights == "admin" else ""
@@ -175,7 +170,6 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
 
 
 def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> None:
-    """The request models and their forms."""
     rows = [route.operation for route in routes]
     used = {row.request for row in rows if row.method == "POST" and isinstance(row.request, str)}
     models = {name: getattr(requests, name) for name in sorted(used)}
@@ -189,16 +183,11 @@ def _drop_unused(document: dict[str, Any]) -> None:
     """Schemas of validation errors that no call answers, and others that nothing refers to."""
     schemas = document["components"]["schemas"]
     others = {key: value for key, value in document["components"].items() if key != "schemas"}
-    wanted = set(references([document["paths"], others]))
-    found: set[str] = set()
-    while wanted:
-        found |= wanted
-        wanted = {name for one in wanted for name in references(schemas.get(one, {}))} - found
+    found = _reachable(set(references([document["paths"], others])), schemas)
     document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in found}
 
 
 def _drop_citations(part: Any) -> None:
-    """Clean every description in place."""
     if isinstance(part, dict):
         if isinstance(text := part.get("description"), str):
             part["description"] = without_citations(text)
@@ -210,7 +199,6 @@ def _drop_citations(part: Any) -> None:
 
 
 def _bodies(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas of all request bodies."""
     schemas = document["components"]["schemas"]
     wanted: set[str] = set()
     for operations in document["paths"].values():
@@ -218,8 +206,12 @@ def _bodies(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 wanted |= set(references(media["schema"]))
                 yield from (media["schema"], *media["schema"].get("allOf", ()))
+    yield from (schemas[name] for name in sorted(_reachable(wanted, schemas)))
+
+
+def _reachable(wanted: set[str], schemas: Mapping[str, Any]) -> set[str]:
     found: set[str] = set()
     while wanted:
         found |= wanted
-        wanted = {name for one in wanted for name in references(schemas[one])} - found
-    yield from (schemas[name] for name in sorted(found))
+        wanted = {name for one in wanted for name in references(schemas.get(one, {}))} - found
+    return found

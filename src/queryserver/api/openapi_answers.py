@@ -52,7 +52,6 @@ def tidy(schema: Any) -> Any:
 
 
 def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a field that cannot be null."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice != _NULL]
     kept = {key: value for key, value in schema.items() if key != "anyOf"}
     if kept.get("default", ...) is None:
@@ -63,10 +62,7 @@ def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
-    """The fields of a JSON body as a form has them: what is an object or an array there is JSON text here.
-
-    `repeats`: arrays that are repeated fields instead.
-    """
+    """A JSON body as a form: objects and arrays are JSON text, but for the repeated fields `repeats`."""
     properties = {
         name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
     }
@@ -75,10 +71,28 @@ def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, 
 
 def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
     plain = without_null(copy.deepcopy(dict(field)))
+    if plain.get("contentMediaType") == JSON and not isinstance(plain.get("default", ""), str):
+        plain["default"] = json.dumps(plain["default"])
     if repeats or not _is_deep(plain):
         return plain
     description = plain.get("description")
     return {**_JSON_TEXT, **({"description": description} if description else {})}
+
+
+def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
+    schema = model.model_json_schema()
+    required = schema.get("required", ())
+    properties: dict[str, dict[str, Any]] = schema["properties"]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": tidy(_form_field(field, repeats=field.get("type") == "array")),
+        }
+        for name, field in properties.items()
+    ]
 
 
 def _is_deep(schema: Mapping[str, Any]) -> bool:
@@ -93,7 +107,6 @@ def repeated_fields(model: type[BaseModel]) -> frozenset[str]:
 
 
 def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
-    """The fields of a JSON body as a form has them."""
     return {
         name: json.dumps(value) if isinstance(value, dict | list) and name not in repeats else value
         for name, value in example.items()
@@ -115,7 +128,6 @@ def describe_defaults(schema: Mapping[str, Any]) -> None:
 
 
 def references(schema: Any) -> Iterator[str]:
-    """Names of the schemas that are used, at any depth."""
     if isinstance(schema, dict):
         if isinstance(name := schema.get("$ref"), str):
             yield name.rpartition("/")[2]
@@ -243,7 +255,10 @@ class Answers:
             if status >= "400":
                 continue
             for split, one in _split(status, answer):
-                _name_bytes_first(one)
+                content = one.get("content", {})
+                if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
+                    # Plain bytes before the real types: generators of clients take the first type they know.
+                    one["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
                 self._dress(split, one, tuple(row.headers))
                 found[split] = one
         return found
@@ -274,7 +289,6 @@ class Answers:
         return {"examples": {name: {"value": self._texts.samples[name]} for name in known}} if known else {}
 
     def _shared(self, status: str, style: tuple[str, ...]) -> dict[str, Any]:
-        """A reference to the failure of that status and shape."""
         name = f"{''.join(style)}{status}"
         if name not in self.responses:
             refs = [{"$ref": REF.format(model=model)} for model in style]
@@ -286,13 +300,6 @@ class Answers:
             response["content"][JSON]["example"] = _example(words, style)
             self.responses[name] = response
         return {"$ref": f"#/components/responses/{name}"}
-
-
-def _name_bytes_first(answer: dict[str, Any]) -> None:
-    """Describe a file as plain bytes before its real types: generators of clients take the first type they know."""
-    content = answer.get("content", {})
-    if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
-        answer["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
 
 
 def always(row: Operation) -> Iterator[str]:
@@ -312,7 +319,6 @@ def always(row: Operation) -> Iterator[str]:
 
 
 def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """One answer for each status that the models of a union stand for."""
     models = _models(answer)
     others = [name for name in models if name in _OTHER_STATUS and len(models) > 1 and _OTHER_STATUS[name] != status]
     usual = [name for name in models if name not in others]

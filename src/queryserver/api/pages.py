@@ -44,8 +44,6 @@ _WEIGHT = re.compile(r";\s*q=([01](?:\.\d{0,3})?)")
 
 @dataclass(frozen=True, slots=True)
 class StaticContent:
-    """Bytes that are served often, plain and compressed."""
-
     content: bytes
     packed: bytes
     media_type: str
@@ -82,21 +80,17 @@ class Pages:
         """A page or one of its files; None for another name. A file under its `?v=` never changes."""
         if name not in _ASSETS and name not in _PAGES:
             return None
-        found = (await self._read_files(request))[name]
+        async with self._lock:
+            if self._files is None:
+                prefix = services_of(request).settings.desktop.url_prefix.rstrip("/")
+                self._files = await _in_thread(request, lambda: _read(prefix))
+        found = self._files[name]
         headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
         if request.query_params.get("v") == found.digest:
             headers["Cache-Control"] = f"public, max-age={_YEAR_S}, immutable"
         return found.answer(request, headers)
 
-    async def _read_files(self, request: Request) -> Mapping[str, StaticContent]:
-        async with self._lock:
-            if self._files is None:
-                prefix = services_of(request).settings.desktop.url_prefix.rstrip("/")
-                self._files = await _in_thread(request, lambda: _read(prefix))
-            return self._files
-
     async def kept(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
-        """The result of `make`, which is called once, in a thread."""
         async with self._lock:
             if make not in self._made:
                 self._made[make] = await _in_thread(request, make)
@@ -110,7 +104,6 @@ def wants_page(accept: str) -> bool:
 
 
 def takes_gzip(accept_encoding: str) -> bool:
-    """Whether `Accept-Encoding` allows gzip (RFC 9110, 12.5.3)."""
     chosen = {part.partition(";")[0].strip().lower(): part for part in accept_encoding.split(",")}
     part = chosen.get("gzip", chosen.get("*"))
     return part is not None and _NO_GZIP.search(part) is None
@@ -155,7 +148,8 @@ def describe(app: FastAPI) -> None:
     app.openapi = partial(_kept, app)  # type: ignore[method-assign]
     app.state.pages = Pages()
     app.state.json_document = partial(_document, app, "application/json", orjson.dumps)
-    app.state.yaml_document = partial(_document, app, "application/yaml", _as_yaml)
+    as_yaml = partial(yaml.dump, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, encoding="utf-8")
+    app.state.yaml_document = partial(_document, app, "application/yaml", as_yaml)
 
 
 @router.operation("get_schema")
@@ -219,7 +213,3 @@ def _document(app: FastAPI, media_type: str, write: Callable[[dict[str, Any]], b
     prefix: str = app.state.services.settings.desktop.url_prefix
     (server,) = document["servers"]
     return StaticContent.of(write({**document, "servers": [{**server, "url": prefix.rstrip("/") or "/"}]}), media_type)
-
-
-def _as_yaml(document: dict[str, Any]) -> bytes:
-    return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, encoding="utf-8")

@@ -35,6 +35,7 @@ class Operation:
     http: int = 200
     tag: str = ""
     summary: str = ""
+    description: str = ""
     failures: Sequence[int] = ()
     example: Mapping[str, Any] | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -55,7 +56,6 @@ class Operation:
 
     @property
     def request_model(self) -> type[Fields] | None:
-        """The model of its fields."""
         return getattr(requests, self.request) if isinstance(self.request, str) else None
 
 
@@ -67,59 +67,33 @@ def operations() -> Mapping[str, Operation]:
     return {row["id"]: Operation(**row) for row in rows if row["status"] == "served"}
 
 
-class SegmentConvertor(Convertor[str]):
-    """One path segment, possibly empty, decoded once. Invalid UTF-8 and U+0000 never match: 404."""
-
-    regex = "[^/]*"
-
-    def convert(self, value: str) -> str:
-        """The decoded name."""
-        return unquote_to_bytes(value).decode()
-
-
-class NameConvertor(SegmentConvertor):
-    """A segment that must not be empty."""
-
-    regex = "[^/]+"
-
-
 class RawConvertor(Convertor[str]):
-    """Everything up to the end of the path, still encoded: what stands behind `=` in storage calls."""
+    """A part of the path as it stands there, still encoded: `%2F` is part of a name."""
 
-    regex = ".*"
+    def __init__(self, regex: str) -> None:
+        self.regex = regex  # pyright: ignore[reportAttributeAccessIssue] Starlette reads it from the instance
 
     def convert(self, value: str) -> str:
-        """As it is: `%2F` is still part of a name."""
         return value
 
 
-class RestConvertor(RawConvertor):
-    """One segment or more that are not empty: `names_of` takes them apart."""
+class NameConvertor(RawConvertor):
+    """One path segment, decoded once. Invalid UTF-8 and U+0000 never match: 404."""
 
-    regex = "[^/]+(?:/[^/]+)*"
-
-
-class InterfaceConvertor(RawConvertor):
-    """The interface of a context; any other text is an unknown path."""
-
-    regex = "(?!status$)[A-Za-z0-9_-]+"
+    def convert(self, value: str) -> str:
+        return unquote_to_bytes(value).decode()
 
 
-class OptimizerConvertor(RawConvertor):
-    """The optimizer calls of Hue (Contract platform 7.8)."""
-
-    regex = (
-        "top_databases|top_tables|top_columns|top_filters|top_joins|top_aggs"
-        "|query_risk|query_compatibility|similar_queries|predict"
-    )
-
-
-register_url_convertor("interface", InterfaceConvertor())
-register_url_convertor("optimizer", OptimizerConvertor())
-register_url_convertor("raw", RawConvertor())
-register_url_convertor("rest", RestConvertor())
-register_url_convertor("segment", SegmentConvertor())
-register_url_convertor("name", NameConvertor())
+# The interface of a context, the optimizer calls of Hue (Contract platform 7.8); any other text is an unknown path.
+register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
+_CALLS = "query_risk|query_compatibility|similar_queries|predict"
+register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{_CALLS}"))
+# What stands behind `=` in storage calls.
+register_url_convertor("raw", RawConvertor(".*"))
+# One segment or more that are not empty: `names_of` takes them apart.
+register_url_convertor("rest", RawConvertor("[^/]+(?:/[^/]+)*"))
+register_url_convertor("segment", NameConvertor("[^/]*"))
+register_url_convertor("name", NameConvertor("[^/]+"))
 
 
 def names_of(rest: str) -> tuple[str, ...]:

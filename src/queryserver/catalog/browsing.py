@@ -6,7 +6,6 @@ from itertools import compress
 from typing import Any, Generic, TypeVar
 
 from queryserver.catalog import questions
-from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
 from queryserver.catalog.questions import CatalogQuestion, DescribedColumn, TableList
 from queryserver.connectors.engines import Connectors
@@ -60,16 +59,13 @@ class Browsing:
         self._max_names = max_names
 
     async def databases(self, source: Source, wanted: NameFilter) -> Names[list[str]]:
-        """All databases that the caller may see."""
         found = await self._ask(source, questions.databases())
         return self._part(found, found, wanted)
 
     async def database(self, source: Source, database: str) -> DatabaseDescription:
-        """Raises database_not_found."""
         return await self._ask(source, questions.database(database))
 
     async def tables(self, source: Source, database: str, wanted: NameFilter) -> Names[TableList]:
-        """Raises database_not_found."""
         found = await self._ask(source, questions.tables(database))
         places = self._part(range(len(found.names)), found.names, wanted)
         if len(places.shown) == len(found.names):
@@ -78,15 +74,12 @@ class Browsing:
         return Names(TableList(*columns), places.truncated)
 
     async def table(self, source: Source, database: str, table: str) -> TableDescription:
-        """Raises database_not_found, TableNotFound."""
         return await self._ask(source, questions.table(database, table))
 
     async def column(self, source: Source, database: str, table: str, column: str) -> TableColumn:
-        """Raises database_not_found, TableNotFound, column_not_found."""
         return questions.column_of(await self.table(source, database, table), column)
 
     async def statistics(self, source: Source, database: str, table: str, column: str) -> DescribedColumn:
-        """Raises database_not_found, TableNotFound, column_not_found."""
         return await self._ask(source, questions.column(database, table, column))
 
     async def functions(
@@ -116,7 +109,6 @@ class Browsing:
         return await self._lookups.answer(source.user, self._connector(source), question, refresh=source.refresh)
 
     def _part(self, found: Sequence[T], names: Sequence[str], wanted: NameFilter) -> Names[list[T]]:
-        """The wanted page of the objects whose names begin with the prefix."""
         limit = self._max_names if wanted.limit is None else wanted.limit
         if limit > self._max_names:
             raise InvalidParameter(f"limit must be from 1 to {self._max_names}.")
@@ -130,10 +122,8 @@ class Browsing:
 class Analyses:
     """Starts the engine's statistics statement as an operation that is in no history."""
 
-    def __init__(
-        self, lookups: Lookups, forwarding: Forwarding, connectors: Connectors, submissions: Submissions
-    ) -> None:
-        forwarding.serve(_STATEMENT, self._statement)
+    def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
+        lookups.forwarding.serve(_STATEMENT, self._statement)
         self._lookups = lookups
         self._connectors = connectors
         self._submissions = submissions

@@ -24,8 +24,6 @@ from queryserver.statements.session_repository import SessionRecords
 
 @dataclass(frozen=True, slots=True)
 class MetadataServices:
-    """Lists, descriptions, samples, statistics and plans, over the same lookups."""
-
     lookups: Lookups
     forwarding: Forwarding
     browsing: Browsing
@@ -35,7 +33,6 @@ class MetadataServices:
 
 
 def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
-    """Answers of catalogues in the service database."""
     return MetadataCache(MetadataCacheRecords(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
 
 
@@ -55,7 +52,6 @@ def metadata_services(
     notices: Notices,
     on_answer: AnswerListener | None,
 ) -> MetadataServices:
-    """All of them. `on_answer` is called with each answer of an engine."""
     forwarding = Forwarding(statements.runner.owner, ForwardedLookups(database), users, connectors, notices)
     lookups = Lookups(
         connectors=connectors,
@@ -71,18 +67,11 @@ def metadata_services(
         forwarding=forwarding,
         browsing=Browsing(lookups, connectors, max_names=editor.metadata_max_names),
         samples=Samples(
-            lookups,
-            forwarding,
-            connectors,
-            statements.submissions,
-            threads,
-            rendering,
-            max_bytes=editor.batch_max_bytes,
+            lookups, connectors, statements.submissions, threads, rendering, max_bytes=editor.batch_max_bytes
         ),
-        analyses=Analyses(lookups, forwarding, connectors, statements.submissions),
+        analyses=Analyses(lookups, connectors, statements.submissions),
         explanations=Explanations(
             lookups,
-            forwarding,
             connectors,
             sessions,
             statements.runner.held,

@@ -4,9 +4,8 @@ import asyncio
 import hashlib
 import random
 import zlib
-from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
+from queryserver.platform.threads import in_background
 
 log = structlog.get_logger(__name__)
 
@@ -95,10 +95,7 @@ class MetadataCacheRecords:
         return CacheEntry(key, row["value"], row["looked_at"], row["changed_at"])
 
     async def keep(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """Keep an answer; `looked_at` is that of the entry without answer, from before the engine's lookup.
-
-        False when the user's answers fill `max_bytes`: then nothing is kept.
-        """
+        """Keep an answer to a question of `looked_at`; False when the user's answers fill `max_bytes`."""
         size = len(value) + _ROW_BYTES
         kept = await self._database.value(
             _KEEP, key.user_id, key.connector, key.digest, value, size, looked_at, max_bytes
@@ -110,7 +107,6 @@ class MetadataCacheRecords:
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
-        """Delete answers that are too old to be given."""
         deleted = await self._database.execute(
             "delete from metadata_answers where looked_at < now() - $1::interval", older_than
         )
@@ -128,15 +124,9 @@ class MetadataCache:
         self._threads = threads
         self._max_age = max_age
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Sweep old answers while inside."""
-        sweeper = asyncio.create_task(self._sweep(), name="metadata-sweep")
-        try:
-            yield
-        finally:
-            sweeper.cancel()
-            await asyncio.gather(sweeper, return_exceptions=True)
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Sweeps old answers while inside."""
+        return in_background(self._sweep(), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, question: CatalogQuestion[Any]) -> CacheEntry:
         """`login` is the user's name in the data source, if that wants credentials."""
@@ -146,7 +136,6 @@ class MetadataCache:
         return await self._records.find(key, max_age=self._max_age)
 
     async def read(self, question: CatalogQuestion[T], value: bytes) -> T:
-        """The answer that was kept."""
 
         def unpack() -> T:
             return question.decode(zlib.decompress(value))
@@ -156,7 +145,6 @@ class MetadataCache:
         return await asyncio.get_running_loop().run_in_executor(self._threads, unpack)
 
     async def keep(self, question: CatalogQuestion[T], answer: T, *, key: CacheKey, looked_at: datetime) -> None:
-        """Keep an answer that the engine gave after `looked_at`."""
         if not self._max_age:
             return
 

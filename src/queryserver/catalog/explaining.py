@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
@@ -54,27 +53,19 @@ class PlanRequest:
     session_id: int | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Explanations:
     """Plans. Nothing is recorded."""
 
-    def __init__(
-        self,
-        lookups: Lookups,
-        forwarding: Forwarding,
-        connectors: Connectors,
-        sessions: SessionRecords,
-        held: HeldSessions,
-        choosing: Choosing,
-        *,
-        max_bytes: int,
-    ) -> None:
-        forwarding.serve(_PLAN, self._plan_here)
-        self._lookups = lookups
-        self._connectors = connectors
-        self._sessions = sessions
-        self._held = held
-        self._choosing = choosing
-        self._max_bytes = max_bytes
+    lookups: Lookups
+    connectors: Connectors
+    sessions: SessionRecords
+    held: HeldSessions
+    choosing: Choosing
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        self.lookups.forwarding.serve(_PLAN, self._plan_here)
 
     async def explain(self, user: User, request: PlanRequest) -> Explained:
         """The plan of the first statement.
@@ -84,20 +75,20 @@ class Explanations:
         """
         if request.script is None or not request.script.strip():
             raise MissingParameter("statement is required and must not be blank.")
-        if len(request.script) > self._max_bytes or len(request.script.encode()) > self._max_bytes:
-            raise PayloadTooLarge(f"statement: above the limit of {self._max_bytes} bytes.")
-        connector = self._connectors.resolve(user, request.connector)
-        found = await self._choosing.first_to_explain(user.id, request.script, connector.dialect)
+        if len(request.script) > self.max_bytes or len(request.script.encode()) > self.max_bytes:
+            raise PayloadTooLarge(f"statement: above the limit of {self.max_bytes} bytes.")
+        connector = self.connectors.resolve(user, request.connector)
+        found = await self.choosing.first_to_explain(user.id, request.script, connector.dialect)
         if found is None:
             raise InvalidParameter("statement: holds nothing but comments and terminators.")
         statement, text = found
-        capabilities = self._connectors.engine(connector).capabilities
+        capabilities = self.connectors.engine(connector).capabilities
         if not capabilities.can_explain:
             raise NotSupported(f"The connector {connector.nice_name} cannot explain statements.")
         owner = None if request.session_id is None else await self._session_owner(user, request.session_id, connector)
         arguments = [capabilities.explain_prefix + text, request.database, request.session_id]
         budget = connector.limits.metadata_timeout
-        packed = await self._lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
+        packed = await self.lookups.anywhere(user, connector, _PLAN, arguments, budget=budget, owner=owner)
         plan, refusal = orjson.loads(packed)
         if not refusal:
             return Explained(statement, plan)
@@ -108,17 +99,17 @@ class Explanations:
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
         """The process that holds a named session; None: gone. Raises session_not_found for that of another user."""
-        found = await self._sessions.read(session_id)
-        if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
+        found = await self.sessions.read(session_id)
+        if found is None and await self.sessions.named(session_id) == (user.id, connector.key):
             return None
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
             raise session_not_found(session_id)
-        await self._sessions.touch(session_id)
+        await self.sessions.touch(session_id)
         return found.owner if found.is_live else None
 
     async def _plan_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         statement, database, session_id = arguments
-        capabilities = self._connectors.engine(connector).capabilities
+        capabilities = self.connectors.engine(connector).capabilities
         is_open = False
         try:
             async with self._session(user, connector, database, session_id) as session:
@@ -142,13 +133,13 @@ class Explanations:
         self, user: User, connector: Connector, database: str | None, session_id: int | None
     ) -> AsyncGenerator[EngineSession]:
         if session_id is None:
-            async with self._lookups.session(user, connector, database) as session:
+            async with self.lookups.session(user, connector, database) as session:
                 yield session
             return
-        held = self._held.get(session_id)
+        held = self.held.get(session_id)
         if held is None or held.user_id != user.id:
             raise SessionLost(f"Invalid session Id {session_id}: the session is gone.")
-        async with self._held.turn(held) as session:
+        async with self.held.turn(held) as session:
             yield session
 
 

@@ -73,7 +73,6 @@ class Flights:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """End all work at the end."""
         try:
             yield
         finally:
@@ -157,7 +156,6 @@ class ForwardedLookups:
         await self._database.execute("update forwarded_looks set answer = $2 where id = $1", lookup_id, answer)
 
     async def read(self, lookup_id: UUID) -> bytes | None:
-        """The answer, once it is there."""
         return await self._database.value("select answer from forwarded_looks where id = $1", lookup_id)
 
     async def delete(self, lookup_id: UUID) -> None:
@@ -182,7 +180,6 @@ class Forwarding:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Run forwarded lookups while inside."""
         try:
             async with self._flights.running():
                 yield
@@ -209,12 +206,8 @@ class Forwarding:
     ) -> bytes:
         """The answer of the process `target`; waits until canceled. Raises the errors of its lookup."""
         lookup_id = uuid4()
-        request = {
-            "kind": kind,
-            "connector": connector.key,
-            "arguments": list(arguments),
-            "budget_s": budget.total_seconds(),
-        }
+        named = {"kind": kind, "connector": connector.key, "arguments": list(arguments)}
+        request = {**named, "budget_s": budget.total_seconds()}
         answered = self._waiting[lookup_id] = asyncio.Event()
         try:
             await self._lookups.add(lookup_id, user.id, orjson.dumps(request), target=target)
@@ -280,7 +273,6 @@ class Forwarding:
 
 
 def _opened(answer: bytes) -> bytes:
-    """The answer, or its error raised."""
     if answer.startswith(b"+"):
         return answer[1:]
     code, message = orjson.loads(answer[1:])

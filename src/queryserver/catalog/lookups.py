@@ -1,10 +1,12 @@
 """Lookups: queries of catalogues and samples, from the cache or at the engine within limits (Contract editor 10)."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from queryserver import errors
 from queryserver.catalog.cache import MetadataCache
 from queryserver.catalog.forwarding import Flights, Forwarding
 from queryserver.catalog.questions import BY_KIND, CatalogQuestion
@@ -18,14 +20,6 @@ from queryserver.engines.protocol import (
     LoadingEngine,
     SessionOptions,
     TableLoader,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
 )
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
@@ -42,6 +36,7 @@ _QUESTION = "question"
 AnswerListener = Callable[[User, Connector, CatalogQuestion[Any], object], None]
 
 
+@dataclass(slots=True, eq=False)
 class Lookups:
     """All queries of an engine that are no operation. Use `running()`.
 
@@ -49,35 +44,22 @@ class Lookups:
     engine; it must neither wait nor fail.
     """
 
-    def __init__(
-        self,
-        *,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        cache: MetadataCache,
-        may_run: Callable[[Connector], Awaitable[bool]],
-        forwarding: Forwarding,
-        metrics: StatementMetrics,
-        on_answer: AnswerListener | None,
-    ) -> None:
-        self._connectors = connectors
-        self._credentials = credentials
-        self._cache = cache
-        self._may_run = may_run
-        self._forwarding = forwarding
-        self._metrics = metrics
-        self._on_answer = on_answer
-        self._flights = Flights()
-        forwarding.serve(_QUESTION, self._forwarded_answer)
-        self._slots = Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER)
+    connectors: Connectors
+    credentials: CredentialBook
+    cache: MetadataCache
+    may_run: Callable[[Connector], Awaitable[bool]]
+    forwarding: Forwarding
+    metrics: StatementMetrics
+    on_answer: AnswerListener | None
+    _flights: Flights = field(default_factory=Flights, init=False)
+    _slots: Slots = field(default_factory=lambda: Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER), init=False)
+
+    def __post_init__(self) -> None:
+        self.forwarding.serve(_QUESTION, self._forwarded_answer)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Look up while inside; at the end all lookups are ended."""
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._cache.running())
-            await stack.enter_async_context(self._forwarding.running())
-            await stack.enter_async_context(self._flights.running())
+        async with self.cache.running(), self.forwarding.running(), self._flights.running():
             yield
 
     async def answer(
@@ -88,17 +70,17 @@ class Lookups:
         Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
         and what the question raises.
         """
-        self._catalog_engine(connector)
+        _as_catalog(self.connectors.engine(connector), connector)
         login = await self._login(user, connector)
-        found = await self._cache.find(user, connector, login, question)
+        found = await self.cache.find(user, connector, login, question)
         if found.value is not None and not refresh:
-            return await self._cache.read(question, found.value)
+            return await self.cache.read(question, found.value)
 
         async def work() -> T:
             answer = await self._engine_answer(user, connector, question)
-            if self._on_answer is not None:
-                self._on_answer(user, connector, question, answer)
-            await self._cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
+            if self.on_answer is not None:
+                self.on_answer(user, connector, question, answer)
+            await self.cache.keep(question, answer, key=found.key, looked_at=found.looked_at)
             return answer
 
         # After a change of objects, and with `refresh`, an older lookup is not shared.
@@ -108,31 +90,32 @@ class Lookups:
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[Catalog]:
         """A catalogue opened as the user, within the limits. Raises as `answer`."""
-        self._catalog_engine(connector)
-        async with self._place(user, connector) as (engine, options):
-            with engine_errors():
-                async with _as_catalog(engine, connector).catalog(user, options) as catalog:
-                    yield catalog
+        _as_catalog(self.connectors.engine(connector), connector)
+        async with (
+            self._place(user, connector) as (engine, options),
+            _as_catalog(engine, connector).catalog(user, options) as catalog,
+        ):
+            yield catalog
 
     @asynccontextmanager
     async def session(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[EngineSession]:
         """An engine session of this lookup's own, within the limits. Raises as `answer`."""
-        async with self._place(user, connector, database) as (engine, options):
-            with engine_errors():
-                async with engine.session(user, options) as session:
-                    yield session
+        async with (
+            self._place(user, connector, database) as (engine, options),
+            engine.session(user, options) as session,
+        ):
+            yield session
 
     @asynccontextmanager
     async def loader(self, user: User, connector: Connector) -> AsyncGenerator[TableLoader]:
         """A loader of this lookup's own, within the limits. Raises as `answer`."""
         async with self._place(user, connector) as (engine, options):
             if not isinstance(engine, LoadingEngine):
-                raise NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
-            with engine_errors():
-                async with engine.loader(user, options) as loader:
-                    yield loader
+                raise errors.NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
+            async with engine.loader(user, options) as loader:
+                yield loader
 
     async def anywhere(
         self,
@@ -144,39 +127,36 @@ class Lookups:
         budget: timedelta,
         owner: str | None = None,
     ) -> bytes:
-        """The answer to the lookup `kind`, run by `owner` if given, else by the holder of the data.
-
-        Raises EngineTimeout after `budget`, and the errors of the lookup.
-        """
+        """What the lookup `kind` answers at `owner` or the holder of the data. Raises its errors, EngineTimeout."""
         # A process that uses a session which it holds needs no token, so none is sent to it.
-        self._credentials.require_token(user, connector)
+        self.credentials.require_token(user, connector)
 
         async def work() -> bytes:
             target = owner or await self._holder(connector)
-            if target == self._forwarding.owner:
-                return await self._forwarding.run_here(user, connector, kind, arguments)
+            if target == self.forwarding.owner:
+                return await self.forwarding.run_here(user, connector, kind, arguments)
             async with self._slots.slot(connector.key, user.id):
-                return await self._forwarding.send(target, user, connector, kind, arguments, budget=budget)
+                return await self.forwarding.send(target, user, connector, kind, arguments, budget=budget)
 
         return await self._flights.join(object(), work, budget=budget)
 
     async def runs_here(self, connector: Connector) -> bool:
         """Whether this process can reach the data of a connector. Raises EngineUnavailable when none does just now."""
-        return await self._holder(connector) == self._forwarding.owner
+        return await self._holder(connector) == self.forwarding.owner
 
     def lists_functions(self, connector: Connector) -> bool:
         """Whether the catalogue has functions at all. Raises NotSupported for an engine without catalogue."""
-        return self._catalog_engine(connector).lists_functions
+        return _as_catalog(self.connectors.engine(connector), connector).lists_functions
 
     async def _engine_answer(self, user: User, connector: Connector, question: CatalogQuestion[T]) -> T:
         target = await self._holder(connector)
-        if target == self._forwarding.owner:
+        if target == self.forwarding.owner:
             async with self.catalog(user, connector) as catalog:
                 return await question.put_to(catalog)
         async with self._slots.slot(connector.key, user.id):
             budget, arguments = connector.limits.metadata_timeout, [question.kind, *question.names]
             return question.decode(
-                await self._forwarding.send(target, user, connector, _QUESTION, arguments, budget=budget)
+                await self.forwarding.send(target, user, connector, _QUESTION, arguments, budget=budget)
             )
 
     async def _forwarded_answer(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
@@ -187,54 +167,44 @@ class Lookups:
 
     async def _holder(self, connector: Connector) -> str:
         """The process that can reach the data: this one, unless another holds it."""
-        data = self._connectors.data_of(connector)
-        if data is not None and not await self._may_run(connector):
-            return await self._forwarding.holder(data)
-        return self._forwarding.owner
+        data = self.connectors.data_of(connector)
+        if data is not None and not await self.may_run(connector):
+            return await self.forwarding.holder(data)
+        return self.forwarding.owner
 
     @asynccontextmanager
     async def _place(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[tuple[Engine, SessionOptions]]:
         await self._login(user, connector)
-        if await self._holder(connector) != self._forwarding.owner:
-            raise EngineUnavailable("Another server has taken hold of this database; ask again.")
+        if await self._holder(connector) != self.forwarding.owner:
+            raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
         async with self._slots.slot(connector.key, user.id):
-            options = await self._credentials.options(user, connector, database=database)
+            options = await self.credentials.options(user, connector, database=database)
             try:
-                async with self._connectors.using(connector) as engine:
-                    yield engine, options
-            except EngineError as error:
-                self._metrics.engine_failed(connector.dialect, error.code)
+                async with self.connectors.using(connector) as engine:
+                    try:
+                        yield engine, options
+                    except (errors.OutcomeUnknown, errors.SessionLost) as error:  # repeating a lookup is safe
+                        raise errors.EngineUnavailable(error.message) from error
+            except errors.EngineError as error:
+                self.metrics.engine_failed(connector.dialect, error.code)
                 raise
 
     async def _login(self, user: User, connector: Connector) -> str:
-        """The name by which the data source knows the caller; empty when the connector has a login of its own.
-
-        Raises CredentialsRequired, EngineJwtRequired.
-        """
-        self._credentials.require_token(user, connector)
-        if not self._connectors.engine(connector).capabilities.wants_credentials:
+        """The caller's name in the data source; empty: its own login. Raises CredentialsRequired, EngineJwtRequired."""
+        self.credentials.require_token(user, connector)
+        if not self.connectors.engine(connector).capabilities.wants_credentials:
             return ""
-        credentials = await self._credentials.of(user, connector)
+        credentials = await self.credentials.of(user, connector)
         if credentials is None:
-            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+            raise errors.CredentialsRequired(
+                "The data source wants credentials: call create_session with user and password."
+            )
         return credentials.username
-
-    def _catalog_engine(self, connector: Connector) -> CatalogEngine:
-        return _as_catalog(self._connectors.engine(connector), connector)
 
 
 def _as_catalog(engine: Engine, connector: Connector) -> CatalogEngine:
     if not isinstance(engine, CatalogEngine):
-        raise NotSupported(f"The connector {connector.nice_name} tells no metadata.")
+        raise errors.NotSupported(f"The connector {connector.nice_name} tells no metadata.")
     return engine
-
-
-@contextmanager
-def engine_errors() -> Generator[None]:
-    """A connection that was lost in the middle of a lookup loses nothing: repeating it is safe."""
-    try:
-        yield
-    except (OutcomeUnknown, SessionLost) as error:
-        raise EngineUnavailable(error.message) from error

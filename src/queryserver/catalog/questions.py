@@ -39,8 +39,6 @@ class TableList:
 
 @dataclass(frozen=True, slots=True)
 class DescribedColumn:
-    """A column with its statistics in the engine."""
-
     column: TableColumn
     statistics: ColumnStatistics
     of_view: bool
@@ -78,7 +76,6 @@ def databases() -> CatalogQuestion[list[str]]:
 
 
 def database(name: str) -> CatalogQuestion[DatabaseDescription]:
-    """One database. The answer raises database_not_found."""
     return CatalogQuestion("database", (name,), lambda catalog: catalog.database(name), _DATABASE.validate_json)
 
 
@@ -93,7 +90,6 @@ def tables(of: str) -> CatalogQuestion[TableList]:
 
 
 def table(of: str, name: str) -> CatalogQuestion[TableDescription]:
-    """One table. The answer raises database_not_found, TableNotFound."""
     return CatalogQuestion("table", (of, name), lambda catalog: catalog.table(of, name), _TABLE.validate_json)
 
 
@@ -136,7 +132,6 @@ BY_KIND: Mapping[str, Callable[..., CatalogQuestion[Any]]] = MappingProxyType(
 
 
 def column_of(described: TableDescription, name: str) -> TableColumn:
-    """The column of that name. Raises column_not_found."""
     found = described.column(name)
     if found is None:
         raise column_not_found(described.name, name)

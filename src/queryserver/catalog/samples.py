@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 
-from queryserver.catalog.forwarding import Forwarding
 from queryserver.catalog.lookups import Lookups
 from queryserver.catalog.questions import column_of, nested_type
 from queryserver.connectors.engines import Connectors
@@ -53,6 +52,7 @@ class TableSample:
     message: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class Samples:
     """Reads table data as the caller, within `sample_timeout_s`; nothing of it is kept.
 
@@ -60,62 +60,49 @@ class Samples:
     column_not_found, nested_path_not_found.
     """
 
-    def __init__(
-        self,
-        lookups: Lookups,
-        forwarding: Forwarding,
-        connectors: Connectors,
-        submissions: Submissions,
-        threads: Executor,
-        budget: ByteBudget,
-        *,
-        max_bytes: int,
-    ) -> None:
-        forwarding.serve(_ROWS, self._rows_here)
-        forwarding.serve(_STATEMENT, self._statement_here)
-        self._lookups = lookups
-        self._connectors = connectors
-        self._submissions = submissions
-        self._threads = threads
-        self._budget = budget
-        self._max_bytes = max_bytes
+    lookups: Lookups
+    connectors: Connectors
+    submissions: Submissions
+    threads: Executor
+    budget: ByteBudget
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        self.lookups.forwarding.serve(_ROWS, self._rows_here)
+        self.lookups.forwarding.serve(_STATEMENT, self._statement_here)
 
     async def read(self, user: User, connector: str | None, wanted: Sampled, form: CellForm) -> TableSample:
-        """The rows. Raises EngineTimeout."""
         _require_column(wanted)
-        return await self._sample(user, self._connectors.resolve(user, connector), _plain(wanted), form)
+        return await self._sample(user, self.connectors.resolve(user, connector), _plain(wanted), form)
 
     async def hello(self, user: User, connector: str | None, form: CellForm) -> TableSample:
         """One row from the engine, to see that it answers; no table is read. Raises EngineTimeout."""
-        return await self._sample(user, self._connectors.resolve(user, connector), None, form)
+        return await self._sample(user, self.connectors.resolve(user, connector), None, form)
 
     async def start(
         self, user: User, connector: str | None, wanted: Sampled | None, *, timeout_s: int | None
     ) -> Recorded | None:
-        """The same as an operation that is in no history; None for a view that is not sampled.
-
-        `wanted` None: as `hello`. Raises too_many_statements, quota_exceeded.
-        """
-        source = self._connectors.resolve(user, connector)
+        """As an operation in no history; None: the view is not sampled. Raises too_many_statements, quota_exceeded."""
+        source = self.connectors.resolve(user, connector)
         statement: str | None = HELLO
         if wanted is not None:
             _require_column(wanted)
             budget = source.limits.metadata_timeout
-            found = await self._lookups.anywhere(user, source, _STATEMENT, _plain(wanted), budget=budget)
+            found = await self.lookups.anywhere(user, source, _STATEMENT, _plain(wanted), budget=budget)
             statement = found.decode() or None
         if statement is None:
             return None
         submission = Submission(
             connector=source.key, script=statement, limit=SAMPLE_ROWS, timeout_s=timeout_s, in_history=False
         )
-        return await self._submissions.submit(user, submission)
+        return await self.submissions.submit(user, submission)
 
     async def _sample(self, user: User, source: Connector, wanted: list[Any] | None, form: CellForm) -> TableSample:
         budget = source.limits.sample_timeout
         arguments = [wanted, form.is_escaped]
         if form.big_numbers_as_text:  # instances of the version before know two arguments
             arguments.append(True)
-        packed = await self._lookups.anywhere(user, source, _ROWS, arguments, budget=budget)
+        packed = await self.lookups.anywhere(user, source, _ROWS, arguments, budget=budget)
         head, _, rows = packed.partition(b"\n")
         columns, message = orjson.loads(head)
         return TableSample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
@@ -132,7 +119,7 @@ class Samples:
     async def _statement_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
         """The engine's query; empty for a view where views are not sampled."""
         database, name, column, nested, kind = arguments
-        async with self._lookups.catalog(user, source) as catalog:
+        async with self.lookups.catalog(user, source) as catalog:
             table = await catalog.table(database, name)
             if column is not None:
                 found = column_of(table, column)
@@ -144,8 +131,8 @@ class Samples:
 
     async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> TableSample:
         try:
-            async with self._lookups.session(user, source) as session:
-                answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self._max_bytes)
+            async with self.lookups.session(user, source) as session:
+                answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self.max_bytes)
         except StatementDenied as error:
             # A sample names an object, not a statement.
             raise EngineForbidden(error.message) from error
@@ -154,7 +141,7 @@ class Samples:
             answer.rows,
             columns=answer.columns,
             escape=form.is_escaped,
-            max_bytes=self._max_bytes,
+            max_bytes=self.max_bytes,
             big_numbers_as_text=form.big_numbers_as_text,
         )
         loop, is_narrow = asyncio.get_running_loop(), len(answer.columns) <= _THREAD_ABOVE_COLUMNS
@@ -162,19 +149,18 @@ class Samples:
         def measure() -> int:
             return sum(map(memory_of, answer.rows))
 
-        size_bytes = measure() if is_narrow else await loop.run_in_executor(self._threads, measure)
+        size_bytes = measure() if is_narrow else await loop.run_in_executor(self.threads, measure)
         if is_narrow and size_bytes <= _THREAD_ABOVE_BYTES:
-            return _sample(answer.columns, render(), self._max_bytes)
-        held = await self._budget.hold(user.id, size_bytes)
+            return _sample(answer.columns, render(), self.max_bytes)
+        held = await self.budget.hold(user.id, size_bytes)
         try:
-            rendered = await loop.run_in_executor(self._threads, render)
+            rendered = await loop.run_in_executor(self.threads, render)
         finally:
             held.release()
-        return _sample(answer.columns, rendered, self._max_bytes)
+        return _sample(answer.columns, rendered, self.max_bytes)
 
 
 def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> TableSample:
-    """Raises PageRowTooLarge."""
     if not rendered.is_cut:
         return TableSample(columns, rendered.json)
     if not rendered.rows:

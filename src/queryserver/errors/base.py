@@ -10,9 +10,13 @@ _MOST_NAME_CHARACTERS = 100
 
 
 class QueryServerError(Exception):
-    """A failure with a stable `code` for programs and a `message` for a person."""
+    """A failure with a `message` for a person and a stable `code` for programs, which the head of its class names."""
 
     code: str = "internal_error"
+
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        super().__init_subclass__()
+        cls.code = code or cls.code
 
     def __init__(
         self, message: str, *, details: Mapping[str, Any] | None = None, beside: Mapping[str, Any] | None = None
@@ -70,10 +74,9 @@ def configured(names: Sequence[str], *, word: str = "Configured") -> str:
 # Callers and their rights
 
 
-class NotAuthenticated(QueryServerError):
+class NotAuthenticated(QueryServerError, code="not_authenticated"):
     """No credentials came with the call."""
 
-    code = "not_authenticated"
     challenges: tuple[str, ...] = ()
     """Of plug-ins: one `WWW-Authenticate` each."""
 
@@ -81,10 +84,8 @@ class NotAuthenticated(QueryServerError):
         super().__init__(message)
 
 
-class InvalidToken(NotAuthenticated):
+class InvalidToken(NotAuthenticated, code="token_not_valid"):
     """The token of the call is malformed, expired or revoked."""
-
-    code = "token_not_valid"
 
     def __init__(
         self,
@@ -98,10 +99,8 @@ class InvalidToken(NotAuthenticated):
         self.detail = detail
 
 
-class UserNotFound(NotAuthenticated):
+class UserNotFound(NotAuthenticated, code="user_not_found"):
     """The token is valid, its user was deleted."""
-
-    code = "user_not_found"
 
     def __init__(self) -> None:
         super().__init__("User not found")
@@ -115,22 +114,16 @@ class IdentityRefused(UserNotFound):
         self.reason = reason
 
 
-class UserInactive(NotAuthenticated):
-    """The token is valid, its user was disabled."""
-
-    code = "user_inactive"
-
+class UserInactive(NotAuthenticated, code="user_inactive"):
     def __init__(self) -> None:
         super().__init__("User is inactive")
 
 
-class AuthenticationFailed(NotAuthenticated):
+class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
     """A login back end or an authenticator refuses the caller; no further one is tried.
 
     The client of an API call gets `detail` and `code`; a refused login has the same answer for every reason.
     """
-
-    code = "authentication_failed"
 
     def __init__(
         self, detail: str = "No active account found with the given credentials", code: str | None = None
@@ -145,10 +138,7 @@ bad_authorization_header = FixedError(
 )
 
 
-class PermissionDenied(QueryServerError):
-    """The caller lacks a right."""
-
-    code = "permission_denied"
+class PermissionDenied(QueryServerError, code="permission_denied"): ...
 
 
 admin_required = ErrorKind(PermissionDenied, "admin_required")
@@ -158,22 +148,16 @@ download_disabled = ErrorKind(PermissionDenied, "download_disabled")
 # Invalid calls
 
 
-class InvalidRequest(QueryServerError):
+class InvalidRequest(QueryServerError, code="invalid_request"):
     """The call is invalid; repeating it changes nothing."""
 
-    code = "invalid_request"
 
-
-class MissingParameter(InvalidRequest):
+class MissingParameter(InvalidRequest, code="missing_parameter"):
     """A required parameter is absent or blank; the message names it."""
 
-    code = "missing_parameter"
 
-
-class InvalidParameter(InvalidRequest):
+class InvalidParameter(InvalidRequest, code="invalid_parameter"):
     """A parameter has the wrong type, is out of range or an unknown word; the message names it."""
-
-    code = "invalid_parameter"
 
 
 class UnreadableParameter(InvalidParameter):
@@ -184,54 +168,37 @@ class UnreadableParameter(InvalidParameter):
         self.name = name
 
 
-class TooComplex(InvalidRequest):
+class TooComplex(InvalidRequest, code="too_complex"):
     """The content needs more time or memory than one call may have."""
 
-    code = "too_complex"
+
+class InvalidJson(InvalidRequest, code="invalid_json"): ...
 
 
-class InvalidJson(InvalidRequest):
-    code = "invalid_json"
-
-
-class LateBody(InvalidRequest):
-    """The body did not arrive in time; the rest of it is not read."""
-
-    code = "invalid_body"
-
+class LateBody(InvalidRequest, code="invalid_body"):
     def __init__(self) -> None:
         super().__init__("The body did not arrive in time.")
 
 
-class BodyTooSlow(QueryServerError):
+class BodyTooSlow(QueryServerError, code="request_timeout"):
     """The body arrives below 1 KiB/s for a minute."""
 
-    code = "request_timeout"
 
-
-class InvalidFields(InvalidRequest):
+class InvalidFields(InvalidRequest, code="validation_failed"):
     """Fields of a token call are wrong; `fields` is the field map of the answer (Contract platform 3.2)."""
-
-    code = "validation_failed"
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
         super().__init__("Some fields are not valid.")
         self.fields = fields
 
 
-class InvalidUsername(InvalidRequest):
-    """A user name breaks the rule of Contract platform 3.7."""
-
-    code = "invalid_username"
-
+class InvalidUsername(InvalidRequest, code="invalid_username"):
     def __init__(self) -> None:
         super().__init__("A user name has 1 to 150 letters, digits and @ . + - _, and is not only dots.")
 
 
-class InvalidPassword(InvalidRequest):
+class InvalidPassword(InvalidRequest, code="invalid_password"):
     """A new password is below `desktop.auth.password_min_length`, or above what a login takes."""
-
-    code = "invalid_password"
 
 
 invalid_body = ErrorKind(InvalidRequest, "invalid_body")
@@ -241,36 +208,24 @@ invalid_group_name = ErrorKind(InvalidRequest, "invalid_group_name")
 too_many_ids = ErrorKind(InvalidRequest, "too_many_ids")
 
 
-class PayloadTooLarge(QueryServerError):
+class PayloadTooLarge(QueryServerError, code="payload_too_large"):
     """The body, or the statement in it, is above its limit."""
 
-    code = "payload_too_large"
+
+class UnsupportedMediaType(QueryServerError, code="unsupported_media_type"): ...
 
 
-class UnsupportedMediaType(QueryServerError):
-    """The body has a content type that this call does not read."""
-
-    code = "unsupported_media_type"
-
-
-class NotSupported(QueryServerError):
-    """This server or engine does not offer what the call needs."""
-
-    code = "not_supported"
+class NotSupported(QueryServerError, code="not_supported"): ...
 
 
 # Missing objects, and objects in another state than the call needs
 
 
-class NotFound(QueryServerError):
+class NotFound(QueryServerError, code="not_found"):
     """The named object does not exist, or the caller may not see it: the answer is the same."""
 
-    code = "not_found"
 
-
-class UnknownGroup(NotFound):
-    code = "unknown_group"
-
+class UnknownGroup(NotFound, code="unknown_group"):
     def __init__(self, name: str) -> None:
         super().__init__(f"Group {name} does not exist.")
 
@@ -278,22 +233,16 @@ class UnknownGroup(NotFound):
 unknown_user = FixedError(NotFound, "unknown_user", "User {} does not exist.")
 
 
-class Conflict(QueryServerError):
+class Conflict(QueryServerError, code="conflict"):
     """The state of the object forbids the call."""
 
-    code = "conflict"
 
-
-class NameTaken(Conflict):
+class NameTaken(Conflict, code="name_taken"):
     """Another user, group, identity or connector has this name."""
 
-    code = "name_taken"
 
-
-class VersionConflict(Conflict):
+class VersionConflict(Conflict, code="version_conflict"):
     """The object was changed since it was read; the answer has the stored number."""
-
-    code = "version_conflict"
 
     def __init__(self, version: int) -> None:
         super().__init__("It was changed meanwhile: read it again.", beside={"version": version})
@@ -306,32 +255,23 @@ last_administrator = ErrorKind(Conflict, "last_administrator")
 # Limits on callers
 
 
-class TooManyRequests(QueryServerError):
+class TooManyRequests(QueryServerError, code="too_many_requests"):
     """A limit on this caller is reached; `retry_after` says when to retry."""
-
-    code = "too_many_requests"
 
     def __init__(self, message: str, *, retry_after: timedelta = timedelta(seconds=1)) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
 
-class TooManyConnections(TooManyRequests):
-    """`max_connections_per_address` calls of the caller's address are under way."""
-
-    code = "too_many_connections"
-
-
-class TooManyStreams(TooManyRequests):
+class TooManyStreams(TooManyRequests, code="too_many_streams"):
     """`max_streams_per_user` waits, event streams and downloads are open."""
 
-    code = "too_many_streams"
+
+class LoginThrottled(TooManyRequests, code="login_throttled"): ...
 
 
-class LoginThrottled(TooManyRequests):
-    code = "login_throttled"
-
-
+# `max_connections_per_address` calls of the caller's address are under way.
+too_many_connections = ErrorKind(TooManyRequests, "too_many_connections")
 too_many_statements = ErrorKind(TooManyRequests, "too_many_statements")
 too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")
 quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
@@ -340,44 +280,30 @@ quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
 # The service itself
 
 
-class ServiceUnavailable(QueryServerError):
-    """A part that the service needs cannot be reached."""
-
-    code = "service_unavailable"
+class ServiceUnavailable(QueryServerError, code="service_unavailable"): ...
 
 
-class DatabaseUnavailable(ServiceUnavailable):
-    """The service's own database cannot be reached."""
-
-    code = "database_unavailable"
-
+class DatabaseUnavailable(ServiceUnavailable, code="database_unavailable"):
     def __init__(self) -> None:
         super().__init__("The service database cannot be reached.")
 
 
-class LoginBackendUnavailable(ServiceUnavailable):
+class LoginBackendUnavailable(ServiceUnavailable, code="login_backend_unavailable"):
     """No login back end accepted the caller, and one did not answer."""
 
-    code = "login_backend_unavailable"
 
-
-class KeyServerUnavailable(ServiceUnavailable):
+class KeyServerUnavailable(ServiceUnavailable, code="key_server_unavailable"):
     """No key set was ever received, so no external token can be checked."""
-
-    code = "key_server_unavailable"
 
 
 stopping = ErrorKind(ServiceUnavailable, "stopping")
 
 
-class SchemaMismatch(QueryServerError):
-    code = "schema_mismatch"
+class SchemaMismatch(QueryServerError, code="schema_mismatch"): ...
 
 
-class ConfigurationError(QueryServerError):
+class ConfigurationError(QueryServerError, code="configuration_error"):
     """The settings do not allow a start; `problems` are lines `<key>: <text>`."""
-
-    code = "configuration_error"
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))

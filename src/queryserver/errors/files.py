@@ -15,48 +15,32 @@ from queryserver.errors.base import (
 # The call is wrong, or its caller has no right to it
 
 
-class InvalidPath(InvalidRequest):
+class InvalidPath(InvalidRequest, code="invalid_path"):
     """A storage path leaves its root or cannot be a path."""
 
-    code = "invalid_path"
+
+class InvalidName(InvalidRequest, code="invalid_name"): ...
 
 
-class InvalidName(InvalidRequest):
-    """A new entry cannot have this name (Contract storage 2.3)."""
-
-    code = "invalid_name"
+class UnknownScheme(InvalidRequest, code="unknown_scheme"): ...
 
 
-class UnknownScheme(InvalidRequest):
-    """No store has this scheme."""
-
-    code = "unknown_scheme"
-
-
-class StorageNotConfigured(InvalidRequest):
+class StorageNotConfigured(InvalidRequest, code="storage_not_configured"):
     """The scheme is known, and this server has no such store."""
 
-    code = "storage_not_configured"
 
-
-class UnknownAuthority(InvalidRequest):
+class UnknownAuthority(InvalidRequest, code="unknown_authority"):
     """The path names another name node, account or service than the configured one."""
 
-    code = "unknown_authority"
+
+class NotADirectory(InvalidRequest, code="not_a_directory"): ...
 
 
-class NotADirectory(InvalidRequest):
-    code = "not_a_directory"
+class NotAFile(InvalidRequest, code="not_a_file"): ...
 
 
-class NotAFile(InvalidRequest):
-    code = "not_a_file"
-
-
-class TargetInsideSource(InvalidRequest):
+class TargetInsideSource(InvalidRequest, code="target_inside_source"):
     """A tree cannot become part of itself."""
-
-    code = "target_inside_source"
 
 
 same_path = ErrorKind(InvalidRequest, "same_path")
@@ -67,12 +51,10 @@ extension_restricted = ErrorKind(InvalidRequest, "extension_restricted")
 upload_aborted = ErrorKind(InvalidRequest, "upload_aborted")
 
 
-class ImpersonationNotAllowed(PermissionDenied):
-    code = "impersonation_not_allowed"
+class ImpersonationNotAllowed(PermissionDenied, code="impersonation_not_allowed"): ...
 
 
-class SymlinkNotFollowed(PermissionDenied):
-    code = "symlink_not_followed"
+class SymlinkNotFollowed(PermissionDenied, code="symlink_not_followed"): ...
 
 
 storage_access_denied = ErrorKind(PermissionDenied, "storage_access_denied")
@@ -83,46 +65,35 @@ bucket_listing_denied = FixedError(PermissionDenied, "bucket_listing_denied", "B
 # Missing entries, and entries in another state
 
 
-class PathNotFound(NotFound):
-    code = "path_not_found"
+class PathNotFound(NotFound, code="path_not_found"): ...
 
 
-class UploadNotFound(NotFound):
-    code = "upload_not_found"
+class UploadNotFound(NotFound, code="upload_not_found"): ...
 
 
-class RangeNotSatisfiable(QueryServerError):
+class RangeNotSatisfiable(QueryServerError, code="range_not_satisfiable"):
     """No byte of the file is in the requested range."""
-
-    code = "range_not_satisfiable"
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__("The range is outside the file.")
         self.size_bytes = size_bytes
 
 
-class PathExists(Conflict):
-    code = "already_exists"
+class PathExists(Conflict, code="already_exists"): ...
 
 
-class DirectoryNotEmpty(Conflict):
+class DirectoryNotEmpty(Conflict, code="directory_not_empty"):
     """A directory with entries is deleted only recursively, a bucket never."""
-
-    code = "directory_not_empty"
 
 
 class ChangedMeanwhile(Conflict):
     """The entry was changed after the work began."""
 
 
-class OperationInProgress(Conflict):
-    code = "operation_in_progress"
+class OperationInProgress(Conflict, code="operation_in_progress"): ...
 
 
-class StoreQuotaExceeded(Conflict):
-    """A quota of the store is used up."""
-
-    code = "quota_exceeded"
+class StoreQuotaExceeded(Conflict, code="quota_exceeded"): ...
 
 
 page_not_found = ErrorKind(NotFound, "page_not_found")
@@ -135,16 +106,12 @@ upload_incomplete = ErrorKind(Conflict, "upload_incomplete")
 # Sizes, and contents
 
 
-class FileTooComplex(InvalidRequest):
+class FileTooComplex(InvalidRequest, code="file_too_complex"):
     """A file needs more memory or time than one file may, or has forbidden content."""
 
-    code = "file_too_complex"
 
-
-class DecompressionLimit(PayloadTooLarge):
+class DecompressionLimit(PayloadTooLarge, code="decompression_limit"):
     """Showing this part of the file would unpack too many bytes."""
-
-    code = "decompression_limit"
 
 
 too_many_entries = ErrorKind(PayloadTooLarge, "too_many_entries")
@@ -153,16 +120,12 @@ too_many_parts = ErrorKind(PayloadTooLarge, "too_many_parts")
 file_too_large = FixedError(PayloadTooLarge, "file_too_large", "File exceeds maximum allowed size of {} bytes.")
 
 
-class VerificationFailed(QueryServerError):
+class VerificationFailed(QueryServerError, code="verification_failed"):
     """Size or digest of the stored bytes is not that of the sent ones."""
 
-    code = "verification_failed"
 
-
-class DecompressionFailed(VerificationFailed):
+class DecompressionFailed(VerificationFailed, code="decompression_failed"):
     """The compressed bytes are broken, or not of that codec."""
-
-    code = "decompression_failed"
 
 
 not_text = ErrorKind(VerificationFailed, "not_text")
@@ -171,29 +134,22 @@ not_text = ErrorKind(VerificationFailed, "not_text")
 # Stores
 
 
-class CodecNotAvailable(NotSupported):
-    code = "codec_not_available"
+class CodecNotAvailable(NotSupported, code="codec_not_available"): ...
 
 
 trash_not_supported = ErrorKind(NotSupported, "trash_not_supported")
 
 
-class StorageError(QueryServerError):
+class StorageError(QueryServerError, code="storage_error"):
     """A store failed, or has no room left."""
 
-    code = "storage_error"
 
-
-class StorageUnavailable(StorageError):
+class StorageUnavailable(StorageError, code="storage_unavailable"):
     """A store cannot be reached, is in safe mode, read-only or throttling."""
 
-    code = "storage_unavailable"
 
-
-class InsufficientStorage(StorageError):
+class InsufficientStorage(StorageError, code="insufficient_storage"):
     """A disk of this server is below the floor of free space; reading and deleting go on."""
-
-    code = "insufficient_storage"
 
     def __init__(self) -> None:
         super().__init__("The disk of the server is almost full. Try again later, or delete files.")
@@ -206,23 +162,18 @@ class ImporterDenied(PermissionDenied):
     """The importer is switched off, or the caller lacks the right to it."""
 
 
-class FileCorrupt(InvalidRequest):
-    code = "file_corrupt"
+class FileCorrupt(InvalidRequest, code="file_corrupt"): ...
 
 
-class UnsupportedFormat(InvalidRequest):
+class UnsupportedFormat(InvalidRequest, code="unsupported_format"):
     """Neither delimited text nor a workbook."""
-
-    code = "unsupported_format"
 
     def __init__(self) -> None:
         super().__init__("Unable to detect file format.")
 
 
-class DetectionFailed(QueryServerError):
+class DetectionFailed(QueryServerError, code="detection_error"):
     """A fault of ours while a file was read for its preview."""
-
-    code = "detection_error"
 
 
 import_file_denied = ErrorKind(InvalidRequest, "permission_denied")

@@ -77,10 +77,9 @@ _SHOWN = 100  # characters of a name that a client gave
 # Outcomes of statements
 
 
-class EngineError(QueryServerError):
+class EngineError(QueryServerError, code="engine_error"):
     """The outcome of a statement, as the engine reports it: a recorded statement gets state `failed`."""
 
-    code = "engine_error"
     place: ErrorPlace | None = None
     """In the statement that the engine got, if known."""
 
@@ -97,46 +96,30 @@ class StatementDenied(StatementRejected):
     """The engine refused the statement because its user lacks a right; as an outcome, like any other rejection."""
 
 
-class EngineForbidden(EngineError):
-    """The engine denies the user a metadata object."""
-
-    code = "engine_forbidden"
+class EngineForbidden(EngineError, code="engine_forbidden"): ...
 
 
-class EngineUnavailable(EngineError):
+class EngineUnavailable(EngineError, code="engine_unavailable"):
     """No connection to the engine could be made; the statement was not started."""
 
-    code = "engine_unavailable"
 
-
-class EngineTimeout(EngineError):
+class EngineTimeout(EngineError, code="engine_timeout"):
     """The engine did not answer in time, or its own time limit ended the statement."""
 
-    code = "engine_timeout"
 
-
-class SessionLost(EngineError):
+class SessionLost(EngineError, code="session_lost"):
     """The engine session is gone and the statement was not started."""
 
-    code = "session_lost"
 
-
-class OutcomeUnknown(EngineError):
+class OutcomeUnknown(EngineError, code="outcome_unknown"):
     """After sending, the connection was lost: the statement may or may not have taken effect."""
 
-    code = "outcome_unknown"
+
+class CredentialsRequired(EngineError, code="credentials_required"): ...
 
 
-class CredentialsRequired(EngineError):
-    """The data source refused the credentials or lacks them."""
-
-    code = "credentials_required"
-
-
-class RowTooLarge(EngineError):
+class RowTooLarge(EngineError, code="row_too_large"):
     """The values of one row of the result are together above its limit; the statement ends with it."""
-
-    code = "row_too_large"
 
     def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
         """`row` counts from 0; None: not yet known."""
@@ -151,19 +134,14 @@ _cell_too_large = ErrorKind(EngineError, "cell_too_large")
 
 
 def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | None = None) -> EngineError:
-    """One value of the result is above `editor.cell_max_bytes`; the statement ends with it.
-
-    `row` counts from 0 and `column` is the name, if known.
-    """
+    """One value of the result is above `editor.cell_max_bytes`; `row` counts from 0, `column` is a name, if known."""
     place = f" in row {row}" if row is not None else ""
     place += f" of column {column}" if column is not None else ""
     return _cell_too_large(f"A value{place} is larger than the limit of {limit_bytes} bytes for one cell.")
 
 
-class PageRowTooLarge(PayloadTooLarge):
+class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
     """The first row of a page is alone above the limit of a page; downloads have it."""
-
-    code = "row_too_large"
 
     def __init__(self, *, row: int | None, limit_bytes: int) -> None:
         """`row` counts from 0; None: rows of a sample, which has no pages."""
@@ -177,10 +155,8 @@ class PageRowTooLarge(PayloadTooLarge):
         )
 
 
-class DownloadRefused(Conflict):
+class DownloadRefused(Conflict, code="not_finished"):
     """A statement without a finished result cannot be downloaded; `outcome_code` says why (Contract editor 8.2)."""
-
-    code = "not_finished"
 
     def __init__(self, code: str, message: str, *, status: int, gone: bool = False) -> None:
         super().__init__(message)
@@ -192,18 +168,12 @@ class DownloadRefused(Conflict):
 # Recorded statements and sessions
 
 
-class OperationNotFound(NotFound):
-    """No such operation for this caller."""
-
-    code = "operation_not_found"
-
+class OperationNotFound(NotFound, code="operation_not_found"):
     def __init__(self, operation_id: str) -> None:
         super().__init__(f"Operation {operation_id} does not exist.")
 
 
-class NoMoreStatements(Conflict):
-    code = "no_more_statements"
-
+class NoMoreStatements(Conflict, code="no_more_statements"):
     def __init__(self) -> None:
         super().__init__("The script has no further statement.")
 
@@ -225,11 +195,7 @@ session_not_found = FixedError(NotFound, "session_not_found", "Session {} does n
 # Data sources and their objects
 
 
-class UnknownDialect(NotFound):
-    """No such dialect or connector for this caller."""
-
-    code = "dialect_not_found"
-
+class UnknownDialect(NotFound, code="dialect_not_found"):
     def __init__(self, name: str, usable: Sequence[str]) -> None:
         """`usable`: names that the caller may use instead."""
         super().__init__(f"Snippet type {name[:_SHOWN]} is not configured.{configured(usable)}")
@@ -239,9 +205,7 @@ class MetadataNotFound(NotFound):
     """A metadata object is unknown at the data source: `status` 1 (Contract editor 1.4)."""
 
 
-class TableNotFound(MetadataNotFound):
-    code = "table_not_found"
-
+class TableNotFound(MetadataNotFound, code="table_not_found"):
     def __init__(self, database: str, table: str) -> None:
         super().__init__(f"Table {database[:_SHOWN]}.{table[:_SHOWN]} does not exist.")
 
@@ -256,10 +220,8 @@ function_not_found = FixedError(MetadataNotFound, "function_not_found", "Functio
 # Connectors (Contract platform 1.4)
 
 
-class ConnectorTypeNotFound(NotFound):
+class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
     """The catalogue has no such pair of dialect and interface."""
-
-    code = "connector_type_not_found"
 
     def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
         """`known`: dialects of the catalogue, named in the message when this one is not among them."""
@@ -268,24 +230,19 @@ class ConnectorTypeNotFound(NotFound):
         super().__init__(named if dialect in dialects else f"{named}{configured(dialects, word='Known dialects')}")
 
 
-class ConnectorRefused(InvalidRequest):
+class ConnectorRefused(InvalidRequest, code="validation_failed"):
     """Settings of a connector are not valid; `errors` has the texts by setting."""
-
-    code = "validation_failed"
 
     def __init__(self, errors: Mapping[str, Sequence[str]], message: str = "The connector is not valid.") -> None:
         self.errors = {name: list(texts) for name, texts in errors.items()}
         super().__init__(message, beside={"errors": self.errors})
 
 
-class DriverNotInstalled(NotSupported):
-    code = "driver_not_installed"
+class DriverNotInstalled(NotSupported, code="driver_not_installed"): ...
 
 
-class EngineJwtRequired(PermissionDenied):
+class EngineJwtRequired(PermissionDenied, code="engine_jwt_required"):
     """The engine takes the caller's external token, and the call came with an own one (Contract platform 3.9)."""
-
-    code = "engine_jwt_required"
 
 
 unknown_setting = ErrorKind(ConnectorRefused, "unknown_setting")
@@ -309,16 +266,10 @@ class SourceNotConfigured(NotSupported):
         super().__init__(message)
 
 
-class CatalogDenied(PermissionDenied):
-    """The external catalogue refuses our login."""
-
-    code = "catalog_denied"
+class CatalogDenied(PermissionDenied, code="catalog_denied"): ...
 
 
-class CatalogUnavailable(ServiceUnavailable):
-    """All sources of a search failed."""
-
-    code = "catalog_unavailable"
+class CatalogUnavailable(ServiceUnavailable, code="catalog_unavailable"): ...
 
 
 class CatalogOutOfReach(CatalogUnavailable):

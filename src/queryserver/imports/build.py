@@ -26,15 +26,12 @@ from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices
 from queryserver.workbooks.reader import ProcessWorkbooks, WorkbookReader
 
-_THREADS = 2
-"""Of imports alone: they do not delay other work, and few threads keep few heaps."""
+_THREADS = 2  # of imports alone: they do not delay other work, and few threads keep few heaps
 _FILES_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ImportServices:
-    """What the calls of the importer use."""
-
     uploads: ImportUploads
     sources: ImportSources
     detection: Detection
@@ -60,7 +57,6 @@ class ImportFiles:
 
 @asynccontextmanager
 async def open_import_files(settings: Settings, database: Database, stores: Stores) -> AsyncGenerator[ImportFiles]:
-    """The upload area, the reader of workbooks and the runner of imports. Raises ConfigurationError."""
     importer, directory = settings.importer, settings.uploads_dir
     records, unfinished, floor = DatabaseImportUploads(database), UnfinishedTables(database), disk_floor(settings)
     names = importer.restrict_local_file_extensions
@@ -89,7 +85,6 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
 
 @asynccontextmanager
 async def open_upload_area(settings: Settings, database: Database) -> AsyncGenerator[UploadAreaSweep]:
-    """What cleans the upload area up, for a command of the administrator. Raises ConfigurationError."""
     async with LocalUploadArea(settings.uploads_dir) as area:
         yield UploadAreaSweep(DatabaseImportUploads(database), area)
 
@@ -104,7 +99,6 @@ def import_services(
     metadata: MetadataServices,
     statements: StatementServices,
 ) -> ImportServices:
-    """What the calls of the importer use."""
     # A call holds a sample of several megabytes and what has been made of it.
     places = FairPlaces(_FILES_AT_ONCE)
     previews = Previews(files.workbooks, computing, threads, places)
@@ -115,7 +109,6 @@ def import_services(
         credentials=statements.credentials,
         submissions=statements.submissions,
         lookups=metadata.lookups,
-        forwarding=metadata.forwarding,
     )
     janitor = ImportJanitor(
         files.unfinished, users, connectors, statements.credentials, statements.runner.may_hold, files.import_lost

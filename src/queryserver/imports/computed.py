@@ -59,8 +59,6 @@ _STEP_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReadingOptions:
-    """How a file is to be read."""
-
     file_type: FileType
     sheet_name: str | None = None
     """Of a workbook, and only of one."""
@@ -76,7 +74,6 @@ class ReadingOptions:
 
     @property
     def is_text(self) -> bool:
-        """Whether the file is delimited text."""
         return self.sheet_name is None and self.file_type not in RECORD_TYPES
 
     @classmethod
@@ -106,7 +103,6 @@ class ReadingOptions:
         return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
 
     def require_separator(self) -> None:
-        """Raises separator_required: a delimited file whose separator is not given."""
         if self.file_type is FileType.DELIMITED and self.delimiters is None:
             raise separator_required("Field separator is required for delimited files.")
 
@@ -165,7 +161,6 @@ class PreviewSample:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more records are needed."""
         rows = 0
         if self._blocks:
             last = self._blocks[-1]
@@ -181,10 +176,7 @@ class PreviewSample:
             self._blocks += self._reader.finish()
 
     def analysis(self) -> Analysis:
-        """The names and types of the columns, the rows to be shown.
-
-        Raises file_empty, record_too_long, encoding_failed.
-        """
+        """The columns and the rows to be shown. Raises file_empty, record_too_long, encoding_failed."""
         decoder = self._first.decoder if self._reader is None else self._reader.decoder
         if self._form.is_encoding_given:
             decoder.check()
@@ -286,16 +278,8 @@ def _has_value(record: Cells) -> bool:
     return any(classify(cell) is not CellKind.NULL for cell in record)
 
 
-def options_json(options: ReadingOptions) -> Mapping[str, Any]:
-    """How a text is to be read, as options of a task."""
-    return asdict(options)
-
-
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """What `detected_of` reads, WORKBOOK, or the type of a file of records.
-
-    `is_whole`: there is nothing behind `head`. Raises file_empty, UnsupportedFormat.
-    """
+    """What `detected_of` reads, WORKBOOK, or a type of records. Raises file_empty, UnsupportedFormat."""
     kind = recognise(head, is_whole=options["is_whole"])
     if kind is FileKind.WORKBOOK_CANDIDATE:
         return WORKBOOK
@@ -305,7 +289,6 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def detected_of(answer: Mapping[str, Any]) -> Detected:
-    """What `detect_file` gives for a text."""
     return Detected(
         FileType(answer["type"]),
         Delimiters(**answer["delimiters"]),
@@ -316,12 +299,11 @@ def detected_of(answer: Mapping[str, Any]) -> Detected:
 
 
 def file_encoding(options: Mapping[str, Any], head: bytes) -> object:
-    """The name of the encoding."""
     return detect_encoding(head, is_whole=options["is_whole"])
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """The columns and first rows; MORE: `head` is not enough, and there is more. `reading`: see `options_json`.
+    """The columns and first rows; MORE: `head` is not enough, and there is more. `reading`: ReadingOptions as a dict.
 
     `is_whole`: there is nothing behind `head`; `is_last`: no more of the file is read.
     """

@@ -8,20 +8,11 @@ from typing import Any
 
 import structlog
 
-from queryserver.catalog.forwarding import Forwarding
+from queryserver import errors
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import LoadingEngine, TableName
-from queryserver.errors.base import NotSupported
-from queryserver.errors.files import (
-    import_connector_not_found,
-    import_target_denied,
-    invalid_dialect,
-    replacing_not_supported,
-    table_exists,
-)
-from queryserver.errors.statements import EngineError, UnknownDialect
 from queryserver.identity.model import User
 from queryserver.imports.computed import ReadingOptions
 from queryserver.imports.model import (
@@ -71,27 +62,19 @@ class Created:
     table: str
 
 
+@dataclass(slots=True, eq=False)
 class TableCreations:
     """Records imports. `imports/running.py` executes them."""
 
-    def __init__(
-        self,
-        sources: ImportSources,
-        previews: Previews,
-        *,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        submissions: Submissions,
-        lookups: Lookups,
-        forwarding: Forwarding,
-    ) -> None:
-        self._sources = sources
-        self._previews = previews
-        self._connectors = connectors
-        self._credentials = credentials
-        self._submissions = submissions
-        self._lookups = lookups
-        forwarding.serve(_TABLE_EXISTS, self._exists_here)
+    sources: ImportSources
+    previews: Previews
+    connectors: Connectors
+    credentials: CredentialBook
+    submissions: Submissions
+    lookups: Lookups
+
+    def __post_init__(self) -> None:
+        self.lookups.forwarding.serve(_TABLE_EXISTS, self._exists_here)
 
     async def create(self, user: User, request: TableRequest) -> Created:
         """Check everything that can be checked now, and record the import.
@@ -101,45 +84,47 @@ class TableCreations:
         """
         connector = await self._connector(user, request.connector)
         if request.replace and connector.dialect not in REPLACING_DIALECTS:
-            raise replacing_not_supported(
+            raise errors.replacing_not_supported(
                 f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
             )
         request.reading.require_separator()
-        file = await self._sources.find(user, request.origin, request.file_path)
+        file = await self.sources.find(user, request.origin, request.file_path)
         plan = await self._plan(user, request, file, connector.dialect)
         new = NewImport(history_text(plan, connector.dialect), plan.database, stored(plan), request.idempotency_key)
-        recorded = await self._submissions.import_replay(user, connector, new)
+        recorded = await self.submissions.import_replay(user, connector, new)
         if recorded is None:
             if not plan.append and not plan.replace and await self._exists(user, connector, plan.target):
-                raise table_exists(f"The table {plan.shown_target} exists already.")
-            recorded = await self._submissions.submit_import(user, connector, new)
+                raise errors.table_exists(f"The table {plan.shown_target} exists already.")
+            recorded = await self.submissions.submit_import(user, connector, new)
         return Created(recorded, plan.shown_target)
 
     async def _connector(self, user: User, name: str) -> Connector:
         try:
-            connector = self._connectors.resolve(user, name)
-        except UnknownDialect:
-            raise import_connector_not_found(name) from None
-        self._credentials.require_token(user, connector)
-        engine = self._connectors.engine(connector)
+            connector = self.connectors.resolve(user, name)
+        except errors.UnknownDialect:
+            raise errors.import_connector_not_found(name) from None
+        self.credentials.require_token(user, connector)
+        engine = self.connectors.engine(connector)
         if connector.dialect not in TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
-            raise invalid_dialect(
+            raise errors.invalid_dialect(
                 f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
                 f" They can in {', '.join(sorted(TABLE_DIALECTS))}."
             )
         if connector.read_only:
-            raise import_target_denied("This connector is read-only.")
-        if await self._credentials.are_missing(user, connector):
-            raise import_target_denied("The data source wants credentials: call create_session with user and password.")
+            raise errors.import_target_denied("This connector is read-only.")
+        if await self.credentials.are_missing(user, connector):
+            raise errors.import_target_denied(
+                "The data source wants credentials: call create_session with user and password."
+            )
         return connector
 
     async def _plan(self, user: User, request: TableRequest, file: ImportFile, dialect: str) -> ImportPlan:
         reading = request.reading
-        analysis = await self._previews.analysis(user.id, file, reading, has_header=request.has_header)
+        analysis = await self.previews.analysis(user.id, file, reading, has_header=request.has_header)
         columns = target_columns(analysis.columns, request.columns, dialect)
         encoding = reading.encoding
         if encoding is None:
-            encoding = await self._previews.encoding(user.id, file) if reading.is_text else "utf-8"
+            encoding = await self.previews.encoding(user.id, file) if reading.is_text else "utf-8"
         return ImportPlan(
             shown=file.shown,
             reading=FileReading(
@@ -167,12 +152,12 @@ class TableCreations:
         budget = min(connector.limits.metadata_timeout, _LONGEST_LOOKUP)
         arguments = [table.database, table.name]
         try:
-            return json.loads(await self._lookups.anywhere(user, connector, _TABLE_EXISTS, arguments, budget=budget))
-        except (EngineError, NotSupported) as error:
+            return json.loads(await self.lookups.anywhere(user, connector, _TABLE_EXISTS, arguments, budget=budget))
+        except (errors.EngineError, errors.NotSupported) as error:
             log.info("existence of a table not known", connector=connector.key, code=error.code)
             return False
 
     async def _exists_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         database, name = arguments
-        async with self._lookups.loader(user, connector) as loader:
+        async with self.lookups.loader(user, connector) as loader:
             return json.dumps(await loader.exists(TableName(database, name))).encode()

@@ -155,10 +155,7 @@ class BaseType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column. `precision` and `scale` are set exactly for `DECIMAL`.
-
-    `length`: how many characters a `STRING` may have; None: any number.
-    """
+    """The type of a column: digits of `DECIMAL` only; `length` of `STRING` in characters, None: any."""
 
     base: BaseType
     precision: int | None = None
@@ -172,8 +169,6 @@ NULL = ColumnType(BaseType.NULL)
 
 @dataclass(frozen=True, slots=True)
 class UploadReference:
-    """The reference to an upload that a client sends back."""
-
     secret: str = field(repr=False)
     name: str
 
@@ -193,12 +188,10 @@ class UploadReference:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the secret."""
         return hashlib.sha256(self.secret.encode()).digest()
 
 
 def base_name(client_name: str) -> str:
-    """The last part of a path, as any system writes it."""
     return _SEPARATORS.split(client_name)[-1]
 
 

@@ -33,14 +33,8 @@ _SHOWN_CHARACTERS = 100
 _KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
 """Where a dialect has no type for such values, the text of the file is stored."""
 _TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
-_NUMBERS = frozenset(
-    {
-        *(BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)),
-        BaseType.FLOAT32,
-        BaseType.FLOAT64,
-        BaseType.DECIMAL,
-    }
-)
+_INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
+_NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
 _BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
 _SHOWN_COLUMNS = 100
 _MAX_LENGTH = 10_485_760
@@ -49,10 +43,7 @@ _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """How the rows of a file are read: `sheet` of a workbook, `records` and `fields`, or `delimiters` and `encoding`.
-
-    `width`: how many columns the file has.
-    """
+    """How a file of `width` columns is read: `sheet`, `records` and `fields`, or `delimiters` and `encoding`."""
 
     origin: Origin
     file_path: str
@@ -67,7 +58,6 @@ class FileReading:
 
     @property
     def is_text(self) -> bool:
-        """Whether it is delimited text."""
         return self.sheet is None and self.records is None
 
 
@@ -90,12 +80,10 @@ class ImportPlan:
 
     @property
     def target(self) -> TableName:
-        """The table."""
         return TableName(self.database, self.table)
 
     @property
     def shown_target(self) -> str:
-        """The table, as answers name it."""
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
     def load(self, statement_id: UUID, *, append: bool) -> TableLoad:
@@ -119,7 +107,6 @@ def stored(plan: ImportPlan) -> Mapping[str, Any]:
 
 
 def read_plan(record: Mapping[str, Any]) -> ImportPlan:
-    """The opposite of `stored`."""
     return _PLAN.validate_json(record["plan"])
 
 
@@ -189,7 +176,6 @@ def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) ->
 
 
 def _known_format(text: str) -> DateFormat | NumberFormat:
-    """Raises invalid_columns."""
     try:
         return value_format(text)
     except UnknownFormat as error:
@@ -197,7 +183,6 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
 
 
 def _suits(text: str, type_: ColumnType) -> bool:
-    """Whether it is a format of such values. Raises invalid_columns."""
     known = _known_format(text)
     if isinstance(known, NumberFormat):
         return type_.base in _NUMBERS

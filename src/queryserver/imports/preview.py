@@ -6,23 +6,16 @@ How much is read and shown is set in `imports/model.py`: PREVIEW_ROWS, SAMPLE_RE
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
 from queryserver.formats.detection import Detected, FileKind, recognise, recognise_given
-from queryserver.imports.computed import (
-    CUT_FIELD_BYTES,
-    MORE,
-    WORKBOOK,
-    ReadingOptions,
-    analysis_of,
-    detected_of,
-    options_json,
-)
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, ReadingOptions, analysis_of, detected_of
 from queryserver.imports.model import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
@@ -43,8 +36,6 @@ _GROWTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Sheets:
-    """A workbook: its worksheets in their order."""
-
     names: Sequence[str]
 
 
@@ -117,7 +108,6 @@ class Previews:
         return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
 
     async def encoding(self, user_id: int, file: ImportFile) -> str:
-        """The encoding of a text, as its preview takes it."""
         head, is_whole = await _beginning(file)
         with _errors_of_files():
             return await self._computing.run(user_id, Task.DETECT_ENCODING, {"is_whole": is_whole}, head)
@@ -133,7 +123,7 @@ class Previews:
                 sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
                 return await self._threads.run(user_id, lambda _: analyse())
-            how = {"reading": options_json(options), "has_header": has_header}
+            how = {"reading": asdict(options), "has_header": has_header}
             return analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
 
     async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
@@ -147,7 +137,7 @@ class Previews:
                 if not sheet.rows:
                     raise file_empty("The worksheet is empty.")
                 return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
-            return await self._of_text(user_id, file, Task.HEADER, {"reading": options_json(options)})
+            return await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
 
     async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
         """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
@@ -177,7 +167,9 @@ class Previews:
                 with _errors_of_files():
                     answer = await self._computing.run(user_id, task, options, bytes(head))
                 if answer == WORKBOOK:
-                    await self._refuse_workbook(file)
+                    async with file.on_disk() as path:
+                        await self._workbooks.sheet_names(path)  # only a file that can be read as one is a workbook
+                    raise format_mismatch("The file is a workbook.")
                 if answer != MORE:
                     return answer
                 wanted = _GROWTH * len(head)
@@ -185,12 +177,6 @@ class Previews:
                     piece = await anext(pieces, None)
                     is_last = piece is None
                     head += piece or b""
-
-    async def _refuse_workbook(self, file: ImportFile) -> NoReturn:
-        """Only a file that can be read as one is a workbook."""
-        async with file.on_disk() as path:
-            await self._workbooks.sheet_names(path)
-        raise format_mismatch("The file is a workbook.")
 
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
@@ -201,7 +187,6 @@ async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
 
 
 async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
-    """At least SAMPLE_BYTES, unless there are no more pieces."""
     head = bytearray()
     async for piece in pieces:
         head += piece
@@ -234,12 +219,6 @@ def _analysis_weight(analysis: Analysis) -> int:
     return 1000 + cells + sum(200 + 2 * len(column.name) for column in analysis.columns) + fields
 
 
-@dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    callers: int = 0
-
-
 class KeptAnswers(Generic[T]):
     """At most `max_bytes` of answers; those used longest ago go first.
 
@@ -250,7 +229,7 @@ class KeptAnswers(Generic[T]):
         self._weigh = weigh
         self._max_bytes = max_bytes
         self._kept = LruCache[Hashable, T](max_bytes, weigh=weigh)
-        self._turns: dict[Hashable, _Turn] = {}
+        self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         """What is kept under `key`, or what `make` gives; `key` None: nothing is kept.
@@ -262,17 +241,10 @@ class KeptAnswers(Generic[T]):
             return await make()
         if (kept := self._kept.get(key)) is not None:
             return kept
-        turn = self._turns.setdefault(key, _Turn())
-        turn.callers += 1
-        try:
-            async with turn.lock:
-                if (kept := self._kept.get(key)) is not None:
-                    return kept
-                answer = await make()
-                if self._weigh(answer) <= self._max_bytes // 4:
-                    self._kept.put(key, answer)
-                return answer
-        finally:
-            turn.callers -= 1
-            if not turn.callers:
-                del self._turns[key]
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            if (kept := self._kept.get(key)) is not None:
+                return kept
+            answer = await make()
+            if self._weigh(answer) <= self._max_bytes // 4:
+                self._kept.put(key, answer)
+            return answer

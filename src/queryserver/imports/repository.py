@@ -1,8 +1,8 @@
 """Records of files in the upload area, records of unfinished tables, and the janitor that drops such tables."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -16,6 +16,7 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadUsage
 from queryserver.platform.database import Database
+from queryserver.platform.threads import in_background
 from queryserver.statements.session_repository import CredentialBook
 
 
@@ -126,7 +127,6 @@ class UnfinishedTables:
         )
 
     async def settled(self, statement_id: UUID, table: TableName) -> None:
-        """Forget a table. Repeating it is harmless."""
         await self._database.execute(
             'delete from import_leftovers where statement_id = $1 and "table" = $2', statement_id, table.name
         )
@@ -135,10 +135,8 @@ class UnfinishedTables:
         """Tables of imports that have ended, or whose record is gone, and that no process is dropping."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)
         return [
-            UnfinishedTable(
-                row["statement_id"], row["user_id"], row["connector"], TableName(row["database"], row["table"])
-            )
-            for row in rows
+            UnfinishedTable(statement_id, user_id, connector, TableName(database, table))
+            for statement_id, user_id, connector, database, table in rows
         ]
 
     async def claim(self, unfinished: UnfinishedTable, *, lease: timedelta) -> bool:
@@ -153,7 +151,6 @@ class UnfinishedTables:
         return claimed == 1
 
     async def release(self, unfinished: UnfinishedTable) -> None:
-        """Give it back: it could not be dropped."""
         await self._database.execute(
             'update import_leftovers set claimed_until = null where statement_id = $1 and "table" = $2',
             unfinished.statement_id,
@@ -169,6 +166,7 @@ _LEASE = timedelta(minutes=2)
 _DROP_WITHIN_S = _LEASE.total_seconds() / 2
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ImportJanitor:
     """Drops unfinished tables. Each process searches for them; the one that claims a table drops it.
 
@@ -176,37 +174,21 @@ class ImportJanitor:
     lost its server.
     """
 
-    def __init__(
-        self,
-        unfinished: UnfinishedTables,
-        users: UserDirectory,
-        connectors: Connectors,
-        credentials: CredentialBook,
-        may_hold: Callable[[str], Awaitable[bool]],
-        wanted: asyncio.Event,
-    ) -> None:
-        self._unfinished = unfinished
-        self._users = users
-        self._connectors = connectors
-        self._credentials = credentials
-        self._may_hold = may_hold
-        self._wanted = wanted
+    unfinished: UnfinishedTables
+    users: UserDirectory
+    connectors: Connectors
+    credentials: CredentialBook
+    may_hold: Callable[[str], Awaitable[bool]]
+    wanted: asyncio.Event
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """While inside, search at the beginning, twice a minute, and at once when it is wanted."""
-        self._wanted.set()
-        keeper = asyncio.create_task(self._search_repeatedly(), name="import-janitor")
-        try:
-            yield
-        finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        self.wanted.set()
+        return in_background(self._search_repeatedly(), name="import-janitor")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Drop unfinished tables; kind to number."""
-        held = [data for data in self._connectors.data_to_hold() if await self._may_hold(data)]
-        found = await self._unfinished.abandoned(list(self._connectors.runnable_by(held)), limit=_BATCH)
+        held = [data for data in self.connectors.data_to_hold() if await self.may_hold(data)]
+        found = await self.unfinished.abandoned(list(self.connectors.runnable_by(held)), limit=_BATCH)
         count = len(found) if dry_run else sum([await self._drop(table) for table in found])
         return {"tables of broken imports": count}
 
@@ -215,8 +197,8 @@ class ImportJanitor:
             # Another process may have found the table, and may not reach the data that this one holds.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEARCH_EVERY_S):
-                    await self._wanted.wait()
-            self._wanted.clear()
+                    await self.wanted.wait()
+            self.wanted.clear()
             try:
                 await self.clean_up()
             except DatabaseUnavailable:
@@ -226,14 +208,14 @@ class ImportJanitor:
 
     async def _drop(self, unfinished: UnfinishedTable) -> bool:
         """Whether the table is gone. One that cannot be dropped now is tried again later."""
-        user = await self._users.user(unfinished.user_id)
-        connector = self._connectors.find(unfinished.connector)
-        if user is None or connector is None or not await self._unfinished.claim(unfinished, lease=_LEASE):
+        user = await self.users.user(unfinished.user_id)
+        connector = self.connectors.find(unfinished.connector)
+        if user is None or connector is None or not await self.unfinished.claim(unfinished, lease=_LEASE):
             return False
         try:
             async with asyncio.timeout(_DROP_WITHIN_S):
-                options = await self._credentials.options(user, connector)
-                async with self._connectors.using(connector) as engine:
+                options = await self.credentials.options(user, connector)
+                async with self.connectors.using(connector) as engine:
                     if not isinstance(engine, LoadingEngine):
                         raise EngineUnavailable("The engine of this connector drops no tables.")
                     async with engine.loader(user, options) as loader:
@@ -241,8 +223,8 @@ class ImportJanitor:
         except (EngineError, TimeoutError) as error:
             code = error.code if isinstance(error, EngineError) else "engine_timeout"
             log.warning("unfinished table not dropped", connector=connector.key, code=code)
-            await self._unfinished.release(unfinished)
+            await self.unfinished.release(unfinished)
             return False
-        await self._unfinished.settled(unfinished.statement_id, unfinished.table)
+        await self.unfinished.settled(unfinished.statement_id, unfinished.table)
         log.info("unfinished table dropped", connector=connector.key, operation_id=str(unfinished.statement_id))
         return True

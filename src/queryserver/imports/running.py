@@ -53,10 +53,8 @@ EXPLAINED_ROWS = 100
 
 _EXPLAINED_IN_MESSAGE = 3
 _PROGRESS_OF_COUNTING = 40
-_KEEP_ALIVE_EVERY_S = 10.0
-"""Short enough for uploads that are kept for a minute only."""
-_BATCH_BYTES = 4 * 1024 * 1024
-"""No batch for a loader is much larger (engines/protocol.py)."""
+_KEEP_ALIVE_EVERY_S = 10.0  # short enough for uploads that are kept for a minute only
+_BATCH_BYTES = 4 * 1024 * 1024  # no batch for a loader is much larger (engines/protocol.py)
 _STOP_WAIT_S = 5.0
 _CLEAN_UP_WAIT_S = 60.0
 """How long a loader may take to stop and to clean up; after that its task is cancelled once more."""
@@ -71,8 +69,6 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The one row of the result."""
-
     rows_read: int
     rows_loaded: int
     rows_bad: int
@@ -81,14 +77,13 @@ class Imported:
 
 @dataclass(slots=True)
 class ImportReport:
-    """The state of an import while it works."""
-
     progress: int = 0
     lines: list[str] = field(default_factory=list[str])
     done: Imported | None = None
     """Set once the table is there: whatever comes after that does not undo it, not even a cancel."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Imports:
     """Runs statements that are imports.
 
@@ -96,24 +91,13 @@ class Imports:
     InsufficientStorage when so many bytes more must not be kept there; it blocks, so it is called in threads.
     """
 
-    def __init__(
-        self,
-        sources: ImportSources,
-        workbooks: WorkbookReader,
-        threads: Executor,
-        unfinished: UnfinishedTables,
-        open_scratch: Callable[[], BinaryIO],
-        *,
-        scratch_bytes: int = MAX_BYTES,
-        require_room: Callable[[int], object] = lambda _: None,
-    ) -> None:
-        self._sources = sources
-        self._workbooks = workbooks
-        self._threads = threads
-        self._unfinished = unfinished
-        self._open_scratch = open_scratch
-        self._scratch_bytes = scratch_bytes
-        self._require_room = require_room
+    sources: ImportSources
+    workbooks: WorkbookReader
+    threads: Executor
+    unfinished: UnfinishedTables
+    open_scratch: Callable[[], BinaryIO]
+    scratch_bytes: int = MAX_BYTES
+    require_room: Callable[[int], object] = lambda _: None
 
     def session(
         self, assignment: Assignment, user: User, engine: Engine, options: SessionOptions
@@ -127,26 +111,25 @@ class Imports:
         plan = read_plan(assignment.import_plan or {})
         if not isinstance(engine, LoadingEngine):
             raise rejected_by_rule("Tables cannot be created from files on this connector.")
-        find = partial(self._sources.find, user, plan.reading.origin, plan.reading.file_path)
+        find = partial(self.sources.find, user, plan.reading.origin, plan.reading.file_path)
         file = await find()
 
         async def keep_alive() -> bool:
-            """Finding an upload prolongs its life."""
             await find()
             return True
 
         is_upload = plan.reading.origin is not Origin.REMOTE
         rows = ScratchRows.opened(
-            self._open_scratch, self._threads, max_bytes=self._scratch_bytes, require_room=self._require_room
+            self.open_scratch, self.threads, max_bytes=self.scratch_bytes, require_room=self.require_room
         )
         statement_id = assignment.lease.statement_id
-        ledger = StatementLedger(self._unfinished, statement_id, assignment.user_id, assignment.connector)
+        ledger = StatementLedger(self.unfinished, statement_id, assignment.user_id, assignment.connector)
         async with (
             renewed(keep_alive, every_s=_KEEP_ALIVE_EVERY_S) if is_upload else nullcontext(),
             engine.loader(user, options) as loader,
             rows as kept,
         ):
-            return await _Import(self._workbooks, self._threads, plan, file, report, kept, ledger).load_into(loader)
+            return await _Import(self.workbooks, self.threads, plan, file, report, kept, ledger).load_into(loader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +240,6 @@ class _Import:
 
 @dataclass(slots=True)
 class Counted:
-    """What one pass over a file has found so far."""
-
     rows: int = 0
     bad: int = 0
     undecodable: int = 0
@@ -266,13 +247,11 @@ class Counted:
     explained: list[BadRow] = field(default_factory=list[BadRow])
 
     def add(self, portion: Portion) -> None:
-        """Count a portion."""
         self.rows += portion.rows
         self.bad += portion.bad
         self.explained.extend(portion.explained)
 
     def agrees_with(self, other: "Counted") -> bool:
-        """Whether another pass counted the same."""
         return (self.rows, self.bad, self.undecodable) == (other.rows, other.bad, other.undecodable)
 
 
@@ -463,7 +442,6 @@ class ScratchRows:
 
 
 def _close_opened(opening: "Future[BinaryIO]") -> None:
-    """Close a file that was opened too late for its caller."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
@@ -480,7 +458,6 @@ class ImportSession:
     @classmethod
     @asynccontextmanager
     async def opened(cls, work: Callable[[ImportReport], Awaitable[Imported]]) -> "AsyncGenerator[ImportSession]":
-        """A session whose `submit` does the work."""
         session = cls(work)
         try:
             yield session

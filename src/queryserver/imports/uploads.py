@@ -12,23 +12,7 @@ from typing import Protocol
 
 import structlog
 
-from queryserver.errors.base import InvalidParameter, InvalidRequest, PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    InvalidPath,
-    NotADirectory,
-    NotAFile,
-    PathNotFound,
-    StorageNotConfigured,
-    SymlinkNotFollowed,
-    UnknownAuthority,
-    UnknownScheme,
-    extension_not_allowed,
-    file_empty,
-    import_file_denied,
-    import_file_not_found,
-    import_file_too_large,
-    upload_quota_exceeded,
-)
+from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, extension_of
 from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.protocol import Storage
@@ -48,13 +32,18 @@ _TOUCH_EVERY_S = 600.0
 _ABANDONED_AFTER = timedelta(hours=1)
 """Age at which a file without a record is an orphan: records are inserted, and copies touched, much more often."""
 _BATCH = 500
-_UNREADABLE = (SymlinkNotFollowed, InvalidPath, UnknownScheme, UnknownAuthority, StorageNotConfigured, NotAFile)
+_UNREADABLE = (
+    errors.SymlinkNotFollowed,
+    errors.InvalidPath,
+    errors.UnknownScheme,
+    errors.UnknownAuthority,
+    errors.StorageNotConfigured,
+    errors.NotAFile,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class NewImportUpload:
-    """A file that arrived."""
-
     digest: bytes
     """SHA-256 of the secret part of its reference; names it in the area, too."""
     user_id: int
@@ -65,8 +54,6 @@ class NewImportUpload:
 
 @dataclass(frozen=True, slots=True)
 class StoredImportUpload:
-    """A file that has not expired."""
-
     name: str
     size_bytes: int
     left: timedelta
@@ -75,8 +62,6 @@ class StoredImportUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadUsage:
-    """What one user has in the area."""
-
     files: int
     size_bytes: int
 
@@ -84,33 +69,25 @@ class UploadUsage:
 class ImportUploadRecords(Protocol):
     """Records of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
-    async def usage(self, user_id: int) -> UploadUsage:
-        """The files of a user that have not expired."""
-        ...
+    async def usage(self, user_id: int) -> UploadUsage: ...
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         """Keep a file; when it expires. None: the user would have more than `most`."""
         ...
 
-    async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
-        """A file of that user that has not expired."""
-        ...
+    async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None: ...
 
     async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
         """Let a file expire `keep` from now; False: it is gone, or has expired."""
         ...
 
-    async def count_expired(self) -> int:
-        """How many files have expired."""
-        ...
+    async def count_expired(self) -> int: ...
 
     async def take_expired(self, *, limit: int) -> Sequence[bytes]:
         """Forget files that have expired; their digests, each given to one caller only."""
         ...
 
-    async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
-        """Those of them that have a record."""
-        ...
+    async def known(self, digests: Collection[bytes]) -> Collection[bytes]: ...
 
 
 class UploadArea(Storage, Protocol):
@@ -141,9 +118,7 @@ class ImportFile(Protocol):
         ...
 
     @property
-    def size_bytes(self) -> int:
-        """Its size when it was opened."""
-        ...
+    def size_bytes(self) -> int: ...
 
     @property
     def fixed_identity(self) -> str | None:
@@ -173,8 +148,6 @@ class UploadLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedUpload:
-    """A file that arrived."""
-
     reference: UploadReference
     size_bytes: int
     expires_at: datetime
@@ -187,13 +160,9 @@ class UploadedImportFile:
     area: UploadArea
     digest: bytes
     """Names the file for ever; the reference cannot be computed from it."""
-    name: str
+    shown: str
     """The last part of its reference."""
     size_bytes: int
-
-    @property
-    def shown(self) -> str:
-        return self.name
 
     @property
     def fixed_identity(self) -> str | None:
@@ -205,8 +174,8 @@ class UploadedImportFile:
             async with aclosing(self.area.read(self.digest.hex(), offset=offset, length=length)) as pieces:
                 async for piece in pieces:
                     yield piece
-        except PathNotFound:
-            raise import_file_not_found() from None
+        except errors.PathNotFound:
+            raise errors.import_file_not_found() from None
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
@@ -227,7 +196,7 @@ class ImportUploads:
         `body_bytes`: the announced length of the body, if any. Raises import_file_too_large, upload_quota_exceeded.
         """
         if body_bytes is not None and body_bytes > self._limits.max_file_bytes + _FRAME_BYTES:
-            raise import_file_too_large(self._limits.max_file_bytes)
+            raise errors.import_file_too_large(self._limits.max_file_bytes)
         used, most = await self._records.usage(user.id), self._limits.most
         if used.files >= most.files or used.size_bytes >= most.size_bytes:
             raise self._no_room()
@@ -243,7 +212,7 @@ class ImportUploads:
         """
         extension = extension_of(base_name(client_name).rstrip(". "))
         if extension in self._limits.restricted_extensions:
-            raise extension_not_allowed(f'Uploading files with type "{extension}" is not allowed.')
+            raise errors.extension_not_allowed(f'Uploading files with type "{extension}" is not allowed.')
         reference = UploadReference.new(client_name)
         async with aclosing(self._checked(content, room_bytes)) as checked:
             entry = await self._area.write(reference.digest.hex(), checked, overwrite=False)
@@ -254,7 +223,7 @@ class ImportUploads:
                 raise self._no_room()  # noqa: TRY301 the file must go, too
         except BaseException:  # a cancel too: no file may stay without a record
             # What fails here, too, is a file without a record: the clean-up removes it.
-            with suppress(QueryServerError):
+            with suppress(errors.QueryServerError):
                 await self._area.delete(reference.digest.hex(), recursive=False)
             raise
         return ReceivedUpload(reference, entry.size_bytes, expires_at)
@@ -267,21 +236,18 @@ class ImportUploads:
         reference = UploadReference.read(file_path) or _NO_REFERENCE
         stored = await self._records.find(user.id, reference.digest)
         if stored is None or stored.name != reference.name:
-            raise import_file_not_found()
+            raise errors.import_file_not_found()
         keep = self._limits.keep
         # Not at each call, so that reading a file again and again does not write as often.
         if keep - stored.left > min(_LONGEST_UNPROLONGED, keep / 100) and not await self._records.prolong(
             reference.digest, keep=keep
         ):
-            raise import_file_not_found()
+            raise errors.import_file_not_found()
         return UploadedImportFile(self._area, reference.digest, stored.name, stored.size_bytes)
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
-        """A file of these bytes in the upload area, for as long as the block. No quota counts it.
-
-        Raises StorageError, and what `content` raises.
-        """
+        """A file of these bytes, within no quota, for as long as the block. Raises StorageError, as `content`."""
         name = secrets.token_hex(_NAME_BYTES)
         async with aclosing(content):
             await self._area.write(name, content, overwrite=False)
@@ -290,7 +256,7 @@ class ImportUploads:
                 yield self._area.place(name)
         finally:
             # One that stays is removed by the clean-up.
-            with suppress(QueryServerError):
+            with suppress(errors.QueryServerError):
                 await self._area.delete(name, recursive=False)
 
     async def _checked(self, content: AsyncGenerator[bytes], room_bytes: int) -> AsyncGenerator[bytes]:
@@ -300,17 +266,17 @@ class ImportUploads:
             async for piece in content:
                 size += len(piece)
                 if size > self._limits.max_file_bytes:
-                    raise import_file_too_large(self._limits.max_file_bytes)
+                    raise errors.import_file_too_large(self._limits.max_file_bytes)
                 if size > room_bytes:
                     raise self._no_room()
                 yield piece
         if not size:
-            raise file_empty("The submitted file is empty.")
+            raise errors.file_empty("The submitted file is empty.")
 
-    def _no_room(self) -> InvalidRequest:
+    def _no_room(self) -> errors.InvalidRequest:
         most = self._limits.most
         mib = round(most.size_bytes / 1024**2)
-        return upload_quota_exceeded(
+        return errors.upload_quota_exceeded(
             f"{most.files} files, or {mib} MiB, are as much as you may have until they expire."
         )
 
@@ -326,7 +292,6 @@ class UploadAreaSweep:
         self._abandoned_after = abandoned_after
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
-        """Remove them, or count them only; kind to number."""
         abandoned = await self._area.sweep_everywhere(self._abandoned_after, dry_run=dry_run)
         expired = await self._records.count_expired() if dry_run else 0
         # Records go first: a file without a record cannot be read, and the next clean-up finds it.
@@ -346,9 +311,9 @@ class UploadAreaSweep:
         """Whether it was removed. One file that cannot be removed must not stop the others."""
         try:
             await self._area.delete(name, recursive=False)
-        except PathNotFound:
+        except errors.PathNotFound:
             return False
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             log.warning("import file not removed", code=error.code)
             return False
         return True
@@ -384,13 +349,13 @@ class ImportSources:
         with _import_errors():
             try:
                 place = self._stores.place(caller, self._stores.path(file_path, parameter="file_path"))
-            except (UnknownScheme, StorageNotConfigured) as error:
+            except (errors.UnknownScheme, errors.StorageNotConfigured) as error:
                 raise self._stores.with_configured(error, caller) from None
             status = await place.storage.stat(place.path.path)
         if status.kind is EntryKind.LINK:
-            raise InvalidParameter(f"{place.path} is a link; links are not followed.")
+            raise errors.InvalidParameter(f"{place.path} is a link; links are not followed.")
         if not status.is_file:
-            raise InvalidParameter(f"{place.path} is not a file.")
+            raise errors.InvalidParameter(f"{place.path} is not a file.")
         return StoredFile(place, status, self._uploads, self._max_copy_bytes)
 
 
@@ -432,7 +397,7 @@ class StoredFile:
     async def on_disk(self) -> AsyncGenerator[Path]:
         """A copy in the upload area. Raises import_file_too_large before anything is read."""
         if self.size_bytes > self.max_copy_bytes:
-            raise import_file_too_large(self.max_copy_bytes)
+            raise errors.import_file_too_large(self.max_copy_bytes)
         async with self.uploads.temporary_copy(self.read()) as path:
             yield path
 
@@ -442,9 +407,9 @@ def _import_errors() -> Generator[None]:
     """Errors of stores as errors of the importer (Contract importer 2.8)."""
     try:
         yield
-    except (PathNotFound, NotADirectory):
-        raise import_file_not_found() from None
+    except (errors.PathNotFound, errors.NotADirectory):
+        raise errors.import_file_not_found() from None
     except _UNREADABLE as error:
-        raise InvalidParameter(f"file_path: {error.message}") from None
-    except PermissionDenied:
-        raise import_file_denied("You may not read this file.") from None
+        raise errors.InvalidParameter(f"file_path: {error.message}") from None
+    except errors.PermissionDenied:
+        raise errors.import_file_denied("You may not read this file.") from None

@@ -1,7 +1,7 @@
-"""The threads of one process, a pool for each purpose: no kind of work waits behind another."""
+"""The threads of one process, a pool for each purpose: no kind of work waits behind another; tasks beside calls."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -136,3 +136,14 @@ def open_threads() -> Generator[Threads]:
             unpacking=fair("unpacking", 4),
             parquet=fair("parquet"),
         )
+
+
+@asynccontextmanager
+async def in_background(work: Coroutine[Any, Any, None], *, name: str) -> AsyncGenerator[None]:
+    """A task that works while inside, and has ended afterwards."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

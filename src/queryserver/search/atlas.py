@@ -65,7 +65,6 @@ _SOURCE_TYPES = {SourceName.SQL: "HIVE", SourceName.HDFS: "HDFS", SourceName.S3:
 
 
 def search_body(query: Query, source: SourceName, *, cluster: str, offset: int, limit: int) -> JsonObject | None:
-    """The search for one source; None when nothing there can match."""
     types = ENTITY_TYPES[source]
     if wanted := query.filters.get("type"):
         named = {entity for word, entity in _BY_FILTER.items() if any(term.is_whole(word) for term in wanted)}
@@ -299,19 +298,12 @@ class AtlasCatalog:
         return {name: numbers.get(name, 0) for name in names if isinstance(name, str)}
 
     async def _send(self, path: str, method: str = "GET", content: bytes = b"") -> HttpAnswer:
-        """Raises CatalogDenied, CatalogUnavailable."""
         headers = {"Accept": "application/json", "Content-Type": "application/json", "X-XSRF-HEADER": "valid"}
         if self._server.user:
             pair = f"{self._server.user}:{self._server.password}".encode()
             headers["Authorization"] = f"Basic {b64encode(pair).decode()}"
-        request = HttpRequest(
-            f"{self._server.api}{path}",
-            method,
-            headers=headers,
-            content=content,
-            max_bytes=_MAX_BYTES,
-            within_s=self._server.timeout_s,
-        )
+        url, within_s = f"{self._server.api}{path}", self._server.timeout_s
+        request = HttpRequest(url, method, headers=headers, content=content, max_bytes=_MAX_BYTES, within_s=within_s)
         try:
             answer = await self._exchanges.send(request)
         except EngineUnavailable as error:
@@ -324,12 +316,10 @@ class AtlasCatalog:
 
 
 def _object(value: object) -> JsonObject:
-    """Empty for anything else."""
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
 def _json_object(answer: HttpAnswer) -> JsonObject:
-    """Raises CatalogUnavailable."""
     if answer.status != 200:
         raise CatalogUnavailable(f"The catalogue answered with status {answer.status}.")
     try:
@@ -342,8 +332,6 @@ def _json_object(answer: HttpAnswer) -> JsonObject:
 
 
 class EmptyCatalog:
-    """A catalogue without entries."""
-
     async def page(self, search: Search, source: SourceName, *, offset: int, limit: int) -> SourceAnswer:
         del search, source, offset, limit
         return SourceAnswer()

@@ -1,7 +1,7 @@
 """The metadata search: its sources, its catalogues, and the tasks that keep its index."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -38,18 +38,15 @@ class SearchServices:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Keep the index while inside."""
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self.exchanges)
-            if self.feed is not None:
-                await stack.enter_async_context(self.feed.running())
-            if self.refresh is not None:
-                await stack.enter_async_context(self.refresh.running())
+        async with (
+            self.exchanges,
+            self.feed.running() if self.feed else nullcontext(),
+            self.refresh.running() if self.refresh else nullcontext(),
+        ):
             yield
 
 
 def index_feed(settings: MetadataSettings, database: Database, connectors: Connectors) -> IndexFeed | None:
-    """Writes the metadata that the editor reads into the index; None when the index is switched off."""
     index = settings.index
     if not index.enabled:
         return None
@@ -70,7 +67,6 @@ def search_services(
     lookups: Lookups,
     owner: str,
 ) -> SearchServices:
-    """The search over its four sources; `owner` names this process."""
     metadata, index = settings.metadata, settings.metadata.index
     records, scoping = MetadataIndexRecords(database), Scoping(connectors)
     refresh = None
@@ -85,7 +81,11 @@ def search_services(
             limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
     bounds = WalkBounds(metadata.search.max_entries, metadata.search.max_dirs, metadata.search.max_seconds)
-    exchanges = HttpExchanges(address_rules(settings))
+    exchanges, catalog, atlas = HttpExchanges(address_rules(settings)), metadata.catalog, None
+    if catalog.api_url:
+        password = catalog.server_password.get_secret_value()
+        server = AtlasServer(catalog.api_url, catalog.server_user, password, catalog.search_cluster, catalog.timeout_s)
+        atlas = AtlasCatalog(server, exchanges)
     search = MetadataSearch(
         {
             SourceName.DOCUMENTS: DocumentSource(DocumentRecords(database), threads.searching),
@@ -100,22 +100,8 @@ def search_services(
             SourceName.HDFS: StorageSource(stores, Scheme.HDFS, bounds),
             SourceName.S3: StorageSource(stores, Scheme.S3A, bounds),
         },
-        catalogs={"atlas": _atlas(metadata, exchanges), "dummy": EmptyCatalog()},
+        catalogs={"atlas": atlas, "dummy": EmptyCatalog()},
         interface=metadata.catalog.interface,
         metrics=metrics,
     )
     return SearchServices(search, exchanges, feed, refresh)
-
-
-def _atlas(settings: MetadataSettings, exchanges: HttpExchanges) -> AtlasCatalog | None:
-    catalog = settings.catalog
-    if not catalog.api_url:
-        return None
-    server = AtlasServer(
-        url=catalog.api_url,
-        user=catalog.server_user,
-        password=catalog.server_password.get_secret_value(),
-        cluster=catalog.search_cluster,
-        timeout_s=catalog.timeout_s,
-    )
-    return AtlasCatalog(server, exchanges)

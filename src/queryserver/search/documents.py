@@ -170,10 +170,7 @@ class DocumentRecords:
 
 
 def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
-    """SQL: whether a document has the term, and the `NameFit` in its name; appends the arguments of both.
-
-    `foreign`: letters that are not ASCII must be folded, too.
-    """
+    """SQL of whether a document has the term, and its `NameFit`; `foreign`: not only ASCII is folded."""
     plain, name, words = (
         f"translate({text}, $5, $6)" if foreign else text
         for text in ('lower(statement collate "C")', "search_name", "search_words")

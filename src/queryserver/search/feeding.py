@@ -4,8 +4,8 @@ import asyncio
 import hashlib
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import CatalogEngine, DatabaseDescription, TableDescription, TableKind
 from queryserver.errors.base import QueryServerError
 from queryserver.identity.model import User
+from queryserver.platform.threads import in_background
 from queryserver.search.model import DATABASE, TABLE, VIEW, IndexedColumn, IndexedObject, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
 
@@ -74,15 +75,9 @@ class IndexFeed:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        """Write while inside."""
-        task = asyncio.create_task(self._write(), name="metadata-index-feed")
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Writes while inside."""
+        return in_background(self._write(), name="metadata-index-feed")
 
     def add(self, user: User, connector: Connector, question: CatalogQuestion[Any], answer: object) -> None:
         """Queue an answer of an engine. Never waits and never fails; the oldest answer above 200 is dropped."""
@@ -93,7 +88,6 @@ class IndexFeed:
             self._has_work.set()
 
     async def settled(self) -> None:
-        """Returns once all queued answers are written."""
         await self._idle.wait()
 
     async def _write(self) -> None:
@@ -142,7 +136,6 @@ def described(table: TableDescription, max_columns: int) -> IndexedObject:
 
 
 def kind_of(kind: TableKind) -> str:
-    """As the search names it."""
     return VIEW if kind.is_view else TABLE
 
 

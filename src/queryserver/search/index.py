@@ -96,47 +96,38 @@ def _with_overlay(held: _Held, scope: Scope, changed: dict[int, ObjectRow]) -> _
     return _Held(held.epoch, scope.version, held.base, changed, build(list(changed.values())), alive)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class IndexSource:
     """Searches the index. `refresh` None: the index is switched off."""
 
-    def __init__(
-        self,
-        *,
-        records: MetadataIndexRecords,
-        connectors: Connectors,
-        scoping: Scoping,
-        views: IndexViews,
-        refresh: IndexRefresh | None,
-        threads: FairThreads,
-    ) -> None:
-        self._records = records
-        self._connectors = connectors
-        self._scoping = scoping
-        self._views = views
-        self._refresh = refresh
-        self._threads = threads
+    records: MetadataIndexRecords
+    connectors: Connectors
+    scoping: Scoping
+    views: IndexViews
+    refresh: IndexRefresh | None
+    threads: FairThreads
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """Rows of connectors that the caller may not use any more are left out."""
         if not user.may(METADATA):
             raise PermissionDenied("You may not search metadata.")
-        if self._refresh is None:
+        if self.refresh is None:
             raise SourceNotConfigured("The metadata index is switched off.")
         wanted: dict[ScopeKey, Connector] = {}
-        for connector in self._connectors.visible(user):
+        for connector in self.connectors.visible(user):
             if search.dialects and connector.dialect not in search.dialects:
                 continue
-            key = self._scoping.key(user, connector)
+            key = self.scoping.key(user, connector)
             if key is not None:
                 wanted[key] = connector
                 if key.user_id is not None:
-                    self._refresh.start(user, connector, key)
-        scopes = await self._records.scopes(list(wanted))
+                    self.refresh.start(user, connector, key)
+        scopes = await self.records.scopes(list(wanted))
         views: list[View] = []
         for scope in scopes:
-            views += await self._views.of(scope, wanted[scope.key].dialect)
+            views += await self.views.of(scope, wanted[scope.key].dialect)
         truncated = any(scope.truncated for scope in scopes)
-        return await self._threads.run(user.id, partial(_search, search, views, truncated))
+        return await self.threads.run(user.id, partial(_search, search, views, truncated))
 
 
 def _search(search: Search, views: Sequence[View], truncated: bool, stop: Stop) -> SourceAnswer:

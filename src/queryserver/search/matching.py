@@ -54,7 +54,6 @@ class IndexSegment:
 
 
 def build(rows: Sequence[ObjectRow]) -> IndexSegment:
-    """A segment of objects in any order."""
     ordered = sorted(rows, key=order_of)
     parents, names, comments = _columns(ordered)
     light = [replace(row, columns=None) for row in ordered]
@@ -84,7 +83,6 @@ def order_of(row: ObjectRow) -> tuple[bool, float, str, str]:
 
 
 def newest(moment: datetime | None) -> tuple[bool, float]:
-    """Sorts newest first."""
     return moment is None, -moment.timestamp() if moment else 0.0
 
 
@@ -337,7 +335,6 @@ def _is_type(kind: str, terms: Sequence[Term] | None) -> bool:
 
 
 def _at(places: pa.Array, of_places: pa.Array, position: int, most: int) -> list[int]:
-    """The first places that have this position."""
     return places.filter(pc.equal(of_places, position)).slice(0, most).to_pylist()
 
 

@@ -25,8 +25,6 @@ class SourceName(StrEnum):
 
 
 class FacetName(StrEnum):
-    """Counted over all matches."""
-
     TYPE = "type"
     OWNER = "owner"
     TAGS = "tags"

@@ -86,7 +86,6 @@ class Term:
 
     @cached_property
     def like(self) -> str:
-        """The pattern of LIKE for exactly the term."""
         wildcards = {_ANY: "%", _ONE: "_"}
         return "".join(
             wildcards[piece.sign] if isinstance(piece, _Wild) else re.sub(r"([\\%_])", r"\\\1", piece)
@@ -121,7 +120,6 @@ class Term:
         return (begin, at) if begin is not None else (start, start)
 
     def is_whole(self, folded_text: str) -> bool:
-        """Whether the text is nothing but the term."""
         end = self._end_of_start(folded_text)
         if end is None:
             return False
@@ -132,7 +130,6 @@ class Term:
         return place >= end and last.fullmatch(folded_text, place) is not None
 
     def position(self, folded_name: str) -> int:
-        """The `NameFit` of the term in a name."""
         if self.is_whole(folded_name):
             return NameFit.EXACT
         if self._end_of_start(folded_name, whole=True) is not None:
@@ -227,7 +224,6 @@ class _Word:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    """Split at blanks that are not in quotes."""
     word, inside, place = _Word(), False, 0
     while place < len(text):
         character = text[place]

@@ -4,27 +4,18 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import structlog
 
+from queryserver import errors
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Catalog
-from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineForbidden,
-    EngineJwtRequired,
-    EngineTimeout,
-    MetadataNotFound,
-    StatementDenied,
-    StatementRejected,
-)
 from queryserver.identity.model import User
 from queryserver.platform.metrics import SearchMetrics
 from queryserver.search.feeding import Scoping, described, kind_of
@@ -44,9 +35,9 @@ _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
 # An object that does not exist, or not for this user.
-_GONE = (MetadataNotFound, EngineForbidden, StatementDenied)
+_GONE = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
 # One object that cannot be read must not keep all others out.
-_OF_ONE_OBJECT = (*_GONE, StatementRejected)
+_OF_ONE_OBJECT = (*_GONE, errors.StatementRejected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +51,19 @@ class RefreshLimits:
     lease: timedelta = timedelta(seconds=120)
 
 
+@dataclass(eq=False)
 class IndexRefresh:
-    """Reads data sources with a login of their own in the background, others when their user searches.
+    """Reads data sources with a login of their own in the background, others when their user searches."""
 
-    `owner` names this process.
-    """
-
-    def __init__(
-        self,
-        *,
-        owner: str,
-        records: MetadataIndexRecords,
-        connectors: Connectors,
-        lookups: Lookups,
-        scoping: Scoping,
-        metrics: SearchMetrics,
-        limits: RefreshLimits,
-    ) -> None:
-        self._owner = owner
-        self._records = records
-        self._connectors = connectors
-        self._lookups = lookups
-        self._scoping = scoping
-        self._metrics = metrics
-        self._limits = limits
-        self._tasks: dict[ScopeKey, asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(_CONNECTORS_AT_ONCE)
+    owner: str
+    records: MetadataIndexRecords
+    connectors: Connectors
+    lookups: Lookups
+    scoping: Scoping
+    metrics: SearchMetrics
+    limits: RefreshLimits
+    _tasks: dict[ScopeKey, asyncio.Task[None]] = field(default_factory=dict[ScopeKey, asyncio.Task[None]], init=False)
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTORS_AT_ONCE), init=False)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -114,48 +92,50 @@ class IndexRefresh:
     async def refresh(self, user: User, connector: Connector, key: ScopeKey) -> None:
         """Read a data source as the user, if it is due and no other server does. Never raises QueryServerError."""
         try:
-            if not await self._lookups.runs_here(connector):
+            if not await self.lookups.runs_here(connector):
                 return
             async with self._places:
-                limits = self._limits
+                limits = self.limits
                 # Of this reading alone: where the connector is changed meanwhile, another one may be under way here.
-                owner = f"{self._owner}-{uuid4().hex}"
-                scope = await self._records.claim(key, owner=owner, lease=limits.lease, interval=limits.interval)
+                owner = f"{self.owner}-{uuid4().hex}"
+                scope = await self.records.claim(key, owner=owner, lease=limits.lease, interval=limits.interval)
                 if scope is None:
                     return
                 try:
-                    await _Reading(self._records, self._lookups, limits, user, connector, scope.id, owner).read()
-                except (QueryServerError, asyncio.CancelledError) as error:
+                    await _Reading(self.records, self.lookups, limits, user, connector, scope.id, owner).read()
+                except (errors.QueryServerError, asyncio.CancelledError) as error:
                     # A user without a login may have one the next moment; after a stop another server may go on.
-                    soon = isinstance(error, CredentialsRequired | EngineJwtRequired | asyncio.CancelledError)
-                    await asyncio.shield(self._records.give_up(scope.id, owner=owner, soon=soon))
+                    soon = isinstance(
+                        error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError
+                    )
+                    await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
                     raise
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             log.info("metadata not read", connector=connector.key, code=error.code)
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
         swept, counted = clock() - _SWEEP_EVERY_S, clock() - _COUNT_EVERY_S
-        await asyncio.sleep(self._limits.first_after_s * random.uniform(0.5, 1.0))  # noqa: S311 no secret
+        await asyncio.sleep(self.limits.first_after_s * random.uniform(0.5, 1.0))  # noqa: S311 no secret
         while True:
             try:
                 if clock() - swept >= _SWEEP_EVERY_S:
-                    await self._records.sweep(unused_for=_UNUSED_FOR)
+                    await self.records.sweep(unused_for=_UNUSED_FOR)
                     swept = clock()
                 self._start_due()
                 if clock() - counted >= _COUNT_EVERY_S:
-                    self._metrics.index_objects(await self._records.counts())
+                    self.metrics.index_objects(await self.records.counts())
                     counted = clock()
-            except QueryServerError as error:
+            except errors.QueryServerError as error:
                 log.warning("metadata index not kept", code=error.code)
             except Exception:  # the outer wall of a task: without it nothing would be refreshed any more
                 log.exception("metadata index not kept")
-            wait_s = min(_CHECK_EVERY_S, self._limits.interval.total_seconds())
+            wait_s = min(_CHECK_EVERY_S, self.limits.interval.total_seconds())
             await asyncio.sleep(wait_s * random.uniform(0.8, 1.0))  # noqa: S311 no secret
 
     def _start_due(self) -> None:
-        for connector in self._connectors.visible(_SERVICE):
-            key = self._scoping.key(_SERVICE, connector)
+        for connector in self.connectors.visible(_SERVICE):
+            key = self.scoping.key(_SERVICE, connector)
             if key is not None and key.user_id is None:
                 self.start(_SERVICE, connector, key)
 
@@ -194,8 +174,8 @@ class _Reading:
                 renewing = group.create_task(self._keep_lease(), name="metadata-lease")
                 await self._read_databases()
                 renewing.cancel()
-        except ExceptionGroup as errors:
-            first = errors.exceptions[0]
+        except ExceptionGroup as failures:
+            first = failures.exceptions[0]
             raise first from first.__cause__
         if self._unread:
             log.info("databases not read", connector=self._connector.key, number=len(self._unread))
@@ -216,10 +196,10 @@ class _Reading:
             await asyncio.sleep(self._limits.lease.total_seconds() / 4)
             try:
                 is_held = await self._renew()
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 continue  # it may be back before the lease ends
             if not is_held:
-                raise DatabaseUnavailable
+                raise errors.DatabaseUnavailable
 
     async def _read_databases(self) -> None:
         async with self._lookups.catalog(self._user, self._connector) as catalog:
@@ -247,11 +227,11 @@ class _Reading:
                 described_database = await self._limited(catalog.database(database))
             except _GONE:
                 continue
-            except StatementRejected:  # the others may be in a catalog that works
+            except errors.StatementRejected:  # the others may be in a catalog that works
                 self._keep_as_indexed([database])
                 left_s -= clock() - began
                 continue
-            except QueryServerError:  # the others may take as long to fail
+            except errors.QueryServerError:  # the others may take as long to fail
                 self._keep_as_indexed([database])
                 break
             if described_database.name == database:  # else it is another spelling of one that is listed
@@ -276,7 +256,7 @@ class _Reading:
                 tables = await self._limited(catalog.tables(database))
             except _GONE:
                 tables = []
-            except StatementRejected:
+            except errors.StatementRejected:
                 self._keep_as_indexed([database])
                 tables = []
         left = self._limits.max_tables - self._tables
@@ -305,7 +285,7 @@ class _Reading:
             async with asyncio.timeout(self._timeout_s):
                 return await lookup
         except TimeoutError:
-            raise EngineTimeout("The data source did not answer in time.") from None
+            raise errors.EngineTimeout("The data source did not answer in time.") from None
 
     async def _put(self, one: IndexedObject) -> None:
         self._waiting.append(one)
@@ -315,7 +295,7 @@ class _Reading:
     async def _write(self) -> None:
         # First: rows of a scope that another server holds by now must not get into it.
         if not await self._renew():
-            raise DatabaseUnavailable
+            raise errors.DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
             # Twice: until the end removes what is gone, all that is new must find room beside it. Bounded all the same,
@@ -325,5 +305,4 @@ class _Reading:
             self._found_no_room = self._found_no_room or not is_whole
 
     async def _renew(self) -> bool:
-        """Whether the scope is still held by this reading."""
         return await self._records.renew(self._scope_id, owner=self._owner, lease=self._limits.lease)

@@ -10,18 +10,7 @@ from datetime import datetime, timedelta
 import asyncpg
 
 from queryserver.platform.database import Database
-from queryserver.search.model import (
-    DATABASE,
-    RECORD,
-    TABLE,
-    UNIT,
-    VIEW,
-    IndexedColumn,
-    IndexedObject,
-    ObjectRow,
-    Scope,
-    ScopeKey,
-)
+from queryserver.search.model import DATABASE, RECORD, TABLE, UNIT, VIEW, IndexedObject, ObjectRow, Scope, ScopeKey
 
 _PORTION = 2000  # rows of one query
 _FAILED_PAUSE = timedelta(minutes=5)
@@ -199,7 +188,6 @@ class MetadataIndexRecords:
         return is_whole
 
     async def tables_by_database(self, scope_id: int) -> Mapping[str, int]:
-        """The databases that have objects, and how many tables of each are indexed."""
         rows = await self._database.fetch(
             "select database, count(*) filter (where name <> '') as tables from metadata_objects"
             " where scope_id = $1 group by database",
@@ -275,7 +263,6 @@ class MetadataIndexRecords:
         )
 
     async def now(self) -> datetime:
-        """The time of the database."""
         return await self._database.value("select clock_timestamp()")
 
     async def sweep(self, *, unused_for: timedelta) -> int:
@@ -291,7 +278,6 @@ class MetadataIndexRecords:
 
 
 def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
-    """The arguments of `_PUT`, one list per column."""
     rows = [
         (
             one.kind,
@@ -300,17 +286,15 @@ def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
             one.comment,
             one.owner,
             one.modified_at,
-            None if one.columns is None else _columns_text(one.columns),
+            # By name. A separator within a name, which no engine is known to allow, becomes a blank.
+            None
+            if one.columns is None
+            else RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in one.columns)),
             one.columns_cut,
         )
         for one in objects
     ]
     return (list(column) for column in zip(*rows, strict=True))
-
-
-def _columns_text(columns: Iterable[IndexedColumn]) -> str:
-    """By name. A separator within a name, which no engine is known to allow, becomes a blank."""
-    return RECORD.join(sorted(f"{_plain(column.name)}{UNIT}{_plain(column.comment)}" for column in columns))
 
 
 def _plain(text: str) -> str:

@@ -2,25 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol, runtime_checkable
 
-from queryserver.errors.base import (
-    DatabaseUnavailable,
-    InvalidParameter,
-    PermissionDenied,
-    QueryServerError,
-    configured,
-)
-from queryserver.errors.statements import (
-    CatalogOutOfReach,
-    CatalogUnavailable,
-    SourceNotConfigured,
-    catalog_not_configured,
-    catalog_not_supported,
-)
+from queryserver import errors
 from queryserver.identity.model import METADATA, User
 from queryserver.platform.metrics import UNMEASURED, SearchMetrics
 from queryserver.search.model import (
@@ -40,7 +27,7 @@ _SPARE_S = 10.0  # beyond the own limit of a source: a limit from outside would 
 _LOCAL = frozenset({"", "local"})
 _DUMMY = "dummy"
 
-_Answers = Mapping[SourceName, SourceAnswer | QueryServerError]
+_Answers = Mapping[SourceName, SourceAnswer | errors.QueryServerError]
 
 
 @runtime_checkable
@@ -67,8 +54,6 @@ class SearchParameters:
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """How a source answered."""
-
     ok: bool
     matched: int = 0
     truncated: bool = False
@@ -136,38 +121,40 @@ class MetadataSearch:
             warnings=warnings,
         )
 
-    async def _source(self, user: User, search: Search, name: SourceName) -> SourceAnswer | QueryServerError:
+    async def _source(self, user: User, search: Search, name: SourceName) -> SourceAnswer | errors.QueryServerError:
         source = self._sources.get(name)
         if source is None:
-            return SourceNotConfigured()
+            return errors.SourceNotConfigured()
+        return await self._answered(name, source.search(user, search), limit_s(source))
+
+    async def _answered(
+        self, name: SourceName, searching: Awaitable[SourceAnswer], within_s: float | None
+    ) -> SourceAnswer | errors.QueryServerError:
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(limit_s(source)):
-                return await source.search(user, search)
-        except QueryServerError as error:
+            async with asyncio.timeout(within_s):
+                return await searching
+        except errors.QueryServerError as error:
             return error
         except TimeoutError:
-            return CatalogUnavailable("The source did not answer in time.")
+            return errors.CatalogUnavailable("The source did not answer in time.")
         finally:
             self._metrics.searched(name.value, time.perf_counter() - began)
 
     async def _by_catalog(
         self, user: User, search: Search, names: Sequence[SourceName], interface: str
     ) -> tuple[_Answers, Sequence[Record]]:
-        """Sources one after the other, documents first: the order within each is the catalogue's own.
-
-        A catalogue that was out of reach once is not called again.
-        """
+        """Sources one after the other, each in the catalogue's own order; one out of reach is not called again."""
         if interface not in self._catalogs:
-            known = configured(sorted({*_LOCAL, *self._catalogs} - {""}), word="Known")
-            raise catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
+            known = errors.configured(sorted({*_LOCAL, *self._catalogs} - {""}), word="Known")
+            raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
         catalog = self._catalogs[interface]
         if catalog is None:
-            raise catalog_not_configured("metadata.catalog.api_url is not set.")
-        answers: dict[SourceName, SourceAnswer | QueryServerError] = {}
+            raise errors.catalog_not_configured("metadata.catalog.api_url is not set.")
+        answers: dict[SourceName, SourceAnswer | errors.QueryServerError] = {}
         records: list[Record] = []
         offset, left = search.offset, search.limit
-        out_of_reach: CatalogOutOfReach | None = None
+        out_of_reach: errors.CatalogOutOfReach | None = None
         has_answered = False
         for name in names:
             if interface != _DUMMY and name is SourceName.DOCUMENTS:
@@ -175,14 +162,14 @@ class MetadataSearch:
                 if isinstance(answer, SourceAnswer):
                     answer = replace(answer, matches=answer.matches[offset : offset + left])
             elif interface != _DUMMY and not user.may(METADATA):
-                answer = PermissionDenied("You may not search metadata.")
+                answer = errors.PermissionDenied("You may not search metadata.")
             elif out_of_reach is not None:
                 answer = out_of_reach
             elif search.lists_tags and has_answered:
                 answer = SourceAnswer()  # the first list of tags is of all sources
             else:
-                answer = await self._catalog_page(catalog, search, name, offset, left)
-                out_of_reach = answer if isinstance(answer, CatalogOutOfReach) else None
+                answer = await self._answered(name, catalog.page(search, name, offset=offset, limit=left), None)
+                out_of_reach = answer if isinstance(answer, errors.CatalogOutOfReach) else None
                 has_answered = has_answered or isinstance(answer, SourceAnswer)
             answers[name] = answer
             if isinstance(answer, SourceAnswer):
@@ -191,27 +178,15 @@ class MetadataSearch:
                 offset, left = max(offset - answer.total, 0), left - len(page)
         return answers, records
 
-    async def _catalog_page(
-        self, catalog: ExternalCatalog, search: Search, name: SourceName, offset: int, limit: int
-    ) -> SourceAnswer | QueryServerError:
-        began = time.perf_counter()
-        try:
-            return await catalog.page(search, name, offset=offset, limit=limit)
-        except QueryServerError as error:
-            return error
-        finally:
-            self._metrics.searched(name.value, time.perf_counter() - began)
-
 
 def limit_s(source: SearchSource) -> float:
-    """How long a source may take before it counts as failed."""
     return max(_SOURCE_S, source.longest_s + _SPARE_S) if isinstance(source, BoundedSource) else _SOURCE_S
 
 
 def _search_of(parameters: SearchParameters) -> tuple[Search, list[str]]:
     """The search, and a warning for each unknown facet."""
     if parameters.offset + parameters.limit > MAX_REACH:
-        raise InvalidParameter(f"offset and limit must add up to at most {MAX_REACH}.")
+        raise errors.InvalidParameter(f"offset and limit must add up to at most {MAX_REACH}.")
     known = {facet.value: facet for facet in FacetName}
     search = Search(
         query=parse_query(parameters.text),
@@ -252,10 +227,10 @@ def _facets(answers: Sequence[SourceAnswer], search: Search, prefix: str) -> Map
 
 def _require_one(answers: _Answers) -> None:
     """Raises when all sources failed, unless one is merely not configured."""
-    failures = [one for one in answers.values() if isinstance(one, QueryServerError)]
-    if len(failures) < len(answers) or any(isinstance(one, SourceNotConfigured) for one in failures):
+    failures = [one for one in answers.values() if isinstance(one, errors.QueryServerError)]
+    if len(failures) < len(answers) or any(isinstance(one, errors.SourceNotConfigured) for one in failures):
         return
-    for kind in (PermissionDenied, DatabaseUnavailable):
+    for kind in (errors.PermissionDenied, errors.DatabaseUnavailable):
         if all(isinstance(one, kind) for one in failures):
             raise failures[-1]
-    raise CatalogUnavailable(failures[-1].message)
+    raise errors.CatalogUnavailable(failures[-1].message)

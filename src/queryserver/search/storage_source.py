@@ -37,8 +37,6 @@ class WalkBounds:
 
 @dataclass(slots=True)
 class _Walk:
-    """The state of one search."""
-
     bounds: WalkBounds
     entries: int = 0
     listings: int = 0

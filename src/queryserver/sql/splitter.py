@@ -72,7 +72,6 @@ class Script:
         return self._statement(range(len(self))[index], _Rows(self._text))
 
     def span(self, index: int) -> tuple[int, int]:
-        """Where the text of a statement begins and ends in the script."""
         span = Span(*self._spans[4 * index : 4 * index + 4])
         return span.first, span.stop
 
@@ -316,8 +315,7 @@ def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
 _EDGE_CHARACTERS = 400
 """Texts without one of the words so near to their end, or to their start, need not be cut into tokens."""
-_LONGEST_TEXT = 100_000
-"""In longer texts no limit is seen: their tokens would take more than 50 ms."""
+_LONGEST_TEXT = 100_000  # in longer texts no limit is seen: their tokens would take more than 50 ms
 _TAIL_TOKENS = 12
 
 _NUMBER = r"([0-9]+(?:_[0-9]+)*)"

@@ -102,15 +102,12 @@ _END = _Token("end", "", 0, 0)
 
 
 class _Parser:
-    """Reads the text once from left to right."""
-
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens = _tokens(text)
         self._place = 0
 
     def whole(self) -> SqlType:
-        """The type of the whole text. Raises _Unreadable."""
         parsed = self._type(0)
         if self._now.kind != "end":
             raise _Unreadable
@@ -210,7 +207,6 @@ class _Parser:
         return SqlType(base.lower(), self._since(start))
 
     def _skip_brackets(self) -> None:
-        """Past a pair of brackets and all that is between them."""
         open_brackets = list[str]()
         while True:
             token = self._now

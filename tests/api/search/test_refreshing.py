@@ -253,7 +253,7 @@ async def test_scopes_of_deleted_connectors_are_swept(api: Api, ana: Caller) -> 
         "insert into metadata_scopes (connector, stored, address) values ('4711', true, 'x'), ('shelf2', false, 'x')"
     )
     refresh = another(api)
-    assert await refresh._records.sweep(unused_for=timedelta(days=30)) == 1
+    assert await refresh.records.sweep(unused_for=timedelta(days=30)) == 1
 
 
 class Renewing(MetadataIndexRecords):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import each
 from tests.refusals import raises_code
 
+from queryserver.api.openapi_answers import query_parameters
 from queryserver.api.schemas.fields import Flag, Text, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
@@ -24,7 +25,6 @@ from queryserver.api.schemas.requests.editor import (
     LogsRequest,
     OperationRequest,
     SessionRequest,
-    query_parameters,
 )
 from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given
 from queryserver.errors.base import InvalidJson, InvalidParameter, MissingParameter

@@ -68,16 +68,6 @@ def _flag(value: Any) -> bool:
     raise must("be true or false (also 1 yes on y t yea, 0 no off n f nay).")
 
 
-def _name(value: Any) -> str:
-    """Text, or a whole number as JSON writes it: ids of connectors come in both forms."""
-    return str(value) if type(value) is int else _text(value)
-
-
-def _name_or_number(value: Any) -> str | int:
-    """Text, or a whole number that stays one."""
-    return value if type(value) is int else _text(value)
-
-
 def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise must("be a JSON object.")
@@ -85,7 +75,6 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def json_of(value: Any, reading: ValidationInfo) -> Any:
-    """The value of a JSON text; another value as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -129,10 +118,12 @@ TextOrNothing: TypeAlias = Annotated[
 ]
 """Text that counts as absent when it is empty or blank."""
 
-Name: TypeAlias = Annotated[str, BeforeValidator(_name)]
-"""Text, or an integer that stands for its decimal text."""
+Name: TypeAlias = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else _text(value))]
+"""Text, or an integer that stands for its decimal text: ids of connectors come in both forms."""
 
-NameOrNumber: TypeAlias = Annotated[int | str, BeforeValidator(_name_or_number)]
+NameOrNumber: TypeAlias = Annotated[
+    int | str, BeforeValidator(lambda value: value if type(value) is int else _text(value))
+]
 """Text, or an integer, which means something else than its decimal text."""
 
 Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
@@ -170,10 +161,7 @@ class Whole:
             whole = int(value)
             if self.minimum <= whole <= self.maximum:
                 return whole
-        raise self._refusal()
-
-    def _refusal(self) -> PydanticCustomError:
-        return must(f"be an integer{_range(self.minimum, self.maximum)}.")
+        raise must(f"be an integer{_range(self.minimum, self.maximum)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +177,11 @@ class Number:
 
     def read(self, value: Any) -> float:
         """Never a JSON boolean; NaN and infinity are outside every range."""
-        if isinstance(value, bool) or not (
-            isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value))
-        ):
-            raise self._refusal()
-        if isinstance(value, str):
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value)
-        if self.minimum <= value <= self.maximum:
+        if isinstance(value, int | float) and not isinstance(value, bool) and self.minimum <= value <= self.maximum:
             return float(value)
-        raise self._refusal()
-
-    def _refusal(self) -> PydanticCustomError:
-        return must(f"be a number{_range(self.minimum, self.maximum)}.")
+        raise must(f"be a number{_range(self.minimum, self.maximum)}.")
 
 
 def _range(minimum: int, maximum: int) -> str:
@@ -210,7 +191,6 @@ def _range(minimum: int, maximum: int) -> str:
 
 
 def must(rule: str) -> PydanticCustomError:
-    """The error of a field that breaks `rule`."""
     return PydanticCustomError("invalid_parameter", "must {rule}", {"rule": rule})
 
 
@@ -220,16 +200,12 @@ class WireModel(BaseModel):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, defer_build=True)
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 def _without_default(schema: dict[str, Any]) -> None:
     schema.pop("default", None)
 
 
 Omittable: TypeAlias = Annotated[
-    T | SkipJsonSchema[None], Field(exclude_if=_is_none, json_schema_extra=_without_default)
+    T | SkipJsonSchema[None], Field(exclude_if=lambda value: value is None, json_schema_extra=_without_default)
 ]
 """The type of a key that an answer may lack: None keeps the key out of the answer."""
 
@@ -411,7 +387,6 @@ class SessionSpec(Fields):
 
     @property
     def shown_properties(self) -> list[dict[str, Any]]:
-        """The properties as given, with empty passwords."""
         return [{**one, "value": ""} if _is_password(one) else one for one in self.properties]
 
     def _credential(self, name: str) -> str | None:
@@ -431,7 +406,6 @@ class SessionSpec(Fields):
 
 
 _SETTINGS = TypeAdapter(Few[list[Nested[Setting]]])
-
 
 Model = TypeVar("Model", bound=Fields)
 

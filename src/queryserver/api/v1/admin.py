@@ -5,11 +5,7 @@ from fastapi import Response
 from queryserver.api.answers import answer, moment
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.platform import (
-    InstallExamplesRequest,
-    ServerLogsParameters,
-    StatementListParameters,
-)
+from queryserver.api.schemas import requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
 from queryserver.statements.overview import OverviewEntry, OverviewFilter
 from queryserver.statements.status import parse_operation_id
@@ -36,7 +32,7 @@ async def check_config(call: Call) -> Response:
 @router.operation("get_server_logs")
 async def logs(call: Call) -> Response:
     """Whole lines from the last 32 KiB, of the log file or of the process that answers."""
-    asked = await call.read(ServerLogsParameters)
+    asked = await call.read(requests.ServerLogsParameters)
     log = call.services.configuration.logs
     lines = await log.lines(newest_first=asked.reverse)
     return answer(wire.ServerLogsResponse(hue_hostname=log.host_name, logs=list(lines), status=0))
@@ -66,7 +62,7 @@ async def available_app_examples(call: Call) -> Response:
 @router.operation("install_app_examples")
 async def install_app_examples(call: Call) -> Response:
     """`connectors` does what connector/examples/install does."""
-    name = (await call.read(InstallExamplesRequest)).app_name
+    name = (await call.read(requests.InstallExamplesRequest)).app_name
     if name is None:
         raise MissingParameter("Missing parameter: app_name is required.")
     if name in _NOT_SERVED:
@@ -81,7 +77,7 @@ async def install_app_examples(call: Call) -> Response:
 @router.operation("list_statements")
 async def list_statements(call: Call) -> Response:
     """Newest first, without their texts; by default those that wait or run."""
-    asked = await call.read(StatementListParameters)
+    asked = await call.read(requests.StatementListParameters)
     chosen = OverviewFilter(asked.states, asked.user, asked.connector, asked.older_than, asked.after)
     page, following = await call.services.statements.administration.page(chosen, limit=asked.limit)
     return answer(

@@ -1,18 +1,14 @@
 """Connectors: the catalogue of types, and stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.platform import (
-    ConnectorFields,
-    ConnectorIdRequest,
-    ConnectorRequest,
-    NewConnectorRequest,
-)
+from queryserver.api.schemas import requests
 from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType, Template
 from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category
@@ -57,7 +53,7 @@ async def instances(call: Call) -> Response:
 @router.operation("new_connector")
 async def new(call: Call, dialect: str, interface: str) -> Response:
     """A type with its defaults, and what was given laid over them; nothing is stored or connected to."""
-    fields = await call.read(NewConnectorRequest)
+    fields = await call.read(requests.NewConnectorRequest)
     found = await call.services.stored_connectors.template(dialect, interface, given(fields.connector))
     return answer(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
 
@@ -72,7 +68,7 @@ async def get(call: Call, id: str) -> Response:  # noqa: A002 the path's own nam
 @router.operation("save_connector")
 async def update(call: Call) -> Response:
     """Create without an id, else change; nothing is connected to."""
-    fields = await call.read(ConnectorRequest)
+    fields = await call.read(requests.ConnectorRequest)
     shown, is_new = await call.services.stored_connectors.save(call.user, given(fields.connector))
     return answer(wire.ConnectorUpdateResponse(connector=_connector(shown), saved_as=is_new, status=0))
 
@@ -80,7 +76,7 @@ async def update(call: Call) -> Response:
 @router.operation("delete_connector")
 async def delete(call: Call) -> Response:
     """History and results of its statements stay; its id is not used again."""
-    fields = await call.read(ConnectorIdRequest)
+    fields = await call.read(requests.ConnectorIdRequest)
     if fields.connector.id is None:
         raise connector_not_found("(none)")
     deleted = await call.services.stored_connectors.delete(call.user, fields.connector.id)
@@ -105,7 +101,7 @@ async def install(call: Call) -> Response:
 @router.operation("test_connector")
 async def test(call: Call) -> Response:
     """Makes a real connection with these settings, or those stored under the id, and stores nothing."""
-    fields = await call.read(ConnectorRequest)
+    fields = await call.read(requests.ConnectorRequest)
     outcome = await call.services.connection_tests.test(call.user, given(fields.connector))
     return answer(
         wire.ConnectorTestResponse(
@@ -121,18 +117,9 @@ async def test(call: Call) -> Response:
     )
 
 
-def given(fields: ConnectorFields) -> GivenConnector:
-    """The connector that a call gave."""
-    return GivenConnector(
-        id=fields.id,
-        nice_name=fields.nice_name,
-        dialect=fields.dialect,
-        interface=fields.interface,
-        description=fields.description,
-        settings=fields.setting_values,
-        groups=fields.groups,
-        version=fields.version,
-    )
+def given(fields: requests.ConnectorFields) -> GivenConnector:
+    values: dict[str, Any] = {**dict(fields), "settings": fields.setting_values}
+    return GivenConnector(**values)
 
 
 def _connector(shown: ShownInstance) -> wire.Connector:

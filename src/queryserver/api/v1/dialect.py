@@ -10,19 +10,9 @@ from queryserver.api.v1.editor import shapes
 router = PathGroup()
 
 
-@router.operation("analyze_table")
-async def analyze_table(call: Call, dialect: str, database: str, table: str) -> Response:
+@router.operation("analyze_table", "analyze_column")
+async def analyze(call: Call, dialect: str, database: str, table: str, column: str | None = None) -> Response:
     """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
-    return await _analyze(call, dialect, database, table, None)
-
-
-@router.operation("analyze_column")
-async def analyze_column(call: Call, dialect: str, database: str, table: str, column: str) -> Response:
-    """Compute the statistics of one column. Spec §4, Contract editor 10.5."""
-    return await _analyze(call, dialect, database, table, column)
-
-
-async def _analyze(call: Call, dialect: str, database: str, table: str, column: str | None) -> Response:
     if not dialect.strip():
         raise call.services.connectors.unknown(call.user, dialect)
     started = await call.services.metadata.analyses.start(call.user, dialect, database, table, column)

@@ -15,7 +15,6 @@ from queryserver.platform.settings.tree import Settings
 
 router = PathGroup()
 
-
 _HUE_LEVEL = "4.11.0"  # clients of this level are served
 
 
@@ -50,7 +49,13 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
         app_config=wire.AppConfig(
             editor=editor,
             catalogs=[],
-            browser=_browser_app(found),
+            browser=wire.BrowserApp(
+                name="browser",
+                displayName="Browsers",
+                buttonName="Browse",
+                interpreters=[_browser(one) for one in found.browsers],
+                interpreter_names=[one.type for one in found.browsers],
+            ),
             scheduler=scheduler,
             home=wire.HomeApp(name="home", displayName="Home", buttonName="Documents", interpreters=[], page="/home"),
         ),
@@ -126,16 +131,6 @@ def _editor_app(found: Configuration, settings: Settings) -> wire.EditorApp:
         page=_page(keys[0]) if keys else "/editor/",
         default_sql_interpreter=found.first_sql.connector.key if found.first_sql else "",
         source_autocomplete_disabled=False,
-    )
-
-
-def _browser_app(found: Configuration) -> wire.BrowserApp:
-    return wire.BrowserApp(
-        name="browser",
-        displayName="Browsers",
-        buttonName="Browse",
-        interpreters=[_browser(one) for one in found.browsers],
-        interpreter_names=[one.type for one in found.browsers],
     )
 
 

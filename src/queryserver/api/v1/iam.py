@@ -1,21 +1,15 @@
 """Users and groups, for administrators, and the preferences of each user (Contract platform 6)."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 from fastapi import Response
 
-from queryserver.api.answers import answer
+from queryserver.api.answers import answer, moment_without_zone
 from queryserver.api.bodies import Body, form_fields
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.platform import (
-    PreferencesRequest,
-    UserAutocompleteParameters,
-    UserListParameters,
-    UsersParameters,
-)
+from queryserver.api.schemas import requests
 from queryserver.errors.base import UserNotFound
 from queryserver.identity.model import Preferences
 from queryserver.identity.users import Completion, GroupName, UserDetails, UserFilter, UserSummary
@@ -32,7 +26,7 @@ async def get_users(call: Call) -> Response:
     # Of a repeated `groups` every value counts.
     groups = [value for name, value in form_fields(call.request.scope["query_string"]) if name == "groups"]
     fields = {**call.body.fields, "groups": groups or None}
-    asked = await Call(call.request, call.services, call.user, Body(fields)).read(UserListParameters)
+    asked = await Call(call.request, call.services, call.user, Body(fields)).read(requests.UserListParameters)
     count, users = await call.services.users.matching(
         UserFilter(username=asked.username or None, groups=asked.groups, is_active=asked.is_active),
         page=asked.page,
@@ -46,7 +40,7 @@ async def get_users(call: Call) -> Response:
 @router.operation("get_users_by_id")
 async def users(call: Call) -> Response:
     """At most 1000 users; unknown ids are left out. Contract platform 6.2."""
-    asked = await call.read(UsersParameters)
+    asked = await call.read(requests.UsersParameters)
     found = await call.services.users.with_ids(asked.userids)
     return answer(wire.UsersResponse(users=[_user(user) for user in found], status=0))
 
@@ -54,7 +48,7 @@ async def users(call: Call) -> Response:
 @router.operation("autocomplete_users")
 async def autocomplete(call: Call) -> Response:
     """Active users and groups whose names hold a text. Contract platform 6.3."""
-    asked = await call.read(UserAutocompleteParameters)
+    asked = await call.read(requests.UserAutocompleteParameters)
     found, groups = await call.services.users.completions(
         call.user,
         Completion(
@@ -78,7 +72,7 @@ async def preferences(call: Call) -> Response:
 @router.operation("change_preferences")
 async def change_preferences(call: Call) -> Response:
     """Preferences that are not sent stay as they are. Contract platform 6.4."""
-    changes = (await call.read(PreferencesRequest)).changes
+    changes = (await call.read(requests.PreferencesRequest)).changes
     if not changes:
         return _preferences(call.user.preferences)
     changed = await call.services.accounts.preferences.change(call.user.id, changes)
@@ -113,7 +107,7 @@ def _user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
         first_name=user.first_name,
         last_name=user.last_name,
         email=user.email,
-        last_login=_without_zone(user.last_login),
+        last_login=moment_without_zone(user.last_login),
         editURL=f"/useradmin/users/edit/{quote(user.username, safe='')}",
         groups=_groups(user.groups) if with_groups else None,
     )
@@ -121,12 +115,3 @@ def _user(user: UserDetails, *, with_groups: bool = False) -> wire.User:
 
 def _groups(groups: Sequence[GroupName]) -> list[wire.Group]:
     return [wire.Group(id=group.id, name=group.name) for group in groups]
-
-
-def _without_zone(time: datetime | None) -> str | None:
-    """UTC as `2026-01-05T09:10:11.123`, the milliseconds only when not zero (Contract platform 1.3)."""
-    if time is None:
-        return None
-    utc = time.astimezone(UTC)
-    milliseconds = utc.microsecond // 1000
-    return utc.strftime("%Y-%m-%dT%H:%M:%S") + (f".{milliseconds:03}" if milliseconds else "")

@@ -1,13 +1,12 @@
 """Files that become tables (Contract importer): upload, detection, preview, create_table."""
 
-from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 from fastapi import Request, Response
 
+from queryserver import errors
 from queryserver.api.answers import answer, moment, while_connected
 from queryserver.api.bodies import (
     MULTIPART,
@@ -19,31 +18,11 @@ from queryserver.api.bodies import (
     pieces,
     query_fields,
     read_body,
-    reads,
 )
-from queryserver.api.calls import CallRoute, PathGroup
+from queryserver.api.calls import Call, CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.fields import Fields
-from queryserver.api.schemas.requests.importer import (
-    ColumnParameters,
-    CreateTableRequest,
-    HeaderParameters,
-    MetadataParameters,
-    PreviewParameters,
-    SqlTypesParameters,
-    idempotency_key,
-    parse_import,
-)
-from queryserver.errors.base import MissingParameter, QueryServerError
-from queryserver.errors.files import (
-    DetectionFailed,
-    ImporterDenied,
-    import_connector_not_found,
-    invalid_dialect,
-    not_multipart,
-)
-from queryserver.errors.statements import UnknownDialect
+from queryserver.api.schemas import requests
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.header import Analysis, PreviewColumn
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
@@ -63,42 +42,27 @@ _MISSING = "No file was submitted."
 _CELLS_AT_ONCE = 2_000
 _CHARACTERS_AT_ONCE = 256 * 1024
 
-Model = TypeVar("Model", bound=Fields)
 
-
-@dataclass(frozen=True, slots=True)
-class ImporterCall:
+class ImporterCall(Call):
     """One authenticated call of a user who may import. `body`: of a GET call the query string."""
 
-    request: Request
-    services: Services
-    user: User
-    body: Body
-
-    async def read(self, model: type[Model]) -> Model:
-        """The fields as `model`. Raises InvalidRequest."""
-        reads(self.request.scope, model)
-        depth = self.services.settings.limits.max_json_depth
-        parsed = partial(parse_import, model, self.body.fields, max_json_depth=depth)
-        if not self.body.is_large:
-            return parsed()
-        return await self.services.threads.bodies.run(self.user.id, lambda _: parsed())
+    parse = staticmethod(requests.parse_import)
 
 
 def _require_importer(user: User) -> None:
     if not user.may(IMPORTER):
-        raise ImporterDenied("You lack the right to import files.")
+        raise errors.ImporterDenied("You lack the right to import files.")
 
 
 class ImporterRoute(CallRoute):
     """A route whose endpoint takes an ImporterCall. Its failures, also a wrong method, have the importer's body."""
 
-    marks = MappingProxyType({IMPORTER_STYLE: QueryServerError.code})
+    marks = MappingProxyType({IMPORTER_STYLE: errors.QueryServerError.code})
 
     async def read(self, request: Request, services: Services, user: User) -> ImporterCall:
         """The right of the user first; only then the body is read."""
         if not services.settings.importer.is_enabled:
-            raise ImporterDenied("The importer is switched off.")
+            raise errors.ImporterDenied("The importer is switched off.")
         _require_importer(user)
         return ImporterCall(request, services, user, await self.body(request, user.id))
 
@@ -113,55 +77,45 @@ class StreamedImporterRoute(ImporterRoute):
     """A route that reads its body itself."""
 
     async def body(self, request: Request, user_id: int) -> Body:
-        """None yet."""
         del request, user_id
         return Body(dict[str, Any]())
 
 
-async def _file(call: ImporterCall, asked: MetadataParameters | HeaderParameters) -> ImportFile:
-    """The file of a GET call. Raises as `ImportSources.find`."""
+async def _file(call: ImporterCall, asked: requests.MetadataParameters | requests.HeaderParameters) -> ImportFile:
     # Paths of GET calls may have been encoded twice (Contract storage 2.2); references never hold what is repaired.
     remote = asked.import_type is Origin.REMOTE
     file_path = repaired(asked.file_path) if remote else asked.file_path
     return await call.services.importing.sources.find(call.user, asked.import_type, file_path)
 
 
-def _reading(asked: HeaderParameters) -> ReadingOptions:
-    """Raises sheet_required, InvalidParameter."""
-    return ReadingOptions.given(
-        asked.file_type,
-        sheet_name=asked.sheet_name,
-        field_separator=asked.field_separator,
-        quote_char=asked.quote_char,
-        record_separator=asked.record_separator,
-        encoding=asked.encoding,
-        formats=GivenFormats(asked.date_format, asked.number_format)
-        if isinstance(asked, ColumnParameters)
-        else NOT_GIVEN,
-    )
+def _reading(asked: requests.HeaderParameters) -> ReadingOptions:
+    named = asked.model_dump(include={"sheet_name", "field_separator", "quote_char", "record_separator", "encoding"})
+    has_formats = isinstance(asked, requests.ColumnParameters)
+    formats = GivenFormats(asked.date_format, asked.number_format) if has_formats else NOT_GIVEN
+    return ReadingOptions.given(asked.file_type, **named, formats=formats)
 
 
-def _has_header(asked: ColumnParameters) -> bool:
+def _has_header(asked: requests.ColumnParameters) -> bool:
     """Whether the first row names the columns; files of records name them. Raises MissingParameter."""
     if asked.file_type in RECORD_TYPES:
         return True
     if asked.has_header is None:
-        raise MissingParameter("has_header is required.")
+        raise errors.MissingParameter("has_header is required.")
     return asked.has_header
 
 
-def _dialect(call: ImporterCall, asked: PreviewParameters | SqlTypesParameters) -> str:
+def _dialect(call: ImporterCall, asked: requests.PreviewParameters | requests.SqlTypesParameters) -> str:
     """The dialect that types are named in. Raises MissingParameter, import_connector_not_found, invalid_dialect."""
     if asked.sql_dialect is not None:
         return asked.sql_dialect
     if asked.connector is None:
-        raise MissingParameter("sql_dialect is required.")
+        raise errors.MissingParameter("sql_dialect is required.")
     try:
         dialect = call.services.connectors.resolve(call.user, asked.connector).dialect
-    except UnknownDialect:
-        raise import_connector_not_found(asked.connector) from None
+    except errors.UnknownDialect:
+        raise errors.import_connector_not_found(asked.connector) from None
     if dialect not in PREVIEW_DIALECTS:
-        raise invalid_dialect(
+        raise errors.invalid_dialect(
             f"The types of {dialect} are not known here. Valid values of sql_dialect: {', '.join(PREVIEW_DIALECTS)}."
         )
     return dialect
@@ -176,19 +130,19 @@ async def upload_file(call: ImporterCall) -> Response:
     uploads = call.services.importing.uploads
     content_type = multipart_type(call.request)
     if content_type is None:
-        raise not_multipart(f"An upload is {MULTIPART}.")
+        raise errors.not_multipart(f"An upload is {MULTIPART}.")
     length = announced_bytes(call.request)
     if length == 0:
-        raise MissingParameter(_MISSING)
+        raise errors.MissingParameter(_MISSING)
     with call.services.streams.place(call.user) as place, call.services.metrics.upload():
         room_bytes = await uploads.admit(call.user, length)
         stream = MultipartStream(pieces(call.request), content_type)
         try:
             name = await stream.file_name()
-        except MissingParameter:
-            raise MissingParameter(_MISSING) from None
+        except errors.MissingParameter:
+            raise errors.MissingParameter(_MISSING) from None
         if stream.file_field != "file":
-            raise MissingParameter(_MISSING)
+            raise errors.MissingParameter(_MISSING)
         content = place.rechecked(stream.content(), _require_importer)
         received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
     came_unread(call.request.scope)
@@ -204,13 +158,13 @@ async def upload_file(call: ImporterCall) -> Response:
 class DetectionRoute(ImporterRoute):
     """A route whose faults have the code of detection."""
 
-    marks = MappingProxyType({IMPORTER_STYLE: DetectionFailed.code})
+    marks = MappingProxyType({IMPORTER_STYLE: errors.DetectionFailed.code})
 
 
 @router.operation("guess_file_metadata", kind=DetectionRoute)
 async def guess_metadata(call: ImporterCall) -> Response:
     """Detected from the content of the file, not from its name. Spec §4, Contract importer 4, 9, 10."""
-    asked = await call.read(MetadataParameters)
+    asked = await call.read(requests.MetadataParameters)
     file = await _file(call, asked)
     found = await while_connected(call.request, call.services.importing.detection.metadata(call.user.id, file))
     if isinstance(found, Sheets):
@@ -232,7 +186,7 @@ async def guess_metadata(call: ImporterCall) -> Response:
 @router.operation("guess_file_header")
 async def guess_header(call: ImporterCall) -> Response:
     """False where the content is ambiguous. Spec §4, Contract importer 5, 11."""
-    asked = await call.read(HeaderParameters)
+    asked = await call.read(requests.HeaderParameters)
     reading = _reading(asked)
     file = await _file(call, asked)
     guessing = call.services.importing.previews.has_header(call.user.id, file, reading)
@@ -242,7 +196,7 @@ async def guess_header(call: ImporterCall) -> Response:
 @router.operation("preview_file")
 async def preview(call: ImporterCall) -> Response:
     """At most 50 rows; types are detected from at most 10,000. Spec §4, Contract importer 7."""
-    asked = await call.read(PreviewParameters)
+    asked = await call.read(requests.PreviewParameters)
     reading, dialect, has_header = _reading(asked), _dialect(call, asked), _has_header(asked)
     reading.require_separator()
     file = await _file(call, asked)
@@ -254,7 +208,7 @@ async def preview(call: ImporterCall) -> Response:
     return await call.services.threads.answers.run(call.user.id, lambda _: _preview(asked, dialect, analysis))
 
 
-def _preview(asked: PreviewParameters, dialect: str, analysis: Analysis) -> Response:
+def _preview(asked: requests.PreviewParameters, dialect: str, analysis: Analysis) -> Response:
     """Cells are not validated: a hundred thousand of them would hold all other calls up."""
     shown = wire.Preview(
         type=asked.file_type,
@@ -283,15 +237,15 @@ def _column(source: int, column: PreviewColumn, dialect: str) -> wire.PreviewCol
 @router.operation("list_sql_types")
 async def sql_type_mapping(call: ImporterCall) -> Response:
     """Names of types, sorted. Spec §4, Contract importer 6."""
-    asked = await call.read(SqlTypesParameters)
+    asked = await call.read(requests.SqlTypesParameters)
     return answer(wire.SqlTypes(list(SQL_TYPES[_dialect(call, asked)])))
 
 
 @router.operation("submit_import", "create_table")
 async def create_table(call: ImporterCall) -> Response:
     """Answers once the import is recorded; check_status follows it. Contract importer 13."""
-    asked = await call.read(CreateTableRequest)
-    key = idempotency_key(call.request.headers.get("idempotency-key"))
+    asked = await call.read(requests.CreateTableRequest)
+    key = requests.idempotency_key(call.request.headers.get("idempotency-key"))
     created = await call.services.importing.tables.create(call.user, _table(asked, key))
     status = created.recorded.record.status
     return answer(
@@ -307,7 +261,7 @@ async def create_table(call: ImporterCall) -> Response:
     )
 
 
-def _table(asked: CreateTableRequest, key: str | None) -> TableRequest:
+def _table(asked: requests.CreateTableRequest, key: str | None) -> TableRequest:
     return TableRequest(
         origin=asked.import_type,
         file_path=asked.file_path,
@@ -316,12 +270,7 @@ def _table(asked: CreateTableRequest, key: str | None) -> TableRequest:
         connector=asked.connector,
         database=asked.database,
         table=asked.table,
-        columns=None
-        if asked.columns is None
-        else [
-            ColumnRequest(one.source, one.name, one.type, one.precision, one.scale, one.nullable, one.format)
-            for one in asked.columns
-        ],
+        columns=None if asked.columns is None else [ColumnRequest(**dict(one)) for one in asked.columns],
         append=asked.if_exists == "append",
         replace=asked.if_exists == "replace",
         max_bad_rows=None if asked.max_bad_rows < 0 else asked.max_bad_rows,

@@ -1,12 +1,11 @@
 """The metadata search (Contract platform 8)."""
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import UTC, datetime
 from html import escape
 
 from fastapi import Response
 
-from queryserver.api.answers import answer, while_connected
+from queryserver.api.answers import answer, moment_without_zone, while_connected
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
@@ -98,8 +97,8 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
         owner=record.owner,
         tags=list(record.tags),
         identity=record.identity,
-        created=_moment(record.created),
-        lastModified=_moment(record.last_modified),
+        created=moment_without_zone(record.created),
+        lastModified=moment_without_zone(record.last_modified),
         connector=record.connector,
         dialect=record.dialect,
         properties=dict(record.properties),
@@ -108,17 +107,9 @@ def _record(record: Record, found: SearchResult) -> wire.SearchRecord:
         doc_type=record.doc_type,
         uuid=record.uuid,
         parentUuid=record.parent_uuid,
-        last_modified=_moment(record.last_modified) if record.doc_type else None,
+        last_modified=moment_without_zone(record.last_modified) if record.doc_type else None,
         **dict(record.further),
     )
-
-
-def _moment(moment: datetime | None) -> str | None:
-    """ISO 8601 in UTC without zone; milliseconds when they are not zero (Contract platform 1.3)."""
-    if moment is None:
-        return None
-    utc = moment.astimezone(UTC).replace(tzinfo=None)
-    return utc.isoformat(timespec="milliseconds" if utc.microsecond >= 1000 else "seconds")
 
 
 def highlighted(text: str, terms: Sequence[Term]) -> str:

@@ -98,7 +98,6 @@ class TokenFields:
         return text
 
     def flag(self, name: str) -> bool:
-        """An optional boolean, false when absent."""
         value = self._fields.get(name)
         if isinstance(value, bool) or value is None:
             return bool(value)
@@ -108,7 +107,6 @@ class TokenFields:
         return bool(flag)
 
     def require_valid(self) -> None:
-        """Raises InvalidFields when there are problems."""
         if self._problems:
             raise InvalidFields(self._problems)
 

@@ -4,7 +4,6 @@ Models are read with `parse` only. A name that a client may give in two ways (sh
 the model's properties, never from the single fields.
 """
 
-import json
 import re
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
@@ -38,7 +37,6 @@ PAGE_MAX = 10**9
 KEY_MAX = 255
 _LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
 KEY_RULE = f"be 1 to {KEY_MAX} printable ASCII characters."
-
 
 Model = TypeVar("Model", bound=Fields)
 
@@ -124,7 +122,6 @@ class ExecuteRequest(Fields):
         return key or self.client_request_id
 
     def session_for(self, names: Collection[str]) -> int | None:
-        """The named session, for a connector that goes by `names`."""
         return self.notebook.session_of(names) if self.session_id is None else self.session_id
 
     @model_validator(mode="after")
@@ -203,14 +200,10 @@ class LogsRequest(OperationRequest):
 
 
 class EventsParameters(Fields):
-    """Query of events (Contract editor 8.1)."""
-
     log_from: Annotated[int, Whole(0)] = 0
 
 
 class DownloadParameters(Fields):
-    """Query of download (Contract editor 8.2)."""
-
     format: Literal["csv", "tsv", "xlsx", "parquet", "arrow", "feather", "ndjson"] = "csv"
     guard: Flag = False
     allow_truncated: Flag = Field(
@@ -227,10 +220,6 @@ def _as_int64(value: Any) -> Any:
     return -INT64_MAX if value.startswith("-") else INT64_MAX
 
 
-def _history_limit(value: int) -> int:
-    return value if 1 <= value <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX
-
-
 class HistoryParameters(Fields):
     """Query of get_history (Contract editor 11). `doc_type` None: all dialects."""
 
@@ -239,7 +228,12 @@ class HistoryParameters(Fields):
     doc_connector: TextOrNothing = None
     # A page beyond the end is empty, and the offset of this one still fits PostgreSQL's bigint.
     page: Annotated[int, Whole(1), BeforeValidator(_as_int64), AfterValidator(lambda page: min(page, PAGE_MAX))] = 1
-    limit: Annotated[int, Whole(), BeforeValidator(_as_int64), AfterValidator(_history_limit)] = 50
+    limit: Annotated[
+        int,
+        Whole(),
+        BeforeValidator(_as_int64),
+        AfterValidator(lambda limit: limit if 1 <= limit <= HISTORY_LIMIT_MAX else HISTORY_LIMIT_MAX),
+    ] = 50
     is_notification_manager: Flag = False
 
 
@@ -274,30 +268,6 @@ class CloseSessionRequest(Fields):
             message = "session.type is required."
             raise MissingParameter(message)
         return self
-
-
-def query_parameters(model: type[Fields]) -> list[dict[str, Any]]:
-    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
-    schema = model.model_json_schema()
-    required = schema.get("required", ())
-    properties: dict[str, dict[str, Any]] = schema["properties"]
-    return [
-        {"name": name, "in": "query", "required": name in required, "schema": _parameter(field)}
-        for name, field in properties.items()
-    ]
-
-
-def _parameter(schema: dict[str, Any]) -> dict[str, Any]:
-    """Objects and lists of them come as JSON text in a query string."""
-    choices = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
-    kept = {key: value for key, value in schema.items() if key not in {"anyOf", "title"} and value is not None}
-    found = kept | choices[0] if len(choices) == 1 else kept
-    if "$ref" in found or found.get("type") == "object":
-        json_text = {"type": "string", "contentMediaType": "application/json"}
-        return json_text | ({"description": found["description"]} if "description" in found else {})
-    if "contentMediaType" in found and not isinstance(found.get("default", ""), str):
-        return found | {"default": json.dumps(found["default"])}
-    return found
 
 
 class MetadataRequest(Fields):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_core import ErrorDetails
 
 from queryserver.api.schemas.fields import (
@@ -21,6 +21,7 @@ from queryserver.api.schemas.fields import (
     Whole,
     as_domain_error,
     must,
+    one_of,
     parse,
     without_nulls,
 )
@@ -36,13 +37,8 @@ _NO_CHOICE = frozenset({"enum", "literal_error"})
 _DIALECT = "sql_dialect"
 _CHOICE = re.compile("'[^']+'|\"[^\"]+\"")
 
-
-def _words(*words: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "enum": [str(word) for word in words]})
-
-
-GivenOrigin: TypeAlias = Annotated[Origin, _words(*Origin)]
-GivenFileType: TypeAlias = Annotated[FileType, _words(*FileType)]
+GivenOrigin: TypeAlias = Annotated[Origin, one_of(*Origin)]
+GivenFileType: TypeAlias = Annotated[FileType, one_of(*FileType)]
 PreviewDialect: TypeAlias = Literal[
     "duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino"
 ]
@@ -58,8 +54,6 @@ def _date_form(value: str) -> str:
 
 
 class MetadataParameters(Fields):
-    """Query of guess_metadata."""
-
     file_path: Text = Field(description="The reference of an upload, or a path of a store.")
     import_type: GivenOrigin
 
@@ -78,8 +72,6 @@ class HeaderParameters(Fields):
 
 
 class ColumnParameters(HeaderParameters):
-    """What decides on the columns of a file."""
-
     has_header: Flag | None = Field(
         default=None,
         description="Whether the first row names the columns. Required, but for files of records, which name them.",
@@ -100,15 +92,11 @@ _DIALECT_OR_CONNECTOR = "The dialect of the connector by default; required witho
 
 
 class PreviewParameters(ColumnParameters):
-    """Query of preview."""
-
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
     connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
 
 class SqlTypesParameters(Fields):
-    """Query of sql_type_mapping."""
-
     sql_dialect: PreviewDialect | None = Field(default=None, description=_DIALECT_OR_CONNECTOR)
     connector: Name | None = Field(default=None, description="Id of a connector, or its dialect.")
 
@@ -207,5 +195,4 @@ class CreateTableRequest(ColumnParameters):
 
 
 def idempotency_key(header: str | None) -> str | None:
-    """The key that the header `Idempotency-Key` gives. Raises InvalidParameter."""
     return parse(IdempotencyHeader, {"Idempotency-Key": header}).key

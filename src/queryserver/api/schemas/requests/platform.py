@@ -27,8 +27,6 @@ from queryserver.statements.states import LONGEST_AGE_S, StatementState, Stateme
 
 
 class ServerLogsParameters(Fields):
-    """Query of logs."""
-
     reverse: Flag = False
 
 
@@ -39,8 +37,6 @@ class InstallExamplesRequest(Fields):
 
 
 class StatementListParameters(Fields):
-    """Query of admin/statements."""
-
     user: Annotated[TextOrNothing, Field(description="Only statements of the user of that name.")] = None
     connector: Annotated[TextOrNothing, Field(description="Only statements of the connector of that id.")] = None
     state: Annotated[StatementStates, Field(description="`active` (those that wait or run), `all`, or one state.")] = (
@@ -60,7 +56,6 @@ class StatementListParameters(Fields):
 
     @property
     def older_than(self) -> timedelta | None:
-        """As a duration."""
         return None if self.older_than_s is None else timedelta(seconds=self.older_than_s)
 
 
@@ -183,8 +178,6 @@ UserIds: TypeAlias = Annotated[
 
 
 class UserListParameters(Fields):
-    """Which users are listed."""
-
     username: Text = ""
     groups: GroupNames = None
     is_active: Flag | None = None
@@ -193,14 +186,10 @@ class UserListParameters(Fields):
 
 
 class UsersParameters(Fields):
-    """Which users are shown."""
-
     userids: UserIds = ()
 
 
 class UserAutocompleteParameters(Fields):
-    """What is typed, and what to complete it with."""
-
     filter: Text = ""
     count: Annotated[int, Whole(1, MAX_ENTRIES)] = 100
     extend_user: Flag = False
@@ -215,7 +204,6 @@ class PreferencesRequest(Fields):
 
     @property
     def changes(self) -> Mapping[str, str]:
-        """Those that came."""
         return self.model_dump(exclude_none=True)
 
 

@@ -188,7 +188,6 @@ class PermissionFlags(Fields):
     sticky: Flag = False
 
     def bits(self) -> int:
-        """The flags as permission bits."""
         names = [f"{who}_{what}" for who in ("user", "group", "other") for what in ("read", "write", "execute")]
         bits = sum(1 << (8 - position) for position, name in enumerate(names) if getattr(self, name))
         return bits | (_STICKY if self.sticky else 0)
@@ -251,8 +250,6 @@ class MoveRequest(StorageFields):
 
 
 class OperationStatusParameters(StorageFields):
-    """Which operation is asked for."""
-
     id: Text
 
 
@@ -268,14 +265,10 @@ class ReadParameters(StorageFields):
 
 
 class PathParameters(ReadParameters):
-    """A call whose path stands in the query."""
-
     path: Text | None = None
 
 
 class DirectoryParameters(ReadParameters):
-    """Which page of a directory is wanted."""
-
     pagenum: Annotated[int, Whole(1)] = 1
     pagesize: Annotated[int, Whole(1, MAX_PAGE_SIZE)] = 30
     filter: Text = ""
@@ -284,14 +277,10 @@ class DirectoryParameters(ReadParameters):
 
 
 class ListParameters(DirectoryParameters):
-    """Fields of list."""
-
     path: Text | None = None
 
 
 class ViewParameters(DirectoryParameters):
-    """Fields of view= for a directory."""
-
     is_embeddable: Flag = False
 
 
@@ -369,8 +358,6 @@ _DEFAULT_WINDOW_BYTES = 4096
 
 
 class WindowParameters(StorageFields):
-    """Which part of a file, and how it is to be read."""
-
     offset: Annotated[int, Whole(0)] = Field(default=0, description="Bytes of the shown stream.")
     length: Annotated[int, Whole(0, MAX_WINDOW_BYTES)] = _DEFAULT_WINDOW_BYTES
     begin: Annotated[int, Whole(1)] = Field(default=1, description="First byte, from 1; counts together with `end`.")
@@ -399,8 +386,6 @@ class FileViewParameters(WindowParameters):
 
 
 class DisplayParameters(WindowParameters):
-    """Fields of display."""
-
     path: Text | None = None
     mode: Literal["text"] = "text"
     doas: Text | None = Field(default=None, description="Act as this user.")
@@ -414,8 +399,6 @@ class DispositionParameters(StorageFields):
 
 
 class DownloadFileParameters(DispositionParameters):
-    """Fields of download."""
-
     path: Text | None = None
 
 

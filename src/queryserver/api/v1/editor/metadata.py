@@ -1,6 +1,7 @@
 """autocomplete, describe and sample: databases, tables, columns, functions and some of their values."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,14 +18,20 @@ from queryserver.api.v1.editor.shapes import cell_form, handle, meta
 from queryserver.catalog.browsing import NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
-from queryserver.engines.protocol import DatabaseDescription, SampleKind, TableColumn, TableDescription, TableKind
+from queryserver.engines.protocol import (
+    ColumnStatistics,
+    DatabaseDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableKind,
+)
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.formats.columns import CellForm
 from queryserver.search.model import storage_path
 from queryserver.sql.types import SqlType
 
 router = PathGroup()
-
 
 _THREAD_ABOVE_NAMES = 1000
 
@@ -68,19 +75,12 @@ async def table(call: Call, database: str, table: str) -> Response:
     return answer(_table_metadata(found))
 
 
-@router.operation("autocomplete_column_of_query", "autocomplete_column")
-async def column(call: Call, database: str, table: str, column: str) -> Response:
+@router.operation(
+    *("autocomplete_column_of_query", "autocomplete_column"), *("autocomplete_nested_of_query", "autocomplete_nested")
+)
+async def column(call: Call, database: str, table: str, column: str, nested: str | None = None) -> Response:
     """A column with the parts of its type. Spec §4, Contract editor 10.1."""
-    return await _column(call, database, table, column, ())
-
-
-@router.operation("autocomplete_nested_of_query", "autocomplete_nested")
-async def nested(call: Call, database: str, table: str, column: str, nested: str) -> Response:
-    """What lies at `item`, `key`, `value` or names of fields below a column. Contract editor 10.1."""
-    return await _column(call, database, table, column, names_of(nested))
-
-
-async def _column(call: Call, database: str, table: str, column: str, path: tuple[str, ...]) -> Response:
+    path = names_of(nested) if nested else ()
     asked = await _of_schema(call)
     found = await call.services.metadata.browsing.column(_source(call, asked), database, table, column)
     return answer(_column_metadata(found, nested_type(found, path), path))
@@ -142,33 +142,18 @@ async def _described(call: Call) -> Source:
     return Source(call.user, asked.chosen, asked.refresh)
 
 
-@router.operation("sample_table")
-async def sample_table(call: Call, database: str, table: str) -> Response:
-    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
-    return await _sample(call, database, table)
-
-
-@router.operation("sample_column")
-async def sample_column(call: Call, database: str, table: str, column: str) -> Response:
-    """Distinct values, or the largest or smallest one. Spec §4, Contract editor 10.3."""
-    return await _sample(call, database, table, column)
-
-
-@router.operation("sample_nested")
-async def sample_nested(call: Call, database: str, table: str, column: str, nested: str) -> Response:
-    """The values at nested segments below a column. Contract editor 10.3."""
-    return await _sample(call, database, table, column, names_of(nested))
-
-
-async def _sample(
-    call: Call, database: str, table: str, column: str | None = None, nested: tuple[str, ...] = ()
+@router.operation("sample_table", "sample_column", "sample_nested")
+async def sample(
+    call: Call, database: str, table: str, column: str | None = None, nested: str | None = None
 ) -> Response:
+    """At most 100 rows, now or as an operation; or a connection test. Spec §4, Contract editor 10.3."""
     asked = await call.read(SampleRequest)
     samples, connector = call.services.metadata.samples, asked.snippet.dialect
     wanted = None
     if asked.operation != "hello":
-        wanted = Sampled(database, table, column, nested, SampleKind(asked.operation))
-    form = cell_form(call, asked)
+        path = names_of(nested) if nested else ()
+        wanted = Sampled(database, table, column, path, SampleKind(asked.operation))
+    form = cell_form(call, asked.escape, asked.big_numbers)
     if asked.is_async:
         started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
         if started is None:
@@ -212,9 +197,7 @@ def _table_metadata(found: TableDescription) -> wire.TableMetadata:
         hdfs_link=storage_path(found.location) or None,
         columns=[one.name for one in found.columns],
         extended_columns=[_like(wire.ColumnSummary, one) for one in found.columns],
-        partition_keys=_partition_keys(found),
-        primary_keys=_primary_keys(found),
-        foreign_keys=_foreign_keys(found),
+        **_keys(found),
     )
 
 
@@ -260,9 +243,7 @@ def _table_description(found: TableDescription) -> wire.TableDescription:
         path_location=found.location,
         hdfs_link=storage_path(found.location),
         cols=[_like(wire.DescribedColumn, one) for one in found.columns],
-        partition_keys=_partition_keys(found),
-        primary_keys=_primary_keys(found),
-        foreign_keys=_foreign_keys(found),
+        **_keys(found),
         properties=[
             wire.TableProperty(col_name=one.name, data_type=one.value, comment=one.comment) for one in found.properties
         ],
@@ -279,36 +260,18 @@ def _table_description(found: TableDescription) -> wire.TableDescription:
 
 
 def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
-    known = found.statistics
-    numbers = (known.num_nulls, known.distinct_count, known.avg_col_len, known.max_col_len, known.num_trues)
-    is_empty = all(one is None for one in (known.min, known.max, *numbers, known.num_falses))
-    reason = "A view has no statistics." if found.of_view else "There are no statistics of this column."
-    return wire.ColumnDescription(
-        status=0,
-        message=(known.message or reason) if is_empty else known.message,
-        col_name=found.column.name,
-        data_type=found.column.type,
-        min=known.min,
-        max=known.max,
-        num_nulls=known.num_nulls,
-        distinct_count=known.distinct_count,
-        avg_col_len=known.avg_col_len,
-        max_col_len=known.max_col_len,
-        num_trues=known.num_trues,
-        num_falses=known.num_falses,
-    )
+    known, values = found.statistics, dict[str, Any](asdict(found.statistics))
+    if replace(known, message="") == ColumnStatistics() and not known.message:
+        values["message"] = "A view has no statistics." if found.of_view else "There are no statistics of this column."
+    return wire.ColumnDescription(status=0, col_name=found.column.name, data_type=found.column.type, **values)
 
 
-def _partition_keys(found: TableDescription) -> list[wire.PartitionKey]:
-    return [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key]
-
-
-def _primary_keys(found: TableDescription) -> list[wire.PrimaryKey]:
-    return [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key]
-
-
-def _foreign_keys(found: TableDescription) -> list[wire.ForeignKey]:
-    return [_like(wire.ForeignKey, one) for one in found.foreign_keys]
+def _keys(found: TableDescription) -> dict[str, Any]:
+    return {
+        "partition_keys": [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key],
+        "primary_keys": [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key],
+        "foreign_keys": [_like(wire.ForeignKey, one) for one in found.foreign_keys],
+    }
 
 
 def _like(model: type[Model], found: object) -> Model:
@@ -319,7 +282,9 @@ def _like(model: type[Model], found: object) -> Model:
 def _parts(of: SqlType) -> dict[str, Any]:
     """Arrays add `item`, maps `key` and `value`, structs `fields`; scalars add none."""
     parts: dict[str, Any] = {
-        name: _nested(part) for name, part in (("item", of.item), ("key", of.key), ("value", of.value)) if part
+        name: wire.NestedType(type=part.base, native_type=part.text, **_parts(part))
+        for name, part in (("item", of.item), ("key", of.key), ("value", of.value))
+        if part
     }
     if of.fields:
         parts["fields"] = [
@@ -327,7 +292,3 @@ def _parts(of: SqlType) -> dict[str, Any]:
             for one in of.fields
         ]
     return parts
-
-
-def _nested(of: SqlType) -> wire.NestedType:
-    return wire.NestedType(type=of.base, native_type=of.text, **_parts(of))

@@ -12,15 +12,7 @@ from pydantic import BaseModel
 from queryserver.api.answers import HEADERS_ONLY, answer, coding_for, conditions_of, stream, while_connected
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.editor import (
-    CheckStatusRequest,
-    DownloadParameters,
-    EventsParameters,
-    FetchRequest,
-    LogsRequest,
-    OperationRequest,
-    ResultMetadataRequest,
-)
+from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.shapes import cell_form, numbers_as_text, operation_of, page_answer
 from queryserver.errors.base import NotAuthenticated, PermissionDenied
@@ -36,7 +28,6 @@ from queryserver.statements.status import StatementProgress, parse_operation_id
 
 router = PathGroup()
 
-
 _COMMENT_EVERY_S = 15.0
 # An event id carries the log position it stands for, so that any instance can go on from it.
 _IDS_PER_LINE = 1_000_000
@@ -48,7 +39,7 @@ _FAILED = {StatementState.FAILED, StatementState.CANCELED, StatementState.TIMED_
 @router.operation("check_status")
 async def check_status(call: Call) -> Response:
     """The state of an operation, at once or at its end within `wait`. Spec §4, Contract editor 4.2."""
-    asked = await call.read(CheckStatusRequest)
+    asked = await call.read(requests.CheckStatusRequest)
     operation_id = await operation_of(call, asked)
     status = await call.services.statements.following.status(call.user, operation_id, wait_s=asked.wait)
     if status.outcome is not None:
@@ -60,7 +51,7 @@ async def check_status(call: Call) -> Response:
 @router.operation("get_logs")
 async def get_logs(call: Call) -> Response:
     """Log lines and progress of a statement, in every state. Spec §4, Contract editor 7.1."""
-    asked = await call.read(LogsRequest)
+    asked = await call.read(requests.LogsRequest)
     operation_id = await operation_of(call, asked)
     status, log = await call.services.statements.following.logs(
         call.user, operation_id, start=asked.start or 0, size=asked.size
@@ -120,9 +111,9 @@ async def fetch_result_data(call: Call) -> Response:
     JavaScript, and other readers that make doubles of numbers, lose digits of integers beyond 2^53:
     `big_numbers=text` gives those columns as text, and `meta` says so.
     """
-    asked = await call.read(FetchRequest)
+    asked = await call.read(requests.FetchRequest)
     operation_id = await operation_of(call, asked)
-    form = cell_form(call, asked)
+    form = cell_form(call, asked.escape, asked.big_numbers)
     page = await call.services.statements.reading.page(
         call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form)
     )
@@ -134,7 +125,7 @@ async def fetch_result_data(call: Call) -> Response:
 @router.operation("fetch_result_metadata")
 async def fetch_result_metadata(call: Call) -> Response:
     """Names and types of the columns of a result. Contract editor 6.2."""
-    asked = await call.read(ResultMetadataRequest)
+    asked = await call.read(requests.ResultMetadataRequest)
     operation_id = await operation_of(call, asked)
     status, columns, _ = await call.services.statements.reading.overview(call.user, operation_id)
     if status.outcome is not None:
@@ -146,7 +137,7 @@ async def fetch_result_metadata(call: Call) -> Response:
 @router.operation("fetch_result_size")
 async def fetch_result_size(call: Call) -> Response:
     """Stored rows and bytes, once the statement has ended. Contract editor 6.2."""
-    operation_id = await operation_of(call, await call.read(OperationRequest))
+    operation_id = await operation_of(call, await call.read(requests.OperationRequest))
     status, _, size_bytes = await call.services.statements.reading.overview(call.user, operation_id)
     if status.outcome is not None:
         return shapes.failed(await call.services.statements.following.record(call.user, operation_id))
@@ -163,7 +154,7 @@ async def fetch_result_size(call: Call) -> Response:
 @router.operation("follow_events")
 async def events(call: Call, operation_id: str) -> Response:
     """status, progress, log and end events of one operation. Contract editor 8.1."""
-    asked = await call.read(EventsParameters)
+    asked = await call.read(requests.EventsParameters)
     status = await call.services.statements.following.status(call.user, parse_operation_id(operation_id))
     resumed = call.request.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)
@@ -205,15 +196,12 @@ async def _events_of(call: Call, step: StatementProgress, sender: "_Sender") -> 
 
 
 def _event_body(status: StatementStatus, record: StatementRecord | None) -> BaseModel:
-    """The check_status body."""
     if record is None:
         return wire.StatusResponse(status=0, query_status=shapes.query_status(status))
     return shapes.failure_body(record)
 
 
 class _Sender:
-    """Writes events, and keeps what was sent."""
-
     def __init__(self, last_id: int) -> None:
         self._last_id = last_id
         self.log_line = last_id // _IDS_PER_LINE
@@ -228,7 +216,6 @@ class _Sender:
         return b"id: %d\nevent: %s\ndata: %s\n\n" % (self._last_id, name.encode(), body.model_dump_json().encode())
 
     def is_news(self, status: StatementStatus) -> bool:
-        """Whether its state was not sent yet."""
         return self._state != status.state.value
 
     def status(self, body: BaseModel, status: StatementStatus) -> list[bytes]:
@@ -239,7 +226,6 @@ class _Sender:
         return [self.event("status", body)]
 
     def progress(self, step: StatementProgress) -> list[bytes]:
-        """At every change."""
         body = wire.ProgressEvent(
             progress=shapes.shown_progress(step.status), rows=step.status.rows, jobs=shapes.jobs(step.log.jobs)
         )
@@ -250,7 +236,6 @@ class _Sender:
         return [self.event("progress", body)]
 
     def log(self, step: StatementProgress) -> list[bytes]:
-        """New lines."""
         if not step.log.lines:
             return []
         body = wire.LogEvent(
@@ -270,7 +255,7 @@ class _Sender:
 @router.operation("download_result")
 async def download(call: Call, operation_id: str) -> Response:
     """The stored rows in one of seven formats, streamed; with `Range` a part of the file. Contract editor 8.2."""
-    asked = await call.read(DownloadParameters)
+    asked = await call.read(requests.DownloadParameters)
     downloads = call.services.statements.downloads
     rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
     kind = DownloadFormat(asked.format)
@@ -297,10 +282,7 @@ class _File:
         return await self._answer(self._kept_size(self._pieces()), {}, 200)
 
     async def part(self, conditions: Conditions) -> Response:
-        """The part that the caller requests. Raises RangeNotSatisfiable.
-
-        A range needs the size of the file: where it was not made before, it is made twice.
-        """
+        """The requested part; a file whose size is not known is made twice. Raises RangeNotSatisfiable."""
         downloads, operation_id = self._call.services.statements.downloads, self._rows.status.id
         size = await downloads.size_of(self._call.user, operation_id, self.version.tag, self._pieces())
         part = requested_part(conditions, self.version, size)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 import orjson
@@ -81,7 +81,6 @@ def times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
 
 
 def handle(record: StatementRecord) -> wire.Handle:
-    """`handle` (Contract editor 2.1)."""
     held, status = record.handle, record.status
     start_row, start_column, end_row, end_column = held.position
     return wire.Handle(
@@ -162,19 +161,11 @@ def shown_progress(status: StatementStatus) -> int:
             return status.progress
 
 
-class GivesCells(Protocol):
-    """A request whose answer has cells; None: the settings of the server, or those of the user, decide."""
-
-    @property
-    def escape(self) -> bool | None: ...
-
-    @property
-    def big_numbers(self) -> BigNumbers | None: ...
-
-
-def cell_form(call: Call, asked: GivesCells) -> CellForm:
-    escape = call.services.settings.editor.escape_default if asked.escape is None else asked.escape
-    return CellForm(escape, numbers_as_text(call, asked.big_numbers))
+def cell_form(call: Call, escape: bool | None, big_numbers: BigNumbers | None) -> CellForm:
+    """How cells are written; None: the settings of the server, or those of the user, decide."""
+    if escape is None:
+        escape = call.services.settings.editor.escape_default
+    return CellForm(escape, numbers_as_text(call, big_numbers))
 
 
 def numbers_as_text(call: Call, asked: BigNumbers | None) -> bool:
@@ -215,7 +206,6 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
 
 
 def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
-    """The JSON before and behind the rows."""
     status = page.status
     fields = {
         "has_more": page.has_more,

@@ -11,16 +11,7 @@ from fastapi import Response
 from queryserver.api.answers import answer, milliseconds, moment, while_connected
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.editor import (
-    CloseSessionRequest,
-    CreateNotebookRequest,
-    EndRequest,
-    ExecuteRequest,
-    ExplainRequest,
-    FormatRequest,
-    HistoryParameters,
-    SessionRequest,
-)
+from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import shapes
 from queryserver.api.v1.editor.shapes import cell_form, operation_of, page_answer
 from queryserver.catalog.explaining import PlanRequest
@@ -38,14 +29,13 @@ from queryserver.statements.submission import Submission
 
 router = PathGroup()
 
-
 log = structlog.get_logger(__name__)
 
 
 @router.operation("create_query_notebook", "create_notebook")
 async def create_notebook(call: Call) -> Response:
     """A new notebook with a random uuid; nothing is stored. Contract editor 12."""
-    asked = await call.read(CreateNotebookRequest)
+    asked = await call.read(requests.CreateNotebookRequest)
     kind, name = "notebook", "My Notebook"
     if asked.type and asked.type != "notebook":
         dialect = call.services.connectors.resolve(call.user, asked.type.removeprefix("query-")).dialect
@@ -65,20 +55,10 @@ async def create_notebook(call: Call) -> Response:
     return answer(wire.NotebookResponse(status=0, notebook=notebook))
 
 
-@router.operation("execute")
-async def execute(call: Call) -> Response:
+@router.operation("execute", "execute_on", "query_on")
+async def execute(call: Call, dialect: str | None = None) -> Response:
     """Record one statement and hand it to a runner; answers before it ends. Spec §4, Contract editor 4.1."""
-    return await _execute(call, None)
-
-
-@router.operation("execute_on", "query_on")
-async def execute_on(call: Call, dialect: str) -> Response:
-    """Record a statement for the data source of the path and run it. Spec §4, Contract editor 4.1."""
-    return await _execute(call, dialect)
-
-
-async def _execute(call: Call, dialect: str | None) -> Response:
-    asked = await call.read(ExecuteRequest)
+    asked = await call.read(requests.ExecuteRequest)
     submission = _submission(call, asked, dialect)
     recorded = await _submitted(call, submission, wait_s=asked.wait)
     headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
@@ -86,15 +66,14 @@ async def _execute(call: Call, dialect: str | None) -> Response:
     page = await _first_page(call, asked, status) if asked.rows and status.has_ended_well else None
     if page is None:
         return answer(body, headers=headers)
-    return page_answer(page, cell_form(call, asked), beside=body.model_dump(by_alias=True), headers=headers)
+    return page_answer(
+        page, cell_form(call, asked.escape, asked.big_numbers), beside=body.model_dump(by_alias=True), headers=headers
+    )
 
 
-async def _first_page(call: Call, asked: ExecuteRequest, status: StatementStatus) -> ResultPage | None:
-    """The first `asked.rows` rows; later fetches go on after them. None: fetch_result_data answers why.
-
-    The statement has run, so the client gets the handle also without rows.
-    """
-    wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked))
+async def _first_page(call: Call, asked: requests.ExecuteRequest, status: StatementStatus) -> ResultPage | None:
+    """The first rows; None: fetch_result_data answers why. The statement has run: the client gets its handle anyway."""
+    wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked.escape, asked.big_numbers))
     try:
         page = await call.services.statements.reading.page(call.user, status.id, wanted)
     except (PageRowTooLarge, TooManyRequests, ServiceUnavailable) as error:
@@ -132,7 +111,7 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
         return replace(recorded, record=replace(recorded.record, status=await following.placed(status)))
 
 
-def _submission(call: Call, asked: ExecuteRequest, dialect: str | None) -> Submission:
+def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None) -> Submission:
     continued = parse_operation_id(asked.operation_id) if asked.operation_id else None
     if dialect is not None and not dialect.strip():
         # Only a path without the segment means the default connector.
@@ -182,7 +161,7 @@ def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementF
 @router.operation("cancel_statement")
 async def cancel_statement(call: Call) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
-    operation_id = await operation_of(call, await call.read(EndRequest))
+    operation_id = await operation_of(call, await call.read(requests.EndRequest))
     status = await call.services.statements.ending.cancel(call.user, operation_id)
     return answer(
         wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
@@ -192,29 +171,19 @@ async def cancel_statement(call: Call) -> Response:
 @router.operation("close_statement")
 async def close_statement(call: Call) -> Response:
     """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
-    operation_id = await operation_of(call, await call.read(EndRequest))
+    operation_id = await operation_of(call, await call.read(requests.EndRequest))
     before = await call.services.statements.ending.close(call.user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."
     return answer(wire.CloseResponse(status=0, result=wire.ActionResult(status=0 if closed else -1), message=message))
 
 
-@router.operation("explain")
-async def explain(call: Call) -> Response:
+@router.operation("explain", "explain_on")
+async def explain(call: Call, dialect: str | None = None) -> Response:
     """The plan of the first statement, which is not run, on the default or a named connector. Contract editor 8.3."""
-    return await _explain(call, None)
-
-
-@router.operation("explain_on")
-async def explain_on(call: Call, dialect: str) -> Response:
-    """The plan of a statement on the data source of the path; it is not run. Contract editor 8.3."""
-    if not dialect.strip():
+    if dialect is not None and not dialect.strip():
         raise call.services.connectors.unknown(call.user, dialect)
-    return await _explain(call, dialect)
-
-
-async def _explain(call: Call, dialect: str | None) -> Response:
-    asked = await call.read(ExplainRequest)
+    asked = await call.read(requests.ExplainRequest)
     named = asked.snippet.dialect or dialect
     wanted = PlanRequest(named, asked.script, asked.current_database, asked.session_id)
     explained = await while_connected(call.request, call.services.metadata.explanations.explain(call.user, wanted))
@@ -235,7 +204,7 @@ async def _explain(call: Call, dialect: str | None) -> Response:
 @router.operation("format_statements")
 async def format_statements(call: Call) -> Response:
     """Keywords in upper case, clauses on lines of their own; nothing else changes. Contract editor 8.4."""
-    asked = await call.read(FormatRequest)
+    asked = await call.read(requests.FormatRequest)
     formatting = call.services.statements.formatting.format_script(call.user.id, asked.script, asked.dialect)
     laid_out = await while_connected(call.request, formatting)
     return answer(wire.FormatResponse(status=0, formatted_statements=laid_out))
@@ -244,7 +213,7 @@ async def format_statements(call: Call) -> Response:
 @router.operation("get_history")
 async def get_history(call: Call) -> Response:
     """The caller's own operations, newest first. Spec §4, Contract editor 11."""
-    asked = await call.read(HistoryParameters)
+    asked = await call.read(requests.HistoryParameters)
     count, entries = 0, []
     if not asked.is_notification_manager:
         count, entries = await call.services.statements.history.page(
@@ -286,7 +255,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
 @router.operation("create_session")
 async def create_session(call: Call) -> Response:
     """Open an engine session that statements can name. Contract editor 9.1."""
-    asked = (await call.read(SessionRequest)).session
+    asked = (await call.read(requests.SessionRequest)).session
     opened = await call.services.statements.sessions.create(
         call.user,
         NewSession(
@@ -312,7 +281,7 @@ async def create_session(call: Call) -> Response:
 @router.operation("close_session")
 async def close_session(call: Call) -> Response:
     """Close one session, or all of the caller for a connector. Contract editor 9.2."""
-    asked = (await call.read(CloseSessionRequest)).session
+    asked = (await call.read(requests.CloseSessionRequest)).session
     if asked.id is None:
         closed = await call.services.statements.sessions.close_all(call.user, asked.type)
     else:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import orjson
 from fastapi import Request, Response
 
+from queryserver import errors
 from queryserver.api.answers import answer
 from queryserver.api.bodies import (
     MULTIPART,
@@ -29,24 +30,7 @@ from queryserver.api.bodies import (
 from queryserver.api.calls import CallRoute, PathGroup, services_of
 from queryserver.api.errors import http_status, respond
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.storage import (
-    NAME_FIELDS,
-    PATH_FIELDS,
-    QUERY_TOO,
-    Given,
-    OperationStatusParameters,
-    PathParameters,
-    StorageFields,
-    parse_given,
-)
-from queryserver.errors.base import (
-    InvalidParameter,
-    MissingParameter,
-    QueryServerError,
-    UnreadableParameter,
-    UnsupportedMediaType,
-)
-from queryserver.errors.files import ImpersonationNotAllowed, InvalidName, InvalidPath
+from queryserver.api.schemas import requests
 from queryserver.files.model import StorageUser, decoded_path, repaired
 from queryserver.files.operations import Outcomes, Progress, Started, Work, each_of, failure_body, items_of
 from queryserver.files.places import Caller, Place
@@ -61,37 +45,43 @@ _MAX_FIELDS = 1100
 _ALWAYS_READ = {"doas"}
 _NO_PLACE = "none"
 
-Model = TypeVar("Model", bound=StorageFields)
+Model = TypeVar("Model", bound=requests.StorageFields)
 
 
 @dataclass(frozen=True, slots=True)
 class StorageCall:
-    """One authenticated call."""
-
     request: Request
     services: Services
     caller: Caller
-    given: Given
+    given: requests.Given
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether one item alone is answered as many are (Contract storage 7.8)."""
+        return self.request.scope["path"].endswith("/bulk")
 
     def read(self, model: type[Model]) -> Model:
-        """The fields as `model`. Raises InvalidRequest."""
         came(self.request.scope, self.given.body)  # a streamed body is read after the call was made
         reads(self.request.scope, model)
-        return parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
+        return requests.parse_given(model, self.given, max_json_depth=self.services.settings.limits.max_json_depth)
 
 
 class StorageRoute(CallRoute):
     """A route whose handler takes a `StorageCall`. Each call is counted with its scheme and outcome."""
 
     max_body_bytes: ClassVar[int] = _MAX_BODY_BYTES
+    query_too: ClassVar[Collection[str] | None] = requests.QUERY_TOO
+    """Fields that a POST also reads from its query string; None: all."""
 
-    def refused(self, request: Request, call: StorageCall | None, error: QueryServerError) -> tuple[str, Response]:
+    def refused(
+        self, request: Request, call: StorageCall | None, error: errors.QueryServerError
+    ) -> tuple[str, Response]:
         """The `status` of failures is -1 (Contract storage 3)."""
         shown = error
-        if isinstance(error, UnreadableParameter):
+        if isinstance(error, errors.UnreadableParameter):
             # A path that is no text is an invalid path, wherever it stands (Contract storage 2.2), and so is a name.
-            shown = InvalidPath(error.message) if error.name in PATH_FIELDS else error
-            shown = InvalidName(error.message) if error.name in NAME_FIELDS else shown
+            shown = errors.InvalidPath(error.message) if error.name in requests.PATH_FIELDS else error
+            shown = errors.InvalidName(error.message) if error.name in requests.NAME_FIELDS else shown
             return shown.code, respond(request, shown, plain=True)
         if call is not None:
             shown = call.services.storage.stores.with_configured(error, call.caller)
@@ -107,15 +97,15 @@ class StorageRoute(CallRoute):
         query = grouped(form_fields(request.scope["query_string"]))
         if request.method == "GET":
             came(request.scope, query.keys() - _ALWAYS_READ)
-            return StorageCall(request, services, _caller(request, user, query), Given(query, {}))
+            return StorageCall(request, services, _caller(request, user, query), requests.Given(query, {}))
         body = await self._body(request, services, user.id)
         if "doas" in query or any(value is not None for value in body.get("doas", ())):
-            raise InvalidParameter("doas is for GET calls only.")
-        chosen = self._from_query(query)
+            raise errors.InvalidParameter("doas is for GET calls only.")
+        chosen = {name: query[name] for name in query if self.query_too is None or name in self.query_too}
         came(request.scope, body)
         came(request.scope, chosen)
         came_unread(request.scope, but=chosen)
-        return StorageCall(request, services, Caller.of(user), Given(chosen, body))
+        return StorageCall(request, services, Caller.of(user), requests.Given(chosen, body))
 
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
         with holding(request, user_id, self.max_body_bytes) as hold:
@@ -125,20 +115,15 @@ class StorageRoute(CallRoute):
             parsed = partial(_parsed, body, services.settings.limits.max_json_depth)
             return (await parsed_aside(services, user_id, parsed, len(body.content)))[0]
 
-    def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-        """The fields that this call reads from the query string of a POST."""
-        return {name: values for name, values in query.items() if name in QUERY_TOO}
-
 
 class StreamedStorageRoute(StorageRoute):
     """A route that reads its body itself, in pieces; all other fields come from the query string."""
 
+    query_too = None
+
     async def _body(self, request: Request, services: Services, user_id: int) -> Mapping[str, Sequence[Any]]:
         del request, services, user_id
         return {}
-
-    def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-        return query
 
 
 def _caller(request: Request, user: User, query: Mapping[str, Sequence[str]]) -> Caller:
@@ -146,7 +131,7 @@ def _caller(request: Request, user: User, query: Mapping[str, Sequence[str]]) ->
     storage, doas = services_of(request).storage, _last(query, "doas")
     try:
         return storage.stores.caller(user, doas)
-    except ImpersonationNotAllowed as error:
+    except errors.ImpersonationNotAllowed as error:
         word, _, path = request.scope["path"].removeprefix("/api/v1/storage/").partition("=")
         refused = Caller(user, StorageUser(doas or ""))
         storage.audit.record(refused, f"storage.{word}", _last(query, "path") or path, error.code)
@@ -165,7 +150,6 @@ def _parsed(body: RawBody, max_json_depth: int) -> Mapping[str, Sequence[Any]]:
 
 
 def grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
-    """Every value of each name, in its order."""
     values: defaultdict[str, list[str]] = defaultdict(list)
     for name, value in fields:
         values[name].append(value)
@@ -176,37 +160,30 @@ def _last(fields: Mapping[str, Sequence[str]], name: str) -> str | None:
     return fields[name][-1] if name in fields else None
 
 
-def _scheme(request: Request, given: Given) -> str:
+def _scheme(request: Request, given: requests.Given) -> str:
     text = next(iter([*request.path_params.values(), *_paths(given.query), *_paths(given.body)]), None)
     if not isinstance(text, str):
         return _NO_PLACE
     try:
         return services_of(request).storage.stores.path(text).scheme
-    except QueryServerError:
+    except errors.QueryServerError:
         return _NO_PLACE
 
 
 def _paths(fields: Mapping[str, Sequence[Any]]) -> list[Any]:
-    return [fields[name][-1] for name in PATH_FIELDS if fields.get(name)]
+    return [fields[name][-1] for name in requests.PATH_FIELDS if fields.get(name)]
 
 
-def decoded_place(call: StorageCall, raw: str, *, or_root: bool = False) -> Place:
-    """The place behind `=`. `or_root`: an empty path is the root of the default store, else it is missing.
+def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Place:
+    """The place behind `=`, None: of the parameter `path`.
 
+    `or_root`: an empty path is the root of the default store, else it is missing.
     Raises MissingParameter, InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority, storage_access_denied.
     """
-    return _place(call, decoded_path(raw), or_root=or_root)
-
-
-def given_place(call: StorageCall, *, or_root: bool = False) -> Place:
-    """The place of the parameter `path`; else as `decoded_place`."""
-    return _place(call, repaired(call.read(PathParameters).path or ""), or_root=or_root)
-
-
-def _place(call: StorageCall, text: str, *, or_root: bool) -> Place:
+    text = repaired(call.read(requests.PathParameters).path or "") if raw is None else decoded_path(raw)
     stores = call.services.storage.stores
     if not text and not or_root:
-        raise MissingParameter("path is required.")
+        raise errors.MissingParameter("path is required.")
     return stores.place(call.caller, stores.path_or_root(text))
 
 
@@ -218,10 +195,6 @@ class FileCall:
     file_name: str
     content: AsyncGenerator[bytes]
 
-    def read(self, model: type[Model]) -> Model:
-        """The fields of the query string and those before the file. Raises InvalidRequest."""
-        return self.call.read(model)
-
 
 async def file_call(
     call: StorageCall, *, file_fields: Collection[str] = (), leading_fields: Collection[str] = ()
@@ -232,14 +205,14 @@ async def file_call(
     """
     content_type = multipart_type(call.request)
     if content_type is None:
-        raise UnsupportedMediaType(f"An upload is {MULTIPART}.")
+        raise errors.UnsupportedMediaType(f"An upload is {MULTIPART}.")
     leading = {*leading_fields, "doas"}  # refused wherever it stands
     stream = MultipartStream(pieces(call.request), content_type, file_fields=file_fields, leading_fields=leading)
     name = await stream.file_name()
     fields = grouped(stream.fields)
     if "doas" in fields:
-        raise InvalidParameter("doas is for GET calls only.")
-    return FileCall(replace(call, given=Given(call.given.query, fields)), name, _noted(call, stream))
+        raise errors.InvalidParameter("doas is for GET calls only.")
+    return FileCall(replace(call, given=requests.Given(call.given.query, fields)), name, _noted(call, stream))
 
 
 async def _noted(call: StorageCall, stream: MultipartStream) -> AsyncGenerator[bytes]:
@@ -289,7 +262,7 @@ router = PathGroup(StorageRoute)
 @router.operation("get_storage_operation")
 async def operation(call: StorageCall) -> Response:
     """State, progress and outcome of a call that answered 202. Contract storage 7.6."""
-    asked = call.read(OperationStatusParameters)
+    asked = call.read(requests.OperationStatusParameters)
     status = await call.services.storage.operations.status(call.caller, asked.id)
     return answer(
         wire.OperationProgress(
@@ -329,9 +302,9 @@ async def answer_each(
 
 def final_of(outcomes: Outcomes[Mapping[str, Any]]) -> Final:
     """The bodies of all items; the HTTP status is the highest of those that failed."""
-    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, QueryServerError)]
+    failed = [outcome for outcome in outcomes.values() if isinstance(outcome, errors.QueryServerError)]
     results = {
-        item: failure_body(outcome) if isinstance(outcome, QueryServerError) else outcome
+        item: failure_body(outcome) if isinstance(outcome, errors.QueryServerError) else outcome
         for item, outcome in outcomes.items()
     }
     if not failed:

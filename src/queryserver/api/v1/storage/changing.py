@@ -10,21 +10,8 @@ from queryserver.api.answers import answer
 from queryserver.api.bodies import parsed_aside
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.storage import (
-    ChmodRequest,
-    ChownRequest,
-    DeleteRequest,
-    MoveRequest,
-    NamedEntryRequest,
-    NewEntryRequest,
-    OptionalPathRequest,
-    PathRequest,
-    PathsRequest,
-    RenameRequest,
-    ReplicationRequest,
-    SaveRequest,
-)
-from queryserver.api.v1.storage.calls import MIB, Each, Final, LongCall, StorageCall, StorageRoute, answer_each
+from queryserver.api.schemas import requests
+from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
 from queryserver.files.model import TransferKind, new_name, repaired
 from queryserver.files.moving import TransferRequest, final_body, moved_body
@@ -32,7 +19,6 @@ from queryserver.files.operations import Progress
 from queryserver.formats.delimited.encodings import encoded
 
 router = PathGroup(StorageRoute)
-
 
 _MAX_TEXT_BYTES = 10 * MIB
 
@@ -46,31 +32,31 @@ class SaveRoute(StorageRoute):
 @router.operation("make_directory")
 async def mkdir(call: StorageCall) -> Response:
     """Make a directory, named by its full path or by directory and name. Spec §4, Contract storage 6."""
-    return await _create(call, call.read(NewEntryRequest), is_directory=True)
+    return await _create(call, call.read(requests.NewEntryRequest), is_directory=True)
 
 
 @router.operation("create_directory")
 async def create_directory(call: StorageCall) -> Response:
     """Make a directory in another one. Contract storage 6."""
-    return await _create(call, call.read(NamedEntryRequest), is_directory=True)
+    return await _create(call, call.read(requests.NamedEntryRequest), is_directory=True)
 
 
 @router.operation("touch")
 async def touch(call: StorageCall) -> Response:
     """Make an empty file, named by its full path or by directory and name. Spec §4, Contract storage 6."""
-    return await _create(call, call.read(NewEntryRequest), is_directory=False)
+    return await _create(call, call.read(requests.NewEntryRequest), is_directory=False)
 
 
 @router.operation("create_file")
 async def create_file(call: StorageCall) -> Response:
     """Make an empty file in a directory. Contract storage 6."""
-    return await _create(call, call.read(NamedEntryRequest), is_directory=False)
+    return await _create(call, call.read(requests.NamedEntryRequest), is_directory=False)
 
 
 @router.operation("save_file", kind=SaveRoute)
 async def save(call: StorageCall) -> Response:
     """Replace the content of a file in one step. Contract storage 6."""
-    asked = call.read(SaveRequest)
+    asked = call.read(requests.SaveRequest)
     path = call.services.storage.stores.path(asked.path)
     # Some encodings take a thread's time for megabytes.
     content, _ = await parsed_aside(
@@ -82,7 +68,9 @@ async def save(call: StorageCall) -> Response:
     return answer(wire.SaveResponse(status=0, path=str(path), size=saved.size_bytes))
 
 
-async def _create(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest, *, is_directory: bool) -> Response:
+async def _create(
+    call: StorageCall, asked: requests.NewEntryRequest | requests.NamedEntryRequest, *, is_directory: bool
+) -> Response:
     path = call.services.storage.stores.path(asked.path)
     if asked.name is not None:
         path = path.child(new_name(asked.name, is_directory=is_directory))
@@ -91,7 +79,10 @@ async def _create(call: StorageCall, asked: NewEntryRequest | NamedEntryRequest,
     return answer(wire.PathResponse(status=0, path=str(made)), status=201)
 
 
-def _chmod(call: StorageCall, asked: ChmodRequest) -> Each:
+@router.operation("chmod", "chmod_bulk")
+async def chmod(call: StorageCall) -> Response:
+    """Set the permissions of an entry, or of a tree. Contract storage 6."""
+    asked = call.read(requests.ChmodRequest)
     permissions = asked.permissions()
 
     async def change(text: str) -> dict[str, Any]:
@@ -101,10 +92,13 @@ def _chmod(call: StorageCall, asked: ChmodRequest) -> Each:
         )
         return wire.ChmodResponse(status=0, path=str(path), mode=f"{changed.mode:o}").model_dump()
 
-    return change
+    return await answer_each(asked.path, change, always_bulk=call.is_bulk)
 
 
-def _chown(call: StorageCall, asked: ChownRequest) -> Each:
+@router.operation("chown", "chown_bulk")
+async def chown(call: StorageCall) -> Response:
+    """Set owner, group, or both, of an entry or of a tree. Contract storage 6."""
+    asked = call.read(requests.ChownRequest)
     owner, group = asked.chosen()
 
     async def change(text: str) -> dict[str, Any]:
@@ -112,60 +106,24 @@ def _chown(call: StorageCall, asked: ChownRequest) -> Each:
         await call.services.storage.attributes.chown(call.caller, path, owner, group, recursive=asked.recursive)
         return wire.ChownResponse(status=0, path=str(path), user=owner, group=group).model_dump()
 
-    return change
+    return await answer_each(asked.path, change, always_bulk=call.is_bulk)
 
 
-async def _replication(call: StorageCall) -> Response:
-    asked = call.read(ReplicationRequest)
+@router.operation("set_replication", "change_replication")
+async def set_replication(call: StorageCall) -> Response:
+    """Set how many copies of a file the store keeps. Spec §4, Contract storage 6."""
+    asked = call.read(requests.ReplicationRequest)
     path = call.services.storage.stores.path(asked.path)
     await call.services.storage.attributes.set_replication(call.caller, path, asked.replication_factor)
     return answer(wire.ReplicationResponse(status=0, path=str(path), replication=asked.replication_factor))
 
 
-@router.operation("chmod")
-async def chmod(call: StorageCall) -> Response:
-    """Set the permissions of an entry, or of a tree. Contract storage 6."""
-    asked = call.read(ChmodRequest)
-    return await answer_each(asked.path, _chmod(call, asked))
+@router.operation("remove_tree", "delete_entry", "delete_bulk")
+async def delete(call: StorageCall) -> Response:
+    """Delete entries, to the trash where the store has one. Spec §4, Contract storage 7.7."""
+    asked = call.read(requests.DeleteRequest)
 
-
-@router.operation("chmod_bulk")
-async def chmod_bulk(call: StorageCall) -> Response:
-    """Set the permissions of each entry. Contract storage 6, 7.8."""
-    asked = call.read(ChmodRequest)
-    return await answer_each(asked.path, _chmod(call, asked), always_bulk=True)
-
-
-@router.operation("chown")
-async def chown(call: StorageCall) -> Response:
-    """Set owner, group, or both, of an entry or of a tree. Contract storage 6."""
-    asked = call.read(ChownRequest)
-    return await answer_each(asked.path, _chown(call, asked))
-
-
-@router.operation("chown_bulk")
-async def chown_bulk(call: StorageCall) -> Response:
-    """Set owner, group, or both, of each entry. Contract storage 6, 7.8."""
-    asked = call.read(ChownRequest)
-    return await answer_each(asked.path, _chown(call, asked), always_bulk=True)
-
-
-@router.operation("set_replication")
-async def set_replication(call: StorageCall) -> Response:
-    """Set how many copies of a file the store keeps. Spec §4, Contract storage 6."""
-    return await _replication(call)
-
-
-@router.operation("change_replication")
-async def replication(call: StorageCall) -> Response:
-    """Set the replication factor of a file, as `set_replication`. Contract storage 1, 6."""
-    return await _replication(call)
-
-
-async def _delete(call: StorageCall, *, always_bulk: bool = False) -> Response:
-    asked = call.read(DeleteRequest)
-
-    async def delete(text: str) -> dict[str, Any]:
+    async def each(text: str) -> dict[str, Any]:
         path = call.services.storage.stores.path(text)
         deleted = await call.services.storage.deletions.delete(call.caller, path, skip_trash=asked.skip_trash)
         trash_path = None if deleted.trash_path is None else str(deleted.trash_path)
@@ -174,7 +132,7 @@ async def _delete(call: StorageCall, *, always_bulk: bool = False) -> Response:
         ).model_dump()
 
     long = LongCall(call, "storage.delete", _shown(call, asked.path[0]), asked.wait)
-    return await answer_each(asked.path, delete, always_bulk=always_bulk, long=long)
+    return await answer_each(asked.path, each, always_bulk=call.is_bulk, long=long)
 
 
 def _shown(call: StorageCall, text: str) -> str:
@@ -183,24 +141,6 @@ def _shown(call: StorageCall, text: str) -> str:
         return str(call.services.storage.stores.path(text))
     except QueryServerError:
         return text
-
-
-@router.operation("remove_tree")
-async def rmtree(call: StorageCall) -> Response:
-    """Delete entries, to the trash where the store has one. Spec §4, Contract storage 7.7."""
-    return await _delete(call)
-
-
-@router.operation("delete_entry")
-async def delete(call: StorageCall) -> Response:
-    """Delete an entry with its content, as `rmtree`. Contract storage 1, 7.7."""
-    return await _delete(call)
-
-
-@router.operation("delete_bulk")
-async def delete_bulk(call: StorageCall) -> Response:
-    """Delete each entry; a failure does not stop the rest. Contract storage 7.7, 7.8."""
-    return await _delete(call, always_bulk=True)
 
 
 @router.operation("extract_archive")
@@ -227,7 +167,11 @@ async def _one(call: StorageCall, asked: TransferRequest, wait_s: int | None) ->
     return await LongCall(call, f"storage.{asked.kind}", str(prepared.target), wait_s).answer(run)
 
 
-async def _many(call: StorageCall, kind: TransferKind, asked: MoveRequest) -> Response:
+async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
+    asked = call.read(requests.MoveRequest)
+    if len(asked.src_path) == 1 and not call.is_bulk:
+        item = TransferRequest(kind, asked.src_path[0], asked.dest_path, overwrite=asked.overwrite)
+        return await _one(call, item, asked.wait)
     moving, several = call.services.storage.moving, len(set(asked.src_path)) > 1
     if several:
         shown = await moving.directory(call.caller, asked.dest_path)
@@ -243,78 +187,52 @@ async def _many(call: StorageCall, kind: TransferKind, asked: MoveRequest) -> Re
     return await answer_each(asked.src_path, each, always_bulk=True, long=long)
 
 
-async def _one_or_many(call: StorageCall, kind: TransferKind) -> Response:
-    asked = call.read(MoveRequest)
-    first, *more = asked.src_path
-    if more:
-        return await _many(call, kind, asked)
-    return await _one(call, TransferRequest(kind, first, asked.dest_path, overwrite=asked.overwrite), asked.wait)
-
-
 @router.operation("rename")
 async def rename(call: StorageCall) -> Response:
     """Rename an entry beside itself, or to a full path of the same store. Spec §4, Contract storage 7.2."""
-    asked = call.read(RenameRequest)
+    asked = call.read(requests.RenameRequest)
     item = TransferRequest(TransferKind.RENAME, asked.src_path, asked.dest_path, overwrite=asked.overwrite)
     return await _one(call, item, asked.wait)
 
 
-@router.operation("move")
+@router.operation("move", "move_bulk")
 async def move(call: StorageCall) -> Response:
     """Move entries into a directory, or one to a new path; also to another store. Spec §4, Contract storage 7.3."""
     return await _one_or_many(call, TransferKind.MOVE)
 
 
-@router.operation("copy")
+@router.operation("copy", "copy_bulk")
 async def copy(call: StorageCall) -> Response:
     """Copy entries with all they hold; on Ozone the answer names what was skipped. Spec §4, Contract storage 7.3."""
     return await _one_or_many(call, TransferKind.COPY)
-
-
-@router.operation("move_bulk")
-async def move_bulk(call: StorageCall) -> Response:
-    """Move each entry; a failure does not stop the rest. Contract storage 7.8."""
-    return await _many(call, TransferKind.MOVE, call.read(MoveRequest))
-
-
-@router.operation("copy_bulk")
-async def copy_bulk(call: StorageCall) -> Response:
-    """Copy each entry; a failure does not stop the rest. Contract storage 7.8."""
-    return await _many(call, TransferKind.COPY, call.read(MoveRequest))
 
 
 @router.operation("get_trash_path")
 async def trash_path(call: StorageCall) -> Response:
     """The trash folder for a path; null when there is none yet. Contract storage 8."""
     storage = call.services.storage
-    path = storage.stores.path(repaired(call.read(PathRequest).path))
+    path = storage.stores.path(repaired(call.read(requests.PathRequest).path))
     found = await storage.trash.where(call.caller, path)
     return answer(wire.TrashPathResponse(status=0, path=str(path), trash_path=None if found is None else str(found)))
 
 
-async def _restore(call: StorageCall, text: str) -> dict[str, Any]:
-    path = call.services.storage.stores.path(text)
-    restored = await call.services.storage.trash.restore(call.caller, path)
-    return wire.RestoreResponse(status=0, path=str(restored), source=str(path)).model_dump()
-
-
-@router.operation("restore")
+@router.operation("restore", "restore_bulk")
 async def restore(call: StorageCall) -> Response:
     """Bring an entry back to where it was. Spec §4, Contract storage 8."""
-    return await answer_each(call.read(PathsRequest).path, lambda text: _restore(call, text))
 
+    async def each(text: str) -> dict[str, Any]:
+        path = call.services.storage.stores.path(text)
+        restored = await call.services.storage.trash.restore(call.caller, path)
+        return wire.RestoreResponse(status=0, path=str(restored), source=str(path)).model_dump()
 
-@router.operation("restore_bulk")
-async def restore_bulk(call: StorageCall) -> Response:
-    """Bring each entry back to where it was. Contract storage 7.8, 8."""
-    return await answer_each(call.read(PathsRequest).path, lambda text: _restore(call, text), always_bulk=True)
+    return await answer_each(call.read(requests.PathsRequest).path, each, always_bulk=call.is_bulk)
 
 
 @router.operation("purge_trash")
 async def purge(call: StorageCall) -> Response:
     """Delete every entry of the caller's trash for good. Spec §4, Contract storage 8."""
     storage = call.services.storage
-    text = call.read(OptionalPathRequest).path
+    text = call.read(requests.OptionalPathRequest).path
     path = storage.stores.path(text) if text else storage.stores.default_home(call.caller)
     root, purged = await storage.trash.purge(call.caller, path)
     return answer(wire.PurgeResponse(status=0, path=str(root), purged=purged))

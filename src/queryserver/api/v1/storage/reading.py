@@ -11,17 +11,8 @@ from fastapi import Response
 from queryserver.api.answers import HEADERS_ONLY, answer, conditions_of, stream, while_connected
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.storage import (
-    MAX_WINDOW_BYTES,
-    DirectoryParameters,
-    DisplayParameters,
-    DispositionParameters,
-    DownloadFileParameters,
-    FileViewParameters,
-    ListParameters,
-    ViewParameters,
-)
-from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, decoded_place, given_place
+from queryserver.api.schemas import requests
+from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, place_of
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
@@ -69,7 +60,7 @@ def _file_system(known: KnownFileSystem) -> wire.Filesystem:
 @router.operation("list_directory")
 async def list_directory(call: StorageCall) -> Response:
     """A page of a directory. Contract storage 5.2."""
-    asked, place = call.read(ListParameters), given_place(call, or_root=True)
+    asked, place = call.read(requests.ListParameters), place_of(call, None, or_root=True)
     page = await _page(call, asked, place)
     if page.is_past_the_end:
         raise page_not_found(f"The directory has {page.pages} pages.")
@@ -79,8 +70,7 @@ async def list_directory(call: StorageCall) -> Response:
 
 
 async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    """The answer of view= for a directory."""
-    asked = call.read(ViewParameters)
+    asked = call.read(requests.ViewParameters)
     page = await _page(call, asked, place)
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
     dots = [shapes.entry_fields(status, name=".")]
@@ -90,15 +80,14 @@ async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -
     return await _written(call, facts.model_dump(), page.entries, shapes.entry_fields, dots)
 
 
-async def _page(call: StorageCall, asked: DirectoryParameters, place: Place) -> DirectoryPage:
+async def _page(call: StorageCall, asked: requests.DirectoryParameters, place: Place) -> DirectoryPage:
     wanted = PageWanted(asked.pagenum, asked.pagesize, asked.filter, SortKey(asked.sortby), asked.descending)
     return await call.services.storage.listings.page(call.caller, place, wanted)
 
 
 async def _view_facts(
-    call: StorageCall, place: Place, asked: ViewParameters, page: DirectoryPage
+    call: StorageCall, place: Place, asked: requests.ViewParameters, page: DirectoryPage
 ) -> wire.DirectoryView:
-    """The body without its entries."""
     settings, file_systems = call.services.settings, call.services.storage.file_systems
     shapes = EntryShapes.of(settings, place.path.scheme)
     home = await file_systems.existing_home(call.caller, place)
@@ -184,7 +173,7 @@ async def _written(
 @router.operation("view_path")
 async def view(call: StorageCall, path: str) -> Response:
     """A page of a directory, or a window of a file; the entry found decides. Spec §4, Contract storage 5.2, 5.3."""
-    place = decoded_place(call, path, or_root=True)
+    place = place_of(call, path, or_root=True)
     status = await place.storage.stat(place.path.path)
     if status.is_directory:
         return await _directory_view(call, place, status)
@@ -194,10 +183,10 @@ async def view(call: StorageCall, path: str) -> Response:
 @router.operation("display_file")
 async def display(call: StorageCall) -> Response:
     """A window of a file as text. Contract storage 5.3."""
-    asked = call.read(DisplayParameters)
+    asked = call.read(requests.DisplayParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
-    place = given_place(call, or_root=True)
+    place = place_of(call, None, or_root=True)
     status = await place.storage.stat(place.path.path)
     if status.is_directory:
         raise NotAFile(f"{place.path} is a directory.")
@@ -222,8 +211,7 @@ async def display(call: StorageCall) -> Response:
 
 
 async def _file_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
-    """The answer of view= for a file."""
-    asked = call.read(FileViewParameters)
+    asked = call.read(requests.FileViewParameters)
     offset, length = asked.window
     encoding = codec_of(asked.encoding)
     codec = Codec.NONE if asked.mode == "binary" else _codec(asked.compression)
@@ -243,7 +231,7 @@ def _view(
     call: StorageCall,
     place: Place,
     status: FileStatus,
-    asked: FileViewParameters,
+    asked: requests.FileViewParameters,
     shown: Shown,
     text: TextWindow | None,
 ) -> wire.FileView:
@@ -269,7 +257,7 @@ def _view(
             mode="text" if text else "binary",
             compression=shown.codec,
             size=status.size_bytes,
-            max_chunk_size=str(MAX_WINDOW_BYTES),
+            max_chunk_size=str(requests.MAX_WINDOW_BYTES),
             contents=contents,
             masked_binary_data=text is not None and not text.is_valid,
         ),
@@ -288,78 +276,54 @@ def _codec(name: str | None) -> Codec | None:
     return None if name is None else Codec(name)
 
 
-@router.operation("stat_path")
-async def stat(call: StorageCall, path: str) -> Response:
+@router.operation("stat_path", "stat")
+async def stat(call: StorageCall, path: str | None = None) -> Response:
     """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
-    return await _stat(call, decoded_place(call, path))
-
-
-@router.operation("stat")
-async def stat_of(call: StorageCall) -> Response:
-    """Attributes of a file or directory; the path is a parameter. Contract storage 5.4."""
-    return await _stat(call, given_place(call))
-
-
-@router.operation("content_summary_of_path")
-async def summary(call: StorageCall, path: str) -> Response:
-    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
-    return await _summary(decoded_place(call, path))
-
-
-@router.operation("content_summary")
-async def summary_of(call: StorageCall) -> Response:
-    """Counts and bytes of a tree; the path is a parameter. Contract storage 5.6."""
-    return await _summary(given_place(call))
-
-
-async def _stat(call: StorageCall, place: Place) -> Response:
+    place = place_of(call, path)
     status = await place.storage.stat(place.path.path)
     flat = EntryShapes.of(call.services.settings, place.path.scheme).flat_fields(status)
     return answer(wire.StatResponse.model_validate({"status": 0, **flat}))
 
 
-async def _summary(place: Place) -> Response:
-    summary = await content_summary(place)
+@router.operation("content_summary_of_path", "content_summary")
+async def summary(call: StorageCall, path: str | None = None) -> Response:
+    """Counts and bytes of a tree. Spec §4, Contract storage 5.6."""
+    place = place_of(call, path)
+    found = await content_summary(place)
     counts: dict[str, object] = {
         "typeQuota": {},
-        **(summary.further or {}),  # keys of the store
-        "directoryCount": summary.directory_count,
-        "fileCount": summary.file_count,
-        "length": summary.length_bytes,
-        "quota": summary.quota,
-        "spaceConsumed": summary.space_consumed_bytes,
-        "spaceQuota": summary.space_quota_bytes,
-        "replication": summary.replication,
+        **(found.further or {}),  # keys of the store
+        "directoryCount": found.directory_count,
+        "fileCount": found.file_count,
+        "length": found.length_bytes,
+        "quota": found.quota,
+        "spaceConsumed": found.space_consumed_bytes,
+        "spaceQuota": found.space_quota_bytes,
+        "replication": found.replication,
     }
     body = {**counts, "status": 0, "message": "", "path": str(place.path), "summary": counts}
     return answer(wire.ContentSummaryResponse.model_validate(body))
 
 
-@router.operation("download_path")
-async def download_path(call: StorageCall, path: str) -> Response:
+@router.operation("download_path", "download_file")
+async def download(call: StorageCall, path: str | None = None) -> Response:
     """The bytes of a file, streamed; with `Range` a part of them. Spec §4, Contract storage 5.5."""
-    return await _download(call, decoded_path(path), call.read(DispositionParameters))
-
-
-@router.operation("download_file")
-async def download(call: StorageCall) -> Response:
-    """The bytes of a file, streamed; with `Range` a part of them. Contract storage 5.5."""
-    asked = call.read(DownloadFileParameters)
-    return await _download(call, repaired(asked.path or ""), asked)
-
-
-async def _download(call: StorageCall, text: str, asked: DispositionParameters) -> Response:
+    if path is None:
+        asked = call.read(requests.DownloadFileParameters)
+        text = repaired(asked.path or "")
+    else:
+        asked, text = call.read(requests.DispositionParameters), decoded_path(path)
     if not text:
         raise MissingParameter("path is required.")
-    path = call.services.storage.stores.path_or_root(text)
+    place = call.services.storage.stores.path_or_root(text)
     headers_only = bool(call.request.scope.get(HEADERS_ONLY))
     downloads = call.services.storage.downloads
-    found = await downloads.find(call.caller, path, conditions_of(call.request), headers_only=headers_only)
+    found = await downloads.find(call.caller, place, conditions_of(call.request), headers_only=headers_only)
     headers = _version(call, found.status)
     part = found.part
     if part is None:
         return Response(status_code=304, headers=headers)
-    headers |= _description(path, part, is_inline=asked.disposition == "inline")
+    headers |= _description(place, part, is_inline=asked.disposition == "inline")
     status = 200 if part.is_whole else 206
     if headers_only:
         return Response(status_code=status, headers=headers)

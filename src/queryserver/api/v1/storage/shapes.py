@@ -48,11 +48,9 @@ class EntryShapes:
         return any(map(path.is_inside, self.managed))
 
     def entry(self, status: FileStatus, *, name: str | None = None) -> wire.FileEntry:
-        """A listing entry, as directory views have them."""
         return wire.FileEntry.model_validate(self.entry_fields(status, name=name))
 
     def flat(self, status: FileStatus) -> wire.FlatFileEntry:
-        """A flat entry, as storage/list has them."""
         return wire.FlatFileEntry.model_validate(self.flat_fields(status))
 
     def entry_fields(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
@@ -73,7 +71,6 @@ class EntryShapes:
         }
 
     def flat_fields(self, status: FileStatus) -> dict[str, object]:
-        """The keys of `flat`."""
         return {**self._stats(status, None), "type": status.kind.value, "rwx": rwx(status.mode, has_acl=status.has_acl)}
 
     def breadcrumbs(self, path: StoragePath) -> list[wire.Breadcrumb]:
@@ -96,7 +93,6 @@ class EntryShapes:
 
 
 def mode_text(mode: int) -> str:
-    """A mode with type bits in octal digits, such as `40777`."""
     return f"{mode:o}"
 
 
@@ -125,10 +121,7 @@ def epoch_seconds(time: datetime | None) -> int | None:
 
 
 def time_text(seconds: int | None, zone: tzinfo) -> str:
-    """A time of `epoch_seconds` as `October 31, 2016 03:34 PM`, in English whatever the locale; empty for None and 0.
-
-    Empty also for a time that no calendar reaches.
-    """
+    """A time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times that no calendar reaches."""
     if not seconds:
         return ""
     try:

@@ -1,21 +1,12 @@
 """Uploads, in one request and in parts (Contract storage 9)."""
 
-from collections.abc import Mapping, Sequence
-
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment
 from queryserver.api.bodies import announced_bytes
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.schemas.requests.storage import (
-    FILE_NAMES,
-    LEADING_NAMES,
-    UploadCompleteRequest,
-    UploadPartRequest,
-    UploadRequest,
-    UploadStateRequest,
-)
+from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, StreamedStorageRoute, file_call
 from queryserver.api.v1.storage.shapes import EntryShapes
 from queryserver.files.part_uploads import GivenPart, SaidOfUpload, contiguous, missing_parts, received
@@ -32,8 +23,8 @@ async def upload_file(call: StorageCall) -> Response:
     length = announced_bytes(call.request)
     storage.upload_rules.admit(body_bytes=length)
     with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
-        arriving = await file_call(call, file_fields=FILE_NAMES, leading_fields=LEADING_NAMES)
-        asked = arriving.read(UploadRequest)
+        arriving = await file_call(call, file_fields=requests.FILE_NAMES, leading_fields=requests.LEADING_NAMES)
+        asked = arriving.call.read(requests.UploadRequest)
         file = ArrivingFile(
             directory=storage.stores.path(asked.dest, parameter="dest"),
             name=arriving.file_name,
@@ -64,8 +55,7 @@ async def upload_file(call: StorageCall) -> Response:
 class QueryTooRoute(StorageRoute):
     """A POST that reads all its fields from the query string as well."""
 
-    def _from_query(self, query: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-        return query
+    query_too = None
 
 
 @router.operation("upload_part", kind=StreamedStorageRoute)
@@ -75,7 +65,7 @@ async def upload_part(call: StorageCall) -> Response:
     stores = call.services.storage.stores
     with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call)
-        given = _given(call, arriving.read(UploadPartRequest))
+        given = _given(call, arriving.call.read(requests.UploadPartRequest))
         content = place.rechecked(
             arriving.content, lambda user: stores.require(call.caller, user, given.directory.scheme)
         )
@@ -97,7 +87,7 @@ async def upload_part(call: StorageCall) -> Response:
 @router.operation("get_upload", kind=StreamedStorageRoute)
 async def upload_state(call: StorageCall) -> Response:
     """What has arrived, on any server and after any restart. Contract storage 9.2."""
-    asked = call.read(UploadStateRequest)
+    asked = call.read(requests.UploadStateRequest)
     upload = await call.services.storage.part_uploads.state(call.caller, asked.qquuid)
     return answer(
         wire.UploadStateResponse(
@@ -116,7 +106,7 @@ async def upload_state(call: StorageCall) -> Response:
 @router.operation("discard_upload", kind=StreamedStorageRoute)
 async def discard_upload(call: StorageCall) -> Response:
     """Delete the parts of an upload that were sent. Contract storage 9.2."""
-    asked = call.read(UploadStateRequest)
+    asked = call.read(requests.UploadStateRequest)
     target = await call.services.storage.part_uploads.discard(call.caller, asked.qquuid)
     return answer(wire.PathResponse(status=0, path=str(target)))
 
@@ -124,7 +114,7 @@ async def discard_upload(call: StorageCall) -> Response:
 @router.operation("complete_upload", kind=QueryTooRoute)
 async def complete_upload(call: StorageCall) -> Response:
     """Make the parts one file; once it is done, the same answer again. Contract storage 9.2."""
-    asked = call.read(UploadCompleteRequest)
+    asked = call.read(requests.UploadCompleteRequest)
     said = SaidOfUpload(
         directory=None if asked.dest is None else call.services.storage.stores.path(asked.dest, parameter="dest"),
         file_name=asked.qqfilename,
@@ -137,7 +127,7 @@ async def complete_upload(call: StorageCall) -> Response:
     return _completed(call, await uploads.complete(call.caller, asked.qquuid, said, sha256=sha256))
 
 
-def _given(call: StorageCall, asked: UploadPartRequest) -> GivenPart:
+def _given(call: StorageCall, asked: requests.UploadPartRequest) -> GivenPart:
     return GivenPart(
         client_uuid=asked.qquuid,
         directory=call.services.storage.stores.path(asked.dest, parameter="dest"),
