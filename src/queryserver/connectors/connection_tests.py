@@ -131,8 +131,9 @@ class ConnectionTests:
             draft = await self._connectors.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
-                text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
-                raise interface_not_supported(text)
+                raise interface_not_supported(
+                    f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
+                )
             if self._open >= _AT_ONCE:
                 raise TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
             name = given.nice_name or (instance.nice_name if instance else row.nice_name)

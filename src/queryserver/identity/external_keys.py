@@ -46,14 +46,12 @@ def header_of(segment: str) -> Mapping[str, Any]:
 def decoded(segment: str) -> bytes:
     """The bytes of one part. Raises ValueError for what is not base64url without padding."""
     if "=" in segment or not segment.isascii():
-        message = "is not base64url"
-        raise ValueError(message)
+        raise ValueError("is not base64url")
     text = segment + "=" * (-len(segment) % 4)
     content = urlsafe_b64decode(text)
     # The decoder skips foreign characters: two texts would be one token.
     if len(content) != len(segment) * 3 // 4:
-        message = "is not base64url"
-        raise ValueError(message)
+        raise ValueError("is not base64url")
     return content
 
 
@@ -99,8 +97,7 @@ class KeySet:
         content: object = orjson.loads(document)
         entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
         if not isinstance(entries, list):
-            message = "has no list of keys"
-            raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
+            raise ValueError("has no list of keys")  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
         listed = cast("list[object]", entries)[:_MAX_KEYS]
         keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
         return cls(tuple(key for key in keys if key is not None))
@@ -188,8 +185,7 @@ class KeyServers:
         )
         answer = await exchanges.send(request)
         if answer.status != 200:
-            message = f"it answers {answer.status}"
-            raise ValueError(message)
+            raise ValueError(f"it answers {answer.status}")
         keys = KeySet.parse(answer.body)
         if not keys.keys:
             log.warning("key server has no usable key", host=urlsplit(url).hostname)

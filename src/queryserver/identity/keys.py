@@ -150,10 +150,8 @@ class AesSealer:
         key_id, nonce = sealed[:_ID_BYTES], sealed[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
         cipher = self._ciphers.get(key_id)
         if cipher is None or len(nonce) < _NONCE_BYTES:
-            message = "sealed with an unknown key"
-            raise ValueError(message)
+            raise ValueError("sealed with an unknown key")
         try:
             return cipher.decrypt(nonce, sealed[_ID_BYTES + _NONCE_BYTES :], key_id)
         except InvalidTag:
-            message = "the sealed text was changed"
-            raise ValueError(message) from None
+            raise ValueError("the sealed text was changed") from None

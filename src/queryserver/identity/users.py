@@ -321,11 +321,9 @@ class Accounts:
 
     async def _hash(self, password: str) -> str:
         if len(password) < self._rules.password_min_length:
-            message = f"The password must have at least {self._rules.password_min_length} characters."
-            raise InvalidPassword(message)
+            raise InvalidPassword(f"The password must have at least {self._rules.password_min_length} characters.")
         if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
-            message = f"The password must have at most {MAX_PASSWORD_BYTES} bytes."
-            raise InvalidPassword(message)
+            raise InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
         return await self._passwords.hash(password)
 
     def _key(self, name: str) -> str:

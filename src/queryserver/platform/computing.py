@@ -239,8 +239,7 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
     if kind == EXCEEDED:
         raise TooComplex("It takes more memory than one call may have.")
     log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)
-    message = f"The task {task.value} failed."
-    raise RuntimeError(message)
+    raise RuntimeError(f"The task {task.value} failed.")
 
 
 def computing_of(settings: DesktopSettings) -> ProcessComputing:

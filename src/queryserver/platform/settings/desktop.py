@@ -176,8 +176,7 @@ def _zone(name: str) -> str:
     try:
         _ = name == "UTC" or ZoneInfo(name)  # UTC needs no zone files, which minimal systems lack
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        message = "must be an IANA time zone such as Europe/Berlin."
-        raise ValueError(message) from None
+        raise ValueError("must be an IANA time zone such as Europe/Berlin.") from None
     return name
 
 
@@ -186,8 +185,7 @@ def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
         try:
             re.compile(pattern)
         except re.error as error:
-            message = f"holds a bad regular expression: {error}."
-            raise ValueError(message) from None
+            raise ValueError(f"holds a bad regular expression: {error}.") from None
     return patterns
 
 

@@ -232,15 +232,13 @@ class _SecretSource:
         Raises ValueError with a text for a person, without the content.
         """
         if not isinstance(self.where, str) or not self.where.strip():
-            message = f"its {self.kind} must be given as text."
-            raise ValueError(message)
+            raise ValueError(f"its {self.kind} must be given as text.")
         if self.kind == "script":
             return _output(self.where).rstrip("\r\n")
         try:
             return Path(self.where).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            message = f"its file {self.where} cannot be read: {_reason(error)}."
-            raise ValueError(message) from None
+            raise ValueError(f"its file {self.where} cannot be read: {_reason(error)}.") from None
 
 
 def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
