@@ -16,9 +16,8 @@ from queryserver.connectors.types import TYPES
 from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import ServiceFactsReader
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.prometheus import MetricsPage, PageParts, PrometheusMetrics
+from queryserver.platform.prometheus import MetricsPage, PrometheusMetrics
 from queryserver.platform.settings.desktop import MetricsSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.statements.overview import HistoryFacts
@@ -64,7 +63,4 @@ def metrics_page(
     registry: CollectorRegistry, metrics: Metrics, database: Database, threads: Executor
 ) -> MetricsPage | None:
     """The page of `GET /metrics`; None where nothing is counted."""
-    if not isinstance(metrics, PrometheusMetrics):
-        return None
-    parts = PageParts(registry, metrics, ServiceFactsReader(database), lambda: database.connections, threads)
-    return MetricsPage(parts)
+    return MetricsPage(registry, metrics, database, threads) if isinstance(metrics, PrometheusMetrics) else None

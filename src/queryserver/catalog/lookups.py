@@ -29,7 +29,7 @@ from queryserver.errors.statements import (
 )
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
-from queryserver.platform.metrics import StatementMetrics
+from queryserver.platform.metrics import Metrics
 from queryserver.statements.session_repository import CredentialBook
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ class Lookups:
         cache: MetadataCache,
         may_run: Callable[[Connector], Awaitable[bool]],
         forwarding: Forwarding,
-        metrics: StatementMetrics,
+        metrics: Metrics,
         on_answer: AnswerListener | None,
     ) -> None:
         self._connectors = connectors

@@ -23,7 +23,7 @@ from queryserver.errors.base import (
 from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import EngineUnavailable, UnknownDialect
 from queryserver.identity.model import User
-from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class EngineUses:
     A retired engine takes no new use. Its uses go on; with the last one it is closed.
     """
 
-    def __init__(self, build: Callable[[Connector], Engine], metrics: StatementMetrics = UNMEASURED) -> None:
+    def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = UNMEASURED) -> None:
         self._build = build
         self._metrics = metrics
         self._kept: dict[tuple[str, int], _Kept] = {}
@@ -151,7 +151,7 @@ class Connectors:
         wheel: Sequence[str] = (),
         default: str = "",
         read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] | None = None,
-        metrics: StatementMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._configured = {connector.key.casefold(): connector for connector in connectors}
         self._connectors = dict(self._configured)

@@ -30,7 +30,7 @@ from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.deployment import FactRepository, Sealer
 from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
-from queryserver.platform.metrics import UNMEASURED, AccountMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
@@ -63,7 +63,7 @@ class AccountServices:
 
 @asynccontextmanager
 async def open_accounts(
-    settings: Settings, database: Database, metrics: AccountMetrics = UNMEASURED
+    settings: Settings, database: Database, metrics: Metrics = UNMEASURED
 ) -> AsyncGenerator[AccountServices]:
     """The services of users; the default group exists when this returns.
 
@@ -134,7 +134,7 @@ def _login_throttle(auth: AuthSettings, database: Database) -> LoginThrottle:
 
 @asynccontextmanager
 async def _open_external_tokens(
-    settings: Settings, metrics: AccountMetrics = UNMEASURED
+    settings: Settings, metrics: Metrics = UNMEASURED
 ) -> AsyncGenerator[ExternalTokens | None]:
     """The reader of external tokens; None when `custom_jwt` is off. Raises ConfigurationError."""
     auth, jwt = settings.desktop.auth, settings.desktop.auth.jwt

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from queryserver.errors.base import KeyServerUnavailable
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.metrics import UNMEASURED, AccountMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.settings.sections import LOOPBACK, Network
 
@@ -225,7 +225,7 @@ class KeyCache:
         times: CacheTimes,
         *,
         clock: Callable[[], float] = time.monotonic,
-        metrics: AccountMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._source = source
         self._metrics = metrics

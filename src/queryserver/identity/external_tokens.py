@@ -28,7 +28,7 @@ from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, 
 from queryserver.identity.protocols import AuthRequest
 from queryserver.identity.provisioning import Provisioning
 from queryserver.platform.limits import LruCache
-from queryserver.platform.metrics import UNMEASURED, AccountMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -220,7 +220,7 @@ class ExternalBearers:
         records: TokenRepository,
         *,
         create_users: bool,
-        metrics: AccountMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._metrics = metrics
         self._reader = reader

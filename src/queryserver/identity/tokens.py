@@ -27,13 +27,13 @@ from queryserver.identity.protocols import TokenClaims, TokenCodec, TokenType
 from queryserver.identity.repository import StoredLogin, TokenOwner
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import BY_SERVER, AuditTrail
-from queryserver.platform.metrics import AccountMetrics
+from queryserver.platform.metrics import Metrics
 
 
 class AccountNotes:
     """Notes both at once; `metrics` is for what only counts."""
 
-    def __init__(self, audit: AuditTrail, metrics: AccountMetrics) -> None:
+    def __init__(self, audit: AuditTrail, metrics: Metrics) -> None:
         self._audit = audit
         self.metrics = metrics
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from queryserver.platform.database import Database
-from queryserver.platform.metrics import ServiceFacts
 
 
 class Sealer(Protocol):
@@ -74,21 +73,24 @@ select dialect, state, count(*) as statements from statements where state in ('w
 """
 
 
-class ServiceFactsReader:
-    """Both queries read partial indexes and no more rows than there are active or stored statements."""
+@dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """Counts in the service database, of all servers that share it."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    results_bytes: int
+    statements: Mapping[tuple[str, str], int]
+    """Statements that wait or run, by dialect and state."""
 
-    async def read(self) -> ServiceFacts:
-        """The facts of this moment. Raises DatabaseUnavailable."""
-        active = await self._database.fetch(_ACTIVE)
-        return ServiceFacts(
-            results_bytes=await self._database.value(
-                "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
-            ),
-            statements={(row["dialect"], row["state"]): row["statements"] for row in active},
-        )
+
+async def read_service_facts(database: Database) -> ServiceFacts:
+    """Both queries read partial indexes, no more than the active and the stored statements. Raises DatabaseUnavailable."""
+    active = await database.fetch(_ACTIVE)
+    return ServiceFacts(
+        results_bytes=await database.value(
+            "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
+        ),
+        statements={(row["dialect"], row["state"]): row["statements"] for row in active},
+    )
 
 
 # A login sees the addresses of its own connections; a socket and loopback are the same host.

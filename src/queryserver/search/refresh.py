@@ -26,7 +26,7 @@ from queryserver.errors.statements import (
     StatementRejected,
 )
 from queryserver.identity.model import User
-from queryserver.platform.metrics import SearchMetrics
+from queryserver.platform.metrics import Metrics
 from queryserver.search.feeding import Scoping, described, kind_of
 from queryserver.search.model import DATABASE, IndexedObject, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
@@ -74,7 +74,7 @@ class IndexRefresh:
         connectors: Connectors,
         lookups: Lookups,
         scoping: Scoping,
-        metrics: SearchMetrics,
+        metrics: Metrics,
         limits: RefreshLimits,
     ) -> None:
         self._owner = owner

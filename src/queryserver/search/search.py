@@ -22,7 +22,7 @@ from queryserver.errors.statements import (
     catalog_not_supported,
 )
 from queryserver.identity.model import METADATA, User
-from queryserver.platform.metrics import UNMEASURED, SearchMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.search.model import (
     MAX_REACH,
     ExternalCatalog,
@@ -99,7 +99,7 @@ class MetadataSearch:
         *,
         catalogs: Mapping[str, ExternalCatalog | None] | None = None,
         interface: str = "",
-        metrics: SearchMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._sources = sources
         self._catalogs = catalogs or {}
