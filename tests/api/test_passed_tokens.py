@@ -20,8 +20,9 @@ from tests.engines.scripted_trino import Reply, column, error, page, scripted_tr
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.identity.callers import Callers
 from queryserver.identity.model import ExternalToken, User
-from queryserver.identity.protocols import Authenticator, AuthRequest
+from queryserver.identity.protocols import AuthRequest
 from queryserver.main import create_app
 from queryserver.platform.database import PoolLimits, open_database
 from queryserver.platform.logs import AUDIT_LOGGER
@@ -39,7 +40,7 @@ _AN_HOUR_S = 3600
 class ByTestHeader:
     """Own tokens as ever; a header of the tests says which external token a call is to have come with."""
 
-    own: Authenticator
+    own: Callers
 
     async def authenticate(self, request: AuthRequest) -> User:
         user = await self.own.authenticate(request)

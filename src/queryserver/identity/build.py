@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.callers import BearerAuthenticator, CallerRepository, Callers, Standing, TokenRepository
+from queryserver.identity.callers import Callers, Standing
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import CacheTimes, KeyCache, KeyServers
 from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalCaller, ExternalRules, ExternalTokens
@@ -20,11 +20,11 @@ from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, ExternalIdentity, UsernameRule, jwt_issuer, plug_in_issuer
 from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
-from queryserver.identity.protocols import Authenticator, CallerSource
+from queryserver.identity.protocols import CallerSource
 from queryserver.identity.provisioning import Provisioning
-from queryserver.identity.repository import AccountRepository, PreferenceRepository
+from queryserver.identity.repository import AccountRepository, CallerRepository, PreferenceRepository
 from queryserver.identity.throttling import LoginThrottle, ThrottleLimits
-from queryserver.identity.tokens import AccountNotes, JwtCodec, TokenLives, Tokens
+from queryserver.identity.tokens import AccountNotes, BearerAuthenticator, JwtCodec, TokenLives, Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
@@ -51,7 +51,7 @@ _PASSWORD_LENGTH = 20
 class AccountServices:
     """The services about users for routes and commands."""
 
-    authenticator: Authenticator
+    authenticator: Callers
     directory: UserDirectory
     standing: Standing
     sealer: Sealer
@@ -75,8 +75,7 @@ async def open_accounts(
     await require_known_key(keyring, FactRepository(database))
     codec, rules, records = JwtCodec(keyring), account_rules(auth), AccountRepository(database)
     async with AsyncExitStack() as stack:
-        token_records, callers = TokenRepository(database), CallerRepository(database)
-        stack.push_async_callback(token_records.aclose)
+        callers = CallerRepository(database)
         stack.push_async_callback(callers.aclose)
         passwords = stack.enter_context(Passwords.open())
         throttle = _login_throttle(auth, database)
@@ -88,12 +87,12 @@ async def open_accounts(
         provisioning = Provisioning(callers, records, names, default_group=group, audit=trail)
         reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
         external = reader and ExternalBearers(
-            reader, provisioning, token_records, create_users=auth.jwt.create_users, metrics=metrics
+            reader, provisioning, callers, create_users=auth.jwt.create_users, metrics=metrics
         )
         lives = TokenLives(auth.access_token_lifetime, auth.refresh_token_lifetime, rotate=auth.rotate_refresh_tokens)
         takes_own = OWN_JWT in auth.authenticators
-        tokens = Tokens(codec, token_records, lives, notes=notes, external=external, are_bearers=takes_own)
-        own = BearerAuthenticator(codec, token_records)
+        tokens = Tokens(codec, callers, lives, notes=notes, external=external, are_bearers=takes_own)
+        own = BearerAuthenticator(codec, callers)
         logins = Logins(
             accounts=accounts,
             records=records,
@@ -107,8 +106,8 @@ async def open_accounts(
         )
         yield AccountServices(
             authenticator=Callers(await _caller_sources(settings, own, external, provisioning, stack)),
-            directory=token_records,
-            standing=Standing(token_records),
+            directory=callers,
+            standing=Standing(callers),
             sealer=AesSealer(keyring),
             accounts=accounts,
             logins=logins,
@@ -312,12 +311,11 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
         database = await stack.enter_async_context(open_service_database(settings))
         keyring = await asyncio.to_thread(load_keyring, settings.desktop)
         await require_known_key(keyring, FactRepository(database))
-        records, callers = TokenRepository(database), CallerRepository(database)
-        stack.push_async_callback(records.aclose)
+        callers = CallerRepository(database)
         stack.push_async_callback(callers.aclose)
         provisioning = Provisioning(
             callers, AccountRepository(database), account_rules(auth).usernames, default_group=auth.default_user_group
         )
         reader = await stack.enter_async_context(_open_external_tokens(settings))
-        bearers = reader and ExternalBearers(reader, provisioning, records, create_users=auth.jwt.create_users)
-        yield Explainer(keyring, records, takes_own=OWN_JWT in auth.authenticators, reader=reader, bearers=bearers)
+        bearers = reader and ExternalBearers(reader, provisioning, callers, create_users=auth.jwt.create_users)
+        yield Explainer(keyring, callers, takes_own=OWN_JWT in auth.authenticators, reader=reader, bearers=bearers)

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queryserver.errors.base import IdentityRefused, InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
-from queryserver.identity.callers import TokenRepository, key_of
 from queryserver.identity.external_keys import algorithm_of, header_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import CHECKS, ExternalBearers, ExternalTokens, TokenRefused
 from queryserver.identity.keys import Keyring
-from queryserver.identity.protocols import TokenType
+from queryserver.identity.repository import CallerRepository
 from queryserver.identity.tokens import ALGORITHM as OWN
-from queryserver.identity.tokens import JwtCodec
+from queryserver.identity.tokens import JwtCodec, TokenType
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class Explainer:
     def __init__(
         self,
         keyring: Keyring,
-        records: TokenRepository,
+        records: CallerRepository,
         *,
         takes_own: bool,
         reader: ExternalTokens | None,
@@ -104,7 +103,7 @@ class Explainer:
             raise TokenRefused("times", "it has expired")
         if claims.token_type is not TokenType.ACCESS:
             raise TokenRefused("user", "it is a refresh token, good for token/refresh only")
-        owner = await self._records.owner(key_of(claims))
+        owner = await self._records.owner(claims.key)
         if owner is None:
             raise TokenRefused("user", "it was deleted")
         if not owner.is_active:

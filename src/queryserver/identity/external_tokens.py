@@ -22,11 +22,12 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.callers import TokenRepository, bearer_of
+from queryserver.identity.callers import bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
 from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, ExternalToken, User, jwt_issuer
 from queryserver.identity.protocols import AuthRequest
 from queryserver.identity.provisioning import Provisioning
+from queryserver.identity.repository import CallerRepository
 from queryserver.platform.limits import LruCache
 from queryserver.platform.metrics import UNMEASURED, Metrics
 
@@ -217,7 +218,7 @@ class ExternalBearers:
         self,
         reader: ExternalTokens,
         provisioning: Provisioning,
-        records: TokenRepository,
+        records: CallerRepository,
         *,
         create_users: bool,
         metrics: Metrics = UNMEASURED,

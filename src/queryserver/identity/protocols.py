@@ -1,8 +1,7 @@
 """The seams of logins and of calls, and what plug-ins see of a call (Contract platform 4)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import Protocol
 
 from queryserver.identity.model import AuthenticatedUser, User
@@ -65,14 +64,6 @@ class AuthRequest(Protocol):
         ...
 
 
-class Authenticator(Protocol):
-    """Finds the user who makes a call."""
-
-    async def authenticate(self, request: AuthRequest) -> User:
-        """The caller. Raises NotAuthenticated, KeyServerUnavailable, DatabaseUnavailable."""
-        ...
-
-
 class CallerSource(Protocol):
     """One entry of `desktop.auth.api_auth`."""
 
@@ -82,39 +73,4 @@ class CallerSource(Protocol):
 
     async def challenge(self, request: AuthRequest) -> str | None:
         """The text of a further `WWW-Authenticate` when no entry knows the caller; within 2 s. Raises nothing."""
-        ...
-
-
-class TokenType(StrEnum):
-    """What a token is good for."""
-
-    ACCESS = "access"
-    REFRESH = "refresh"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenClaims:
-    """The content of an own token (Contract platform 3.3)."""
-
-    token_type: TokenType
-    user_id: int
-    epoch: int
-    family: str
-    jti: str = field(repr=False)
-    issued_at: int
-    expires_at: int
-    """Seconds since 1970."""
-
-
-class TokenCodec(Protocol):
-    """Own tokens as text."""
-
-    def sign(self, claims: TokenClaims) -> str: ...
-
-    def recognises(self, token: str) -> bool:
-        """Whether a token is of this kind, be it good or not: its algorithm is HS256."""
-        ...
-
-    def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
-        """The content of a good token. Raises InvalidToken for a bad form, key, signature or time."""
         ...

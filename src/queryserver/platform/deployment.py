@@ -83,7 +83,7 @@ class ServiceFacts:
 
 
 async def read_service_facts(database: Database) -> ServiceFacts:
-    """Both queries read partial indexes, no more than the active and the stored statements. Raises DatabaseUnavailable."""
+    """By partial indexes, which hold the active and the stored statements only. Raises DatabaseUnavailable."""
     active = await database.fetch(_ACTIVE)
     return ServiceFacts(
         results_bytes=await database.value(

@@ -264,14 +264,6 @@ def _code_of(error: Exception) -> str:
     return error.code if isinstance(error, QueryServerError) else QueryServerError.code
 
 
-class _NoAudit:
-    def record(self, event: AuditEvent) -> None:
-        del event
-
-
-NO_AUDIT = AuditTrail(_NoAudit())
-"""For commands that change nothing."""
-
 AUDIT: Audit = AuditLog()
 """For all services; its file is set by `configure_logging`."""
 

@@ -145,7 +145,7 @@ ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti")
 
 @dataclass
 class Records:
-    """Only `owner` of `TokenRepository`, and a clock beside it."""
+    """Only `owner` of `CallerRepository`, and a clock beside it."""
 
     owner_now: TokenOwner | None
     is_down: bool = False
