@@ -9,9 +9,9 @@ from queryserver.connectors.instances import Example, GivenConnector, StoredConn
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import ConnectorChecks
 from queryserver.connectors.types import catalogue_of
-from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, load_keyring, require_known_key
+from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open_keyring
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import FactRepository, Resealing
+from queryserver.platform.deployment import FactRepository, reseal
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.tree import Settings
 
@@ -87,18 +87,14 @@ async def rotate_keys(settings: Settings) -> Rotation:
     async with _opened(settings) as (database, keyring):
         sealer = AesSealer(keyring)
         connectors, lost = await ConnectorRepository(database, sealer).reseal()
-        resealing = Resealing(database, sealer)
-        others = await resealing.reseal()
-        rotation = Rotation(connectors, others.done, lost + others.lost)
-        if not rotation.lost:
-            await resealing.know_key(FINGERPRINT_FACT, keyring.present.fingerprint)
-    return rotation
+        others, lost_others = await reseal(database, sealer)
+        if not lost + lost_others:
+            await FactRepository(database).replace(FINGERPRINT_FACT, keyring.present.fingerprint)
+    return Rotation(connectors, others, lost + lost_others)
 
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncGenerator[tuple[Database, Keyring]]:
     """The service database and the keys of what is sealed there."""
     async with open_service_database(settings) as database:
-        keyring = load_keyring(settings.desktop)
-        await require_known_key(keyring, FactRepository(database))
-        yield database, keyring
+        yield database, await open_keyring(settings.desktop, database)

@@ -10,17 +10,16 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.callers import Callers, Standing
+from queryserver.identity.callers import Callers, CallerSource, Challenge, Standing
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import CacheTimes, KeyCache, KeyServers
-from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalCaller, ExternalRules, ExternalTokens
-from queryserver.identity.keys import AesSealer, load_keyring, require_known_key
+from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalRules, ExternalTokens
+from queryserver.identity.keys import AesSealer, Keyring, open_keyring
 from queryserver.identity.ldap.login import Judge, LdapLogin
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, ExternalIdentity, UsernameRule, jwt_issuer, plug_in_issuer
 from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
-from queryserver.identity.protocols import CallerSource
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, CallerRepository, PreferenceRepository
 from queryserver.identity.throttling import LoginThrottle, ThrottleLimits
@@ -28,7 +27,7 @@ from queryserver.identity.tokens import AccountNotes, BearerAuthenticator, JwtCo
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import FactRepository, Sealer
+from queryserver.platform.deployment import Sealer
 from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database
@@ -71,49 +70,76 @@ async def open_accounts(
     key; DatabaseUnavailable.
     """
     auth = settings.desktop.auth
-    keyring = await asyncio.to_thread(load_keyring, settings.desktop)
-    await require_known_key(keyring, FactRepository(database))
-    codec, rules, records = JwtCodec(keyring), account_rules(auth), AccountRepository(database)
+    rules, records = account_rules(auth), AccountRepository(database)
     async with AsyncExitStack() as stack:
-        callers = CallerRepository(database)
-        stack.push_async_callback(callers.aclose)
+        trail = AuditTrail(AUDIT)
+        bearers = await _open_bearers(settings, database, stack, metrics, trail)
         passwords = stack.enter_context(Passwords.open())
         throttle = _login_throttle(auth, database)
         accounts = Accounts(records, passwords, throttle, rules)
         await accounts.ensure_default_group()
-        trail = AuditTrail(AUDIT)
-        notes = AccountNotes(trail, metrics)
-        names, group = rules.usernames, rules.default_group
-        provisioning = Provisioning(callers, records, names, default_group=group, audit=trail)
-        reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
-        external = reader and ExternalBearers(
-            reader, provisioning, callers, create_users=auth.jwt.create_users, metrics=metrics
+        codec, notes = JwtCodec(bearers.keyring), AccountNotes(trail, metrics)
+        tokens = Tokens(
+            codec,
+            bearers.callers,
+            TokenLives(auth.access_token_lifetime, auth.refresh_token_lifetime, rotate=auth.rotate_refresh_tokens),
+            notes=notes,
+            external=bearers.external,
+            are_bearers=OWN_JWT in auth.authenticators,
         )
-        lives = TokenLives(auth.access_token_lifetime, auth.refresh_token_lifetime, rotate=auth.rotate_refresh_tokens)
-        takes_own = OWN_JWT in auth.authenticators
-        tokens = Tokens(codec, callers, lives, notes=notes, external=external, are_bearers=takes_own)
-        own = BearerAuthenticator(codec, callers)
         logins = Logins(
             accounts=accounts,
             records=records,
             tokens=tokens,
-            provisioning=provisioning,
-            backends=await _login_sources(settings, records, passwords, names, stack),
+            provisioning=bearers.provisioning,
+            backends=await _login_sources(settings, records, passwords, rules.usernames, stack),
             throttle=throttle,
-            usernames=names,
+            usernames=rules.usernames,
             notes=notes,
             first_login_becomes_admin=auth.first_login_becomes_admin,
         )
         yield AccountServices(
-            authenticator=Callers(await _caller_sources(settings, own, external, provisioning, stack)),
-            directory=callers,
-            standing=Standing(callers),
-            sealer=AesSealer(keyring),
+            authenticator=await _callers(settings, bearers, BearerAuthenticator(codec, bearers.callers), stack),
+            directory=bearers.callers,
+            standing=Standing(bearers.callers),
+            sealer=AesSealer(bearers.keyring),
             accounts=accounts,
             logins=logins,
             tokens=tokens,
             preferences=PreferenceRepository(database),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bearers:
+    """The users of tokens; `reader` and `external` are None when `custom_jwt` is off."""
+
+    keyring: Keyring
+    callers: CallerRepository
+    provisioning: Provisioning
+    reader: ExternalTokens | None
+    external: ExternalBearers | None
+
+
+async def _open_bearers(
+    settings: Settings, database: Database, stack: AsyncExitStack, metrics: Metrics, audit: AuditTrail
+) -> _Bearers:
+    auth = settings.desktop.auth
+    keyring = await open_keyring(settings.desktop, database)
+    callers = CallerRepository(database)
+    stack.push_async_callback(callers.aclose)
+    provisioning = Provisioning(
+        callers,
+        AccountRepository(database),
+        account_rules(auth).usernames,
+        default_group=auth.default_user_group,
+        audit=audit,
+    )
+    reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
+    external = reader and ExternalBearers(
+        reader, provisioning, callers, create_users=auth.jwt.create_users, metrics=metrics
+    )
+    return _Bearers(keyring, callers, provisioning, reader, external)
 
 
 def account_rules(auth: AuthSettings) -> AccountRules:
@@ -132,9 +158,7 @@ def _login_throttle(auth: AuthSettings, database: Database) -> LoginThrottle:
 
 
 @asynccontextmanager
-async def _open_external_tokens(
-    settings: Settings, metrics: Metrics = UNMEASURED
-) -> AsyncGenerator[ExternalTokens | None]:
+async def _open_external_tokens(settings: Settings, metrics: Metrics) -> AsyncGenerator[ExternalTokens | None]:
     """The reader of external tokens; None when `custom_jwt` is off. Raises ConfigurationError."""
     auth, jwt = settings.desktop.auth, settings.desktop.auth.jwt
     if CUSTOM_JWT not in auth.authenticators or not jwt.key_server_url:
@@ -179,31 +203,28 @@ async def _login_sources(
     return await _each(settings.desktop.auth.backend, source)
 
 
-async def _caller_sources(
-    settings: Settings,
-    own: BearerAuthenticator,
-    external: ExternalBearers | None,
-    provisioning: Provisioning,
-    stack: AsyncExitStack,
-) -> Sequence[CallerSource]:
+async def _callers(settings: Settings, bearers: _Bearers, own: BearerAuthenticator, stack: AsyncExitStack) -> Callers:
     """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
     # Not the threads of login back ends: slow logins of strangers must not hold up the calls of users.
     threads = PlugInThreads()
     stack.callback(threads.close)
+    challenges = list[Challenge]()
 
     async def source(name: str) -> CallerSource:
         if name == OWN_JWT:
-            return own
-        if name == CUSTOM_JWT and external is None:
-            raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])
-        if name == CUSTOM_JWT and external is not None:
-            return ExternalCaller(external)
+            return own.caller
+        if name == CUSTOM_JWT:
+            if bearers.external is None:
+                raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])
+            return bearers.external.caller
         _require_import_path(key, name, AUTHENTICATORS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
-        return PluggedCaller(name, await stack.enter_async_context(opened), threads, provisioning)
+        plugged = PluggedCaller(name, await stack.enter_async_context(opened), threads, bearers.provisioning)
+        challenges.append(plugged.challenge)
+        return plugged.caller
 
-    return await _each(settings.desktop.auth.authenticators, source)
+    return Callers(await _each(settings.desktop.auth.authenticators, source), challenges)
 
 
 async def _each(names: Iterable[str], open_one: Callable[[str], Awaitable[T]]) -> list[T]:
@@ -306,16 +327,13 @@ def _identity_rules(settings: Settings) -> IdentityRules:
 @asynccontextmanager
 async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     """The checks of tokens, with a result for each."""
-    auth = settings.desktop.auth
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
-        keyring = await asyncio.to_thread(load_keyring, settings.desktop)
-        await require_known_key(keyring, FactRepository(database))
-        callers = CallerRepository(database)
-        stack.push_async_callback(callers.aclose)
-        provisioning = Provisioning(
-            callers, AccountRepository(database), account_rules(auth).usernames, default_group=auth.default_user_group
+        bearers = await _open_bearers(settings, database, stack, UNMEASURED, AuditTrail(AUDIT))
+        yield Explainer(
+            bearers.keyring,
+            bearers.callers,
+            takes_own=OWN_JWT in settings.desktop.auth.authenticators,
+            reader=bearers.reader,
+            bearers=bearers.external,
         )
-        reader = await stack.enter_async_context(_open_external_tokens(settings))
-        bearers = reader and ExternalBearers(reader, provisioning, callers, create_users=auth.jwt.create_users)
-        yield Explainer(keyring, callers, takes_own=OWN_JWT in auth.authenticators, reader=reader, bearers=bearers)

@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
 
@@ -23,7 +23,7 @@ from queryserver.errors.base import (
     bad_authorization_header,
 )
 from queryserver.identity.model import User
-from queryserver.identity.protocols import AuthRequest, CallerSource
+from queryserver.identity.protocols import AuthRequest
 from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
 from queryserver.identity.throttling import network_of
 from queryserver.platform.deployment import RequestCounts
@@ -72,17 +72,24 @@ def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
     return owner
 
 
-class Callers:
-    """The authenticators in their order: the first one that knows the caller wins."""
+CallerSource: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, User | None]]
+"""The caller; None: the next entry is tried. Raises NotAuthenticated: no other entry is tried."""
+Challenge: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, str | None]]
+"""The text of a further `WWW-Authenticate` when no entry knows the caller; within 2 s. Raises nothing."""
 
-    def __init__(self, sources: Sequence[CallerSource]) -> None:
+
+class Callers:
+    """The entries of `desktop.auth.api_auth`: the first one that knows the caller wins."""
+
+    def __init__(self, sources: Sequence[CallerSource], challenges: Sequence[Challenge] = ()) -> None:
         self._sources = sources
+        self._challenges = challenges
 
     async def authenticate(self, request: AuthRequest) -> User:
         """The caller. Raises NotAuthenticated and its kinds, KeyServerUnavailable, DatabaseUnavailable."""
         try:
             for source in self._sources:
-                user = await source.caller(request)
+                user = await source(request)
                 if user is not None:
                     return user
             bearer_token(request.raw_headers)
@@ -93,7 +100,7 @@ class Callers:
         except NotAuthenticated as refusal:
             # Side by side: one that is slow adds nothing to another.
             async with asyncio.TaskGroup() as group:
-                challenges = [group.create_task(source.challenge(request)) for source in self._sources]
+                challenges = [group.create_task(challenge(request)) for challenge in self._challenges]
             refusal.challenges = tuple(text for one in challenges if (text := one.result()))
             raise
 

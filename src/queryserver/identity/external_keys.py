@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -137,18 +137,6 @@ class NoKeys(Exception):
     """No key server gave a usable answer."""
 
 
-class KeySource(Protocol):
-    """Gives the keys as they are now."""
-
-    async def fetch(self) -> KeySet:
-        """Raises NoKeys."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        ...
-
-
 class KeyServers:
     """Key servers; the one that answered last is tried first. `ca`: further trusted authorities."""
 
@@ -221,7 +209,7 @@ class KeyCache:
 
     def __init__(
         self,
-        source: KeySource,
+        source: KeyServers,
         times: CacheTimes,
         *,
         clock: Callable[[], float] = time.monotonic,

@@ -83,10 +83,6 @@ class ExternalTokens:
         # By digest: tokens are long, and secret.
         self._good = LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED)
 
-    def recognises(self, token: str) -> bool:
-        """Whether its algorithm is RS256."""
-        return algorithm_of(token) == ALGORITHM
-
     async def read(self, token: str) -> ExternalClaims:
         """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
@@ -229,9 +225,10 @@ class ExternalBearers:
         self._records = records
         self._create_users = create_users
 
-    def recognises(self, token: str) -> bool:
-        """Whether a token is of this kind, be it good or not."""
-        return self._reader.recognises(token)
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The authenticator `custom_jwt`; None: there is no bearer of this kind. Raises as `user`."""
+        token = bearer_of(request.raw_headers)
+        return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
 
     async def user(self, token: str) -> User:
         """The bearer of a token, with the token.
@@ -303,25 +300,3 @@ class ExternalBearers:
 def _log_refused(reason: str) -> None:
     """As the reader does for what it refuses itself (Contract platform 3.9 rule 6)."""
     log.info("external bearer refused", check="user", reason=reason)
-
-
-class ExternalCaller:
-    """The authenticator `custom_jwt`."""
-
-    def __init__(self, bearers: ExternalBearers) -> None:
-        self._bearers = bearers
-
-    async def caller(self, request: AuthRequest) -> User | None:
-        """The user of a token of the other issuer; None when the bearer, if there is one, is of another kind.
-
-        Raises NotAuthenticated and its kinds, KeyServerUnavailable, DatabaseUnavailable.
-        """
-        token = bearer_of(request.raw_headers)
-        if token is None or not self._bearers.recognises(token):
-            return None
-        return await self._bearers.user(token)
-
-    async def challenge(self, request: AuthRequest) -> str | None:
-        """None: every 401 has the challenge for a bearer."""
-        del request
-        return None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from queryserver.identity.model import AuthenticatedUser, User
+from queryserver.identity.model import AuthenticatedUser
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,4 @@ class AuthRequest(Protocol):
     @property
     def is_from_trusted_proxy(self) -> bool:
         """Whether the peer is in `desktop.trusted_proxies`: else its headers are claims of the caller (T19)."""
-        ...
-
-
-class CallerSource(Protocol):
-    """One entry of `desktop.auth.api_auth`."""
-
-    async def caller(self, request: AuthRequest) -> User | None:
-        """The caller; None: the next entry is tried. Raises NotAuthenticated: no other entry is tried."""
-        ...
-
-    async def challenge(self, request: AuthRequest) -> str | None:
-        """The text of a further `WWW-Authenticate` when no entry knows the caller; within 2 s. Raises nothing."""
         ...

@@ -23,6 +23,7 @@ from queryserver.errors.base import (
 )
 from queryserver.identity.callers import alive, bearer_of
 from queryserver.identity.external_keys import algorithm_of
+from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import Keyring
 from queryserver.identity.model import User
@@ -110,10 +111,6 @@ class JwtCodec:
             raise InvalidToken
         return claims
 
-    def recognises(self, token: str) -> bool:
-        """Whether a token is of this kind, be it good or not: its algorithm is HS256."""
-        return algorithm_of(token) == ALGORITHM
-
     def _verified(self, token: str) -> TokenClaims:
         if len(token) > _MOST_CHARACTERS or not token.isascii():
             raise InvalidToken
@@ -182,15 +179,10 @@ class BearerAuthenticator:
         try:
             claims = self._codec.read(token)
         except InvalidToken:
-            if self._codec.recognises(token):
+            if algorithm_of(token) == ALGORITHM:
                 raise
             return None
         return await bearer(claims, TokenType.ACCESS, self._records)
-
-    async def challenge(self, request: AuthRequest) -> str | None:
-        """None: every 401 asks for a bearer anyway."""
-        del request
-        return None
 
 
 class AccountNotes:
@@ -290,7 +282,7 @@ class Tokens:
         Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable.
         """
         try:
-            if self._external and self._external.recognises(token):
+            if self._external and algorithm_of(token) == EXTERNAL:
                 await self._external.verify(token)
             elif self._are_bearers:
                 await bearer(self._codec.read(token), TokenType.ACCESS, self._records)
@@ -320,7 +312,7 @@ class Tokens:
 
         An expired one still ends its family; only a live one ends everything. Raises KeyServerUnavailable.
         """
-        if self._external and self._external.recognises(token):
+        if self._external and algorithm_of(token) == EXTERNAL:
             username = await self._external.revoke(token, everything=everything)
             if username is not None:
                 self._notes.revoked(username, everything=everything)
