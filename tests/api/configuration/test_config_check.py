@@ -181,7 +181,7 @@ async def test_local_results_of_several_hosts_must_be_shared(
     read: Reader, database_dsn: str, tcp_open: EmbeddedPostgres
 ) -> None:
     settings = read("")
-    rules = tcp_open.state_directory / "postgresql" / "data" / "pg_hba.conf"
+    rules = tcp_open.defaults.files_dir.parent / "postgresql" / "data" / "pg_hba.conf"
     with rules.open("a") as stream:
         stream.write("host all all 127.0.0.9/32 trust\n")
     await execute(tcp_open.admin_dsn(), "SELECT pg_reload_conf()")

@@ -407,17 +407,15 @@ def processes_of(cluster_name: str) -> ClusterProcesses:
 
     The number in `postmaster.pid` proves nothing: after a crash it may belong to another program.
     """
-    named = {process.pid: process for process in _processes() if cluster_name in process.command}
+    named = {pid: (parent, command) for pid, parent, command in _processes() if cluster_name in command}
     # A child that was forked this instant still has the command line of its parent.
-    postmasters = tuple(
-        pid for pid, process in named.items() if "/postgres -D " in process.command and process.parent not in named
+    postmasters = [
+        pid for pid, (parent, command) in named.items() if "/postgres -D " in command and parent not in named
+    ]
+    children = (
+        pid for pid, (parent, command) in named.items() if command.startswith("postgres: ") or parent in postmasters
     )
-    children = tuple(
-        pid
-        for pid, process in named.items()
-        if process.command.startswith("postgres: ") or process.parent in postmasters
-    )
-    return ClusterProcesses(postmasters, children)
+    return ClusterProcesses(tuple(postmasters), tuple(children))
 
 
 def end_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
@@ -444,14 +442,8 @@ def _signal(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool
     return not processes_of(cluster_name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    pid: int
-    parent: int
-    command: str
-
-
-def _processes() -> Iterator[_Process]:
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Number, parent and command line of each process."""
     if not (_PROC / "self" / "cmdline").exists():
         # macOS has no /proc.
         listing = subprocess.run(
@@ -459,11 +451,11 @@ def _processes() -> Iterator[_Process]:
         )
         for line in listing.stdout.splitlines():
             pid, parent, *command = line.split(maxsplit=2)
-            yield _Process(int(pid), int(parent), "".join(command))
+            yield int(pid), int(parent), "".join(command)
         return
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it has just ended
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield _Process(int(entry.name), int(after_name[1]), command)
+                yield int(entry.name), int(after_name[1]), command

@@ -27,6 +27,7 @@ from queryserver.platform.embedded.cluster import (
     SERVICE_ROLE,
     STORAGE_DIRECTORY,
     SUPERUSER,
+    ClusterSecrets,
     EmbeddedDefaults,
     EmbeddedPostgresError,
     PostgresCluster,
@@ -285,10 +286,6 @@ class EmbeddedPostgres:
                 await _to_the_end(postmaster.stop)
 
     @property
-    def state_directory(self) -> Path:
-        return self._cluster.home.parent
-
-    @property
     def socket_directory(self) -> Path:
         """Directory of the server's socket, closed to other accounts. The service's database is reached by it only."""
         return Path(self._postmaster.address.socket_directory)
@@ -298,25 +295,38 @@ class EmbeddedPostgres:
         """Port on 127.0.0.1 (and number of the socket). It takes logins of the sample role only."""
         return self._postmaster.address.port
 
+    @property
+    def defaults(self) -> EmbeddedDefaults:
+        return _defaults(self._cluster.home, self._postmaster.address, self._cluster.secrets)
+
     def admin_dsn(self, database: str = "postgres") -> str:
-        return self._socket_dsn(SUPERUSER, self._cluster.secrets.superuser, database)
+        return _socket_dsn(self._postmaster.address, SUPERUSER, self._cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
         """For the service's own tables; the role owns its database and is no superuser."""
-        return self._socket_dsn(SERVICE_ROLE, self._cluster.secrets.service, database)
+        return _socket_dsn(self._postmaster.address, SERVICE_ROLE, self._cluster.secrets.service, database)
 
     def sample_dsn(self) -> str:
         """For statements of users: a role that can open the sample database and nothing else."""
-        password = quote(self._cluster.secrets.sample, safe="")
-        return f"postgresql://{SAMPLE_ROLE}:{password}@{LOOPBACK}:{self.port}/{SAMPLE_DATABASE}"
+        return self.defaults.sample_dsn
 
     def role_password(self, role: str) -> str:
         return {SERVICE_ROLE: self._cluster.secrets.service, SAMPLE_ROLE: self._cluster.secrets.sample}[role]
 
-    def _socket_dsn(self, role: str, password: str, database: str) -> str:
-        host = quote(str(self.socket_directory), safe="")
-        login = f"{role}:{quote(password, safe='')}"
-        return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={self.port}"
+
+def _defaults(home: Path, address: Address, secrets: ClusterSecrets) -> EmbeddedDefaults:
+    login = f"{SAMPLE_ROLE}:{quote(secrets.sample, safe='')}"
+    return EmbeddedDefaults(
+        service_dsn=_socket_dsn(address, SERVICE_ROLE, secrets.service, SERVICE_ROLE),
+        sample_dsn=f"postgresql://{login}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}",
+        databases_dir=home.parent / "databases",
+        files_dir=home.parent / STORAGE_DIRECTORY,
+    )
+
+
+def _socket_dsn(address: Address, role: str, password: str, database: str) -> str:
+    login, host = f"{role}:{quote(password, safe='')}", quote(address.socket_directory, safe="")
+    return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={address.port}"
 
 
 def _home(state_dir: Path) -> Path:
@@ -383,15 +393,7 @@ def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
     address = recorded_address(home)
     if address is None:
         return None
-    secrets = kept_secrets(home / "secrets.json", may_create=False)
-    host = quote(address.socket_directory, safe="")
-    service, sample = quote(secrets.service, safe=""), quote(secrets.sample, safe="")
-    return EmbeddedDefaults(
-        service_dsn=f"postgresql://{SERVICE_ROLE}:{service}@/{SERVICE_ROLE}?host={host}&port={address.port}",
-        sample_dsn=f"postgresql://{SAMPLE_ROLE}:{sample}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}",
-        databases_dir=home.parent / "databases",
-        files_dir=home.parent / STORAGE_DIRECTORY,
-    )
+    return _defaults(home, address, kept_secrets(home / "secrets.json", may_create=False))
 
 
 def with_defaults(settings: Settings, defaults: EmbeddedDefaults) -> Settings:

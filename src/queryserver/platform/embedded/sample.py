@@ -25,7 +25,6 @@ from queryserver.platform.embedded.cluster import (
     SAMPLE_ROLE,
     SERVICE_ROLE,
     SQLITE_FILE,
-    STORAGE_DIRECTORY,
     EmbeddedDefaults,
     package_directory,
     sync,
@@ -331,7 +330,7 @@ _UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
 _CONNECT_S = 10
 _COMMAND_S = 60
 # PostgreSQL lets a role change its own password and settings: both are put back at each start.
-_SAMPLE_ROLE_RULES = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
+_SAMPLE_ROLE_RULES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
 _OWNER_RULES = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL"
 # Default privileges belong to the common owner, and would hold for the tables that other users make afterwards.
 # DROP OWNED would revoke the owner's right to connect.
@@ -355,9 +354,16 @@ async def ensure_databases(server: EmbeddedPostgres, tables: tuple[SampleTable, 
     connection = await _connect(server.admin_dsn())
     try:
         # It makes the logins of users, and has no right of theirs itself.
-        await _ensure_role(connection, SERVICE_ROLE, "CREATEROLE", server.role_password(SERVICE_ROLE))
-        await _ensure_role(connection, SAMPLE_ROLE, _SAMPLE_ROLE_RULES, server.role_password(SAMPLE_ROLE))
-        await _ensure_owner(connection)
+        # Passwords are of the URL-safe alphabet, so that they need no escaping.
+        await _ensure_role(
+            connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.role_password(SERVICE_ROLE)}'"
+        )
+        await _ensure_role(
+            connection, SAMPLE_ROLE, f"{_SAMPLE_ROLE_RULES} PASSWORD '{server.role_password(SAMPLE_ROLE)}'"
+        )
+        await _ensure_role(connection, SAMPLE_OWNER, _OWNER_RULES)
+        await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SAMPLE_ROLE}")
+        await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
         if not await _exists(connection, SERVICE_ROLE):
             await connection.execute(f"CREATE DATABASE {SERVICE_ROLE} OWNER {SERVICE_ROLE}")
         for database in (SERVICE_ROLE, "postgres", "template1"):
@@ -369,21 +375,11 @@ async def ensure_databases(server: EmbeddedPostgres, tables: tuple[SampleTable, 
         await connection.close(timeout=_CONNECT_S)
 
 
-async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str, password: str) -> None:
+async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) -> None:
     if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role):
         await connection.execute(f"CREATE ROLE {role}")
-    # The password is of the URL-safe alphabet, so that it needs no escaping.
-    await connection.execute(f"ALTER ROLE {role} LOGIN PASSWORD '{password}' {rules}")
+    await connection.execute(f"ALTER ROLE {role} {rules}")
     await connection.execute(f"ALTER ROLE {role} RESET ALL")
-
-
-async def _ensure_owner(connection: asyncpg.Connection) -> None:
-    if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", SAMPLE_OWNER):
-        await connection.execute(f"CREATE ROLE {SAMPLE_OWNER}")
-    await connection.execute(f"ALTER ROLE {SAMPLE_OWNER} {_OWNER_RULES}")
-    await connection.execute(f"ALTER ROLE {SAMPLE_OWNER} RESET ALL")
-    await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SAMPLE_ROLE}")
-    await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
 
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
@@ -437,10 +433,8 @@ async def prepare(state_dir: Path, *, durable: bool = True) -> AsyncGenerator[Em
     """
     await asyncio.to_thread(package_directory)
     async with EmbeddedPostgres.start(state_dir, durable=durable) as server:
-        databases_dir = server.state_directory / "databases"
-        tables = await asyncio.to_thread(sample_tables)
-        files_dir = server.state_directory / STORAGE_DIRECTORY
-        await asyncio.to_thread(ensure_sample_files, databases_dir, tables)
-        await asyncio.to_thread(ensure_sample_storage, files_dir, tables)
+        tables, defaults = await asyncio.to_thread(sample_tables), server.defaults
+        await asyncio.to_thread(ensure_sample_files, defaults.databases_dir, tables)
+        await asyncio.to_thread(ensure_sample_storage, defaults.files_dir, tables)
         await ensure_databases(server, tables)
-        yield EmbeddedDefaults(server.service_dsn(), server.sample_dsn(), databases_dir, files_dir)
+        yield defaults
