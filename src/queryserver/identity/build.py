@@ -12,8 +12,8 @@ from typing import TypeVar
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.callers import Callers, CallerSource, Challenge, Standing
 from queryserver.identity.explaining import Explainer
-from queryserver.identity.external_keys import CacheTimes, KeyCache, KeyServers
-from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalRules, ExternalTokens
+from queryserver.identity.external_keys import KeyCache, KeyServers
+from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalTokens
 from queryserver.identity.keys import AesSealer, Keyring, open_keyring
 from queryserver.identity.ldap.login import Judge, LdapLogin
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
@@ -22,8 +22,8 @@ from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, CallerRepository, PreferenceRepository
-from queryserver.identity.throttling import LoginThrottle, ThrottleLimits
-from queryserver.identity.tokens import AccountNotes, BearerAuthenticator, JwtCodec, TokenLives, Tokens
+from queryserver.identity.throttling import LoginThrottle
+from queryserver.identity.tokens import AccountNotes, BearerAuthenticator, JwtCodec, Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
@@ -75,14 +75,14 @@ async def open_accounts(
         trail = AuditTrail(AUDIT)
         bearers = await _open_bearers(settings, database, stack, metrics, trail)
         passwords = stack.enter_context(Passwords.open())
-        throttle = _login_throttle(auth, database)
+        throttle = LoginThrottle(database, auth)
         accounts = Accounts(records, passwords, throttle, rules)
         await accounts.ensure_default_group()
         codec, notes = JwtCodec(bearers.keyring), AccountNotes(trail, metrics)
         tokens = Tokens(
             codec,
             bearers.callers,
-            TokenLives(auth.access_token_lifetime, auth.refresh_token_lifetime, rotate=auth.rotate_refresh_tokens),
+            auth,
             notes=notes,
             external=bearers.external,
             are_bearers=OWN_JWT in auth.authenticators,
@@ -147,16 +147,6 @@ def account_rules(auth: AuthSettings) -> AccountRules:
     return AccountRules(usernames, auth.default_user_group, auth.password_min_length)
 
 
-def _login_throttle(auth: AuthSettings, database: Database) -> LoginThrottle:
-    limits = ThrottleLimits(
-        window=auth.login_window,
-        per_user_and_address=auth.login_failures_per_user_and_address,
-        per_user=auth.login_failures_per_user,
-        per_address=auth.login_failures_per_address,
-    )
-    return LoginThrottle(database, limits)
-
-
 @asynccontextmanager
 async def _open_external_tokens(settings: Settings, metrics: Metrics) -> AsyncGenerator[ExternalTokens | None]:
     """The reader of external tokens; None when `custom_jwt` is off. Raises ConfigurationError."""
@@ -173,9 +163,9 @@ async def _open_external_tokens(settings: Settings, metrics: Metrics) -> AsyncGe
             raise ConfigurationError([message]) from error
     rules = address_rules(settings)
     servers = KeyServers(jwt.key_server_url, rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
-    keys = KeyCache(servers, CacheTimes(jwt.cache_s, jwt.refetch_floor_s, jwt.max_stale_s), metrics=metrics)
+    keys = KeyCache(servers, jwt, metrics=metrics)
     try:
-        yield ExternalTokens(keys, ExternalRules(jwt.issuer, jwt.audience, jwt.username_header, jwt.leeway_s))
+        yield ExternalTokens(keys, jwt)
     finally:
         await keys.aclose()
 
@@ -290,7 +280,7 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
     auth = settings.desktop.auth
     async with open_service_database(settings) as database:
         with Passwords.open() as passwords:
-            throttle = _login_throttle(auth, database)
+            throttle = LoginThrottle(database, auth)
             yield Accounts(AccountRepository(database), passwords, throttle, account_rules(auth))
 
 

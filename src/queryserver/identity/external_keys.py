@@ -24,6 +24,7 @@ from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
+from queryserver.platform.settings.desktop import JwtSettings
 from queryserver.platform.settings.sections import LOOPBACK, Network
 
 # Certificates of the signer (`x5c`), which are ignored here, make headers of several kilobytes.
@@ -195,29 +196,23 @@ _FETCH_WAIT_S = 1.0
 _PAUSE_WITHOUT_KEYS_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class CacheTimes:
-    """In seconds; see `desktop.auth.jwt`."""
-
-    cache_s: float = 3600
-    refetch_floor_s: float = 30
-    max_stale_s: float = 86400
-
-
 class KeyCache:
-    """The keys of the source, fetched when they are due or missing, never twice at once. Its owner closes it."""
+    """The keys of the source, fetched when they are due or missing, never twice at once. Its owner closes it.
+
+    Its times are those of the settings.
+    """
 
     def __init__(
         self,
         source: KeyServers,
-        times: CacheTimes,
+        settings: JwtSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
         metrics: Metrics = UNMEASURED,
     ) -> None:
         self._source = source
         self._metrics = metrics
-        self._times = times
+        self._settings = settings
         self._clock = clock
         self._keys: KeySet | None = None
         self._known: frozenset[VerifyingKey] = frozenset()
@@ -228,7 +223,7 @@ class KeyCache:
 
     def still_good(self, key: VerifyingKey) -> bool:
         """Whether a key is in the set, and the set needs no fetch now."""
-        return key in self._known and self._clock() - self._fetched_at < self._times.cache_s
+        return key in self._known and self._clock() - self._fetched_at < self._settings.cache_s
 
     async def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
         """The keys of that id, none when it is unknown; an unknown one may cause a fetch.
@@ -243,7 +238,7 @@ class KeyCache:
         if was_fetched:
             self._unknown_at = now
             return ()
-        if self._fetching is None and _within(self._unknown_at, now, self._times.refetch_floor_s):
+        if self._fetching is None and _within(self._unknown_at, now, self._settings.refetch_floor_s):
             return ()
         if self._fetching is None:
             self._unknown_at = now
@@ -260,10 +255,12 @@ class KeyCache:
     async def _refreshed(self) -> bool:
         """Fetch keys that are missing or due; whether they are new."""
         now = self._clock()
-        if self._keys is not None and now - self._fetched_at < self._times.cache_s:
+        if self._keys is not None and now - self._fetched_at < self._settings.cache_s:
             return False
         has_keys = self._has_usable()
-        pause_s = self._times.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self._times.refetch_floor_s)
+        pause_s = (
+            self._settings.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self._settings.refetch_floor_s)
+        )
         if self._fetching is None and _within(self._failed_at, now, pause_s):
             return False
         return await self._fetch(wait_s=_FETCH_WAIT_S if has_keys else None)
@@ -295,7 +292,7 @@ class KeyCache:
 
     def _has_usable(self) -> bool:
         """Whether there are keys that may be used, be they due or not."""
-        longest = max(self._times.cache_s, self._times.max_stale_s)
+        longest = max(self._settings.cache_s, self._settings.max_stale_s)
         return self._keys is not None and self._clock() - self._fetched_at <= longest
 
     def _usable(self) -> KeySet:

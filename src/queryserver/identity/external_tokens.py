@@ -30,6 +30,7 @@ from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import CallerRepository
 from queryserver.platform.limits import LruCache
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.settings.desktop import JwtSettings
 
 log = structlog.get_logger(__name__)
 
@@ -53,16 +54,6 @@ class TokenRefused(InvalidToken):
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalRules:
-    """The claims that a token must have; `*`: is not compared."""
-
-    issuer: str
-    audience: str
-    username_claim: str = "sub"
-    leeway_s: float = 30
-
-
-@dataclass(frozen=True, slots=True)
 class ExternalClaims:
     """The content of a good token of another issuer (Contract platform 3.9)."""
 
@@ -76,7 +67,7 @@ class ExternalClaims:
 
 
 class ExternalTokens:
-    def __init__(self, keys: KeyCache, rules: ExternalRules, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keys: KeyCache, rules: JwtSettings, *, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
         self._rules = rules
         self._clock = clock
@@ -153,7 +144,7 @@ class ExternalTokens:
 
     def _identity(self, content: Mapping[str, Any]) -> ExternalIdentity:
         """The bearer, exactly as the issuer writes it."""
-        name = self._rules.username_claim
+        name = self._rules.username_header
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
             # What cannot be printed cannot be kept either: U+0000, halves of surrogate pairs.

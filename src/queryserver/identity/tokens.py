@@ -32,6 +32,7 @@ from queryserver.identity.repository import CallerRepository, StoredLogin, Token
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import BY_SERVER, AuditTrail
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
 
@@ -240,15 +241,6 @@ class RenewedTokens:
     refresh: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLives:
-    """How long tokens live, and whether a refresh exchanges both."""
-
-    access: timedelta
-    refresh: timedelta
-    rotate: bool = False
-
-
 class Tokens:
     """Tokens of one login are a family: they end together. `are_bearers`: own tokens are taken as bearers here."""
 
@@ -256,7 +248,7 @@ class Tokens:
         self,
         codec: JwtCodec,
         records: CallerRepository,
-        lives: TokenLives,
+        settings: AuthSettings,
         *,
         notes: AccountNotes,
         external: ExternalBearers | None = None,
@@ -268,7 +260,7 @@ class Tokens:
         self._are_bearers = are_bearers
         self._notes = notes
         self._records = records
-        self._lives = lives
+        self._settings = settings
         self._clock = clock
 
     def issue(self, login: StoredLogin) -> TokenPair:
@@ -302,7 +294,7 @@ class Tokens:
             await self._require_unused(claims)
         except InvalidToken as error:
             raise _told(error, TokenType.REFRESH) from None
-        if self._lives.rotate:
+        if self._settings.rotate_refresh_tokens:
             pair = self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
             return RenewedTokens(pair.access, pair.refresh)
         return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
@@ -331,7 +323,7 @@ class Tokens:
 
     async def _require_unused(self, claims: TokenClaims) -> None:
         """Raises InvalidToken for a refresh token that was exchanged long ago: it may be stolen (Rule T14)."""
-        if self._lives.rotate:
+        if self._settings.rotate_refresh_tokens:
             since = await self._records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
         else:
             since = await self._records.exchanged_for(claims.jti)
@@ -342,7 +334,8 @@ class Tokens:
 
     async def _end_family(self, claims: TokenClaims) -> None:
         now = datetime.now(UTC)
-        longest = max(self._lives.access, self._lives.refresh, _KEEP_REVOCATIONS)
+        lives_s = (self._settings.access_token_lifetime_s, self._settings.refresh_token_lifetime_s)
+        longest = max(timedelta(seconds=max(lives_s)), _KEEP_REVOCATIONS)
         await self._records.revoke(claims.family, keep_until=max(now + longest, _moment(claims.expires_at)))
 
     def _pair(self, user_id: int, epoch: int, family: str, *, refresh_jti: str) -> TokenPair:
@@ -354,7 +347,8 @@ class Tokens:
     def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
         self._notes.metrics.token_issued(kind.value)
         now = int(self._clock())
-        life = self._lives.access if kind is TokenType.ACCESS else self._lives.refresh
+        is_access, settings = kind is TokenType.ACCESS, self._settings
+        life_s = settings.access_token_lifetime_s if is_access else settings.refresh_token_lifetime_s
         return self._codec.sign(
             TokenClaims(
                 token_type=kind,
@@ -363,7 +357,7 @@ class Tokens:
                 family=family,
                 jti=jti,
                 issued_at=now,
-                expires_at=now + int(life.total_seconds()),
+                expires_at=now + life_s,
             )
         )
 

@@ -385,8 +385,8 @@ def pool_limits(settings: Settings) -> PoolLimits:
     return PoolLimits(
         min_size=database.pool_min,
         max_size=database.pool_max,
-        connect_timeout=database.connect_timeout,
-        statement_timeout=database.statement_timeout,
+        connect_timeout=timedelta(seconds=database.connect_timeout_s),
+        statement_timeout=timedelta(seconds=database.statement_timeout_s),
     )
 
 

@@ -103,14 +103,6 @@ class AuthSettings(Section):
         return self.api_auth or (("custom_jwt", "jwt") if self.jwt.key_server_url else ("jwt",))
 
     @property
-    def access_token_lifetime(self) -> timedelta:
-        return timedelta(seconds=self.access_token_lifetime_s)
-
-    @property
-    def refresh_token_lifetime(self) -> timedelta:
-        return timedelta(seconds=self.refresh_token_lifetime_s)
-
-    @property
     def recheck(self) -> timedelta:
         return timedelta(seconds=self.recheck_s)
 

@@ -6,7 +6,6 @@ import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from itertools import pairwise
@@ -284,14 +283,6 @@ class DatabaseSettings(Section):
         if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
             return url or None
         return f"{url}{'&' if '?' in url else '?'}sslmode={self.sslmode}"
-
-    @property
-    def connect_timeout(self) -> timedelta:
-        return timedelta(seconds=self.connect_timeout_s)
-
-    @property
-    def statement_timeout(self) -> timedelta:
-        return timedelta(seconds=self.statement_timeout_s)
 
 
 class CatalogSettings(Section):
