@@ -24,6 +24,7 @@ from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import EngineUnavailable, UnknownDialect
 from queryserver.identity.model import User
 from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
 
@@ -168,15 +169,9 @@ class Connectors:
         self._changes = 0
         self._engines = EngineUses(build, metrics)
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncGenerator[None]:
+    def watching(self) -> AbstractAsyncContextManager[None]:
         """Read the stored connectors again after each `may_have_changed`, while inside."""
-        watcher = asyncio.create_task(self._watch(), name="stored-connectors")
-        try:
-            yield
-        finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+        return background(self._watch(), "stored-connectors")
 
     def may_have_changed(self) -> None:
         """After a notice of a change, or after a time in which notices could be lost."""

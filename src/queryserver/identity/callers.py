@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ from queryserver.identity.protocols import AuthRequest
 from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
 from queryserver.identity.throttling import network_of
 from queryserver.platform.deployment import RequestCounts
+from queryserver.platform.threads import background
 
 Owner = TypeVar("Owner", bound=TokenOwner)
 
@@ -138,18 +139,9 @@ class RequestLimits:
         """Whether there is a limit."""
         return self._most > 0
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Share counts with other processes, while inside."""
-        if not self.are_on:
-            yield
-            return
-        exchange = asyncio.create_task(self._keep_exchanging(), name="request-counts")
-        try:
-            yield
-        finally:
-            exchange.cancel()
-            await asyncio.gather(exchange, return_exceptions=True)
+        return background(self._keep_exchanging(), "request-counts") if self.are_on else nullcontext()
 
     def count_user(self, user_id: int) -> None:
         """One call of a user. Raises TooManyRequests."""

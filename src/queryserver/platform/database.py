@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,6 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import background
 
 Connection = PoolConnectionProxy
 
@@ -320,20 +321,14 @@ async def notify(connection: Connection, kind: str, subject: str) -> None:
     await connection.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
 
 
-@asynccontextmanager
-async def listening(
+def listening(
     dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
-) -> AsyncGenerator[None]:
+) -> AbstractAsyncContextManager[None]:
     """Call `notified(kind, subject)` for every notice while inside; reconnects by itself.
 
     `connected` is called whenever it begins to listen; notices from before are lost.
     """
-    listener = asyncio.create_task(_listen(dsn, notified, connected), name="notices")
-    try:
-        yield
-    finally:
-        listener.cancel()
-        await asyncio.gather(listener, return_exceptions=True)
+    return background(_listen(dsn, notified, connected), "notices")
 
 
 async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None]) -> None:
@@ -341,34 +336,26 @@ async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Cal
         kind, _, subject = str(payload).partition(" ")
         notified(kind, subject)
 
+    lost = asyncio.Event()
+
+    def ended(_connection: Any) -> None:
+        lost.set()
+
     while True:
+        lost.clear()
         try:
-            await _listen_until_lost(dsn, receive, connected)
+            with database_errors():
+                connection = await asyncpg.connect(dsn, timeout=10)
+                try:
+                    connection.add_termination_listener(ended)
+                    await connection.add_listener(_CHANNEL, receive)
+                    connected()
+                    await lost.wait()
+                finally:
+                    connection.terminate()
         except DatabaseUnavailable:
             log.warning("not listening to other instances, trying again")
         await asyncio.sleep(_RECONNECT_S)
-
-
-async def _listen_until_lost(
-    dsn: str, receive: Callable[[Any, int, str, object], None], connected: Callable[[], None]
-) -> None:
-    lost = asyncio.Event()
-    with database_errors():
-        connection = await asyncpg.connect(dsn, timeout=10)
-        try:
-            connection.add_termination_listener(_setter_of(lost))
-            await connection.add_listener(_CHANNEL, receive)
-            connected()
-            await lost.wait()
-        finally:
-            connection.terminate()
-
-
-def _setter_of(event: asyncio.Event) -> Callable[[Any], None]:
-    def set_it(_connection: Any) -> None:
-        event.set()
-
-    return set_it
 
 
 def required_dsn(settings: Settings) -> str:

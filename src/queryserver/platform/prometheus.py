@@ -5,9 +5,9 @@ import os
 import tempfile
 import time
 from collections import Counter as Sums
-from collections.abc import AsyncGenerator, Collection, Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database
 from queryserver.platform.deployment import ServiceFacts, read_service_facts
 from queryserver.platform.metrics import Judgement, Metrics
+from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
 
@@ -214,15 +215,9 @@ class MetricsPage:
         self._shown.register(registry if directory is None else Merged(directory, registry))
         self._shown.register(self)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
+    def running(self) -> AbstractAsyncContextManager[None]:
         """Share the state of this process with the other workers, while inside."""
-        reporter = asyncio.create_task(self._report(), name="metrics-of-the-pool")
-        try:
-            yield
-        finally:
-            reporter.cancel()
-            await asyncio.gather(reporter, return_exceptions=True)
+        return background(self._report(), "metrics-of-the-pool")
 
     async def text(self) -> bytes:
         """All counts in the text format of Prometheus, of all worker processes of this server together.

@@ -1,7 +1,7 @@
-"""The threads of one process, a pool for each purpose: no kind of work waits behind another."""
+"""The threads of one process, a pool for each purpose: no kind of work waits behind another; and background tasks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -12,6 +12,17 @@ from queryserver.errors.base import TooComplex
 from queryserver.platform.limits import FairPlaces
 
 T = TypeVar("T")
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGenerator[None]:
+    """The work runs in a task of its own while inside, and is canceled at the end. What it raises is dropped."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 class Stop:

@@ -42,6 +42,7 @@ from queryserver.platform.embedded.cluster import (
 )
 from queryserver.platform.settings.editor import InterpreterSettings
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import background
 
 LOOPBACK = "127.0.0.1"
 
@@ -275,13 +276,8 @@ class EmbeddedPostgres:
             postmaster = Postmaster(cluster, durable=durable)
             try:
                 await _to_the_end(postmaster.start)
-                watch = asyncio.create_task(_watch(postmaster), name="embedded-postgres-watch")
-                try:
+                async with background(_watch(postmaster), "embedded-postgres-watch"):
                     yield cls(cluster, postmaster)
-                finally:
-                    watch.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await watch
             finally:
                 await _to_the_end(postmaster.stop)
 
