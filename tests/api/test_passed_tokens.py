@@ -24,8 +24,9 @@ from queryserver.identity.callers import Callers
 from queryserver.identity.model import ExternalToken, User
 from queryserver.identity.protocols import AuthRequest
 from queryserver.main import create_app
-from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.database import open_database
 from queryserver.platform.logs import AUDIT_LOGGER
+from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.wiring import open_services
 
@@ -94,7 +95,7 @@ def passing_settings(tmp_path: Path, dsn: str, interpreter: dict[str, Any], *, o
 @asynccontextmanager
 async def passing(settings: Settings) -> AsyncIterator[Api]:
     async with (
-        open_database(settings.desktop.database.dsn or "", PoolLimits(max_size=2)) as database,
+        open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2)) as database,
         open_services(settings) as opened,
     ):
         accounts = replace(opened.accounts, authenticator=ByTestHeader(opened.accounts.authenticator))

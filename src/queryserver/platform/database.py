@@ -5,7 +5,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
 import asyncpg
@@ -14,6 +13,7 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
+from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import background
 
@@ -52,16 +52,6 @@ def database_errors() -> Generator[None]:
         raise DatabaseUnavailable from error
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    """Size and patience of the pool (settings `desktop.database`)."""
-
-    min_size: int = 1
-    max_size: int = 10
-    connect_timeout: timedelta = timedelta(seconds=5)
-    statement_timeout: timedelta = timedelta(seconds=30)
-
-
 @dataclass(slots=True)
 class _Taken:
     """A connection out of the pool. Moments are those of the monotonic clock."""
@@ -74,10 +64,10 @@ class _Taken:
 class Database:
     """The service database. Each method is one statement in autocommit; `transaction` joins several."""
 
-    def __init__(self, pool: asyncpg.Pool, limits: PoolLimits, observe_query: Callable[[float], None]) -> None:
+    def __init__(self, pool: asyncpg.Pool, acquire_timeout_s: float, observe_query: Callable[[float], None]) -> None:
         self._pool = pool
         self._observe_query = observe_query
-        self._acquire_timeout_s = limits.connect_timeout.total_seconds()
+        self._acquire_timeout_s = acquire_timeout_s
         self._at_hand: list[_Taken] = []
         self._waiting = 0
         self._is_closing = False
@@ -173,28 +163,28 @@ def _is_open(connection: Connection) -> bool:
 
 @asynccontextmanager
 async def open_database(
-    dsn: str, limits: PoolLimits | None = None, observe_query: Callable[[float], None] = lambda _: None
+    dsn: str, settings: DatabaseSettings | None = None, observe_query: Callable[[float], None] = lambda _: None
 ) -> AsyncGenerator[Database]:
     """A pool on `dsn`, closed at the end. `observe_query` gets the seconds of each use. Raises DatabaseUnavailable."""
-    limits = limits or PoolLimits()
+    settings = settings or DatabaseSettings()
     with database_errors():
         pool = await asyncpg.create_pool(
             dsn,
-            min_size=limits.min_size,
-            max_size=limits.max_size,
-            timeout=limits.connect_timeout.total_seconds(),
-            command_timeout=limits.statement_timeout.total_seconds(),
+            min_size=settings.pool_min,
+            max_size=settings.pool_max,
+            timeout=settings.connect_timeout_s,
+            command_timeout=settings.statement_timeout_s,
             init=_prepare_connection,
             reset=_leave_as_is,
             server_settings={
                 "application_name": "queryserver",
                 "timezone": "UTC",
-                "statement_timeout": str(int(limits.statement_timeout.total_seconds() * 1000)),
+                "statement_timeout": str(settings.statement_timeout_s * 1000),
                 # Hot queries are small index look-ups: compiling them costs more than running them.
                 "jit": "off",
             },
         )
-    database = Database(pool, limits, observe_query)
+    database = Database(pool, settings.connect_timeout_s, observe_query)
     try:
         yield database
     finally:
@@ -364,17 +354,6 @@ def required_dsn(settings: Settings) -> str:
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
     return dsn
-
-
-def pool_limits(settings: Settings) -> PoolLimits:
-    """How many connections to the service database one process holds."""
-    database = settings.desktop.database
-    return PoolLimits(
-        min_size=database.pool_min,
-        max_size=database.pool_max,
-        connect_timeout=timedelta(seconds=database.connect_timeout_s),
-        statement_timeout=timedelta(seconds=database.statement_timeout_s),
-    )
 
 
 class Row(Protocol):

@@ -10,7 +10,7 @@ import asyncpg
 import structlog
 
 from queryserver.errors.base import SchemaMismatch
-from queryserver.platform.database import Database, database_errors, open_database, pool_limits, required_dsn
+from queryserver.platform.database import Database, database_errors, open_database, required_dsn
 from queryserver.platform.settings.tree import Settings
 
 log = structlog.get_logger(__name__)
@@ -106,7 +106,7 @@ async def open_service_database(settings: Settings) -> AsyncGenerator[Database]:
     """The service database, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_newest(dsn)
-    async with open_database(dsn, pool_limits(settings)) as database:
+    async with open_database(dsn, settings.desktop.database) as database:
         yield database
 
 
