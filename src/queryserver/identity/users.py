@@ -61,30 +61,6 @@ class UserDetails:
     groups: tuple[GroupName, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UserFilter:
-    """Which users are wanted; what is None does not count."""
-
-    username: str | None = None
-    """Equal without case."""
-    groups: tuple[str, ...] | None = None
-    """Members of any of them."""
-    is_active: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The text that an administrator has typed so far, and the names to complete it with."""
-
-    text: str
-    """Found anywhere in a name, without case."""
-    count: int
-    with_groups: bool
-    """Whether users bring their groups."""
-    with_caller: bool
-    only_groups_of_caller: bool
-
-
 # Names are in the order of their characters in every database, whatever its collation.
 _BY_NAME = 'order by u.username_key collate "C"'
 
@@ -145,21 +121,30 @@ class Users:
         self._database = database
 
     async def matching(
-        self, wanted: UserFilter, *, page: int | None = None, limit: int | None = None
+        self,
+        *,
+        username: str | None = None,
+        groups: tuple[str, ...] | None = None,
+        is_active: bool | None = None,
+        page: int | None = None,
+        limit: int | None = None,
     ) -> tuple[int, Sequence[UserSummary]]:
-        """How many match, and one page of them; without page and limit all."""
+        """How many match, and one page of them; without page and limit all.
+
+        `username`: equal without case; `groups`: members of any of them; what is None does not count.
+        """
         offset, size = 0, limit
         if page is not None or limit is not None:
             size = limit or MAX_PAGE
             offset = min(((page or 1) - 1) * size, 2**62)  # what the database counts in
         # Names are stored composed.
-        name = None if wanted.username is None else unicodedata.normalize("NFKC", wanted.username)
+        name = None if username is None else unicodedata.normalize("NFKC", username)
         rows = await self._database.fetch(
             _MATCHING,
             None if name is None else name.casefold(),
             None if name is None else name.lower(),
-            wanted.is_active,
-            None if wanted.groups is None else list(wanted.groups),
+            is_active,
+            None if groups is None else list(groups),
             offset,
             size,
         )
@@ -180,20 +165,25 @@ class Users:
         )
         return [UserDetails(*row) for row in rows]
 
-    async def completions(self, caller: User, typed: Completion) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
-        """Active users and groups whose names hold the text."""
-        text = unicodedata.normalize("NFKC", typed.text)
-        without = None if typed.with_caller else caller.id
-        users = await self._database.fetch(_SUGGESTED, text.casefold(), text.lower(), without, typed.count)
+    async def completions(
+        self, caller: User, typed: str, *, count: int, with_groups: bool, with_caller: bool, only_groups_of_caller: bool
+    ) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
+        """Active users and groups whose names hold the typed text without case, `count` of each at most.
+
+        `with_groups`: users bring their groups.
+        """
+        text = unicodedata.normalize("NFKC", typed)
+        without = None if with_caller else caller.id
+        users = await self._database.fetch(_SUGGESTED, text.casefold(), text.lower(), without, count)
         groups: dict[int, list[GroupName]] = {}
-        if typed.with_groups:
+        if with_groups:
             for row in await self._database.fetch(_GROUPS_OF, [row["id"] for row in users]):
                 groups.setdefault(row["user_id"], []).append(GroupName(row["id"], row["name"]))
         # Compared here: in a database with the collation C lower() knows ASCII only. Groups are few.
-        names = await self._database.fetch(_GROUP_NAMES, caller.id if typed.only_groups_of_caller else None)
+        names = await self._database.fetch(_GROUP_NAMES, caller.id if only_groups_of_caller else None)
         return (
             [UserDetails(*row, groups=tuple(groups.get(row["id"], ()))) for row in users],
-            [GroupName(*row) for row in names if text.casefold() in row["name"].casefold()][: typed.count],
+            [GroupName(*row) for row in names if text.casefold() in row["name"].casefold()][:count],
         )
 
 

@@ -17,7 +17,7 @@ from tests.timing import at_best
 from queryserver.errors.base import NameTaken
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount
-from queryserver.identity.users import Groups, UserFilter
+from queryserver.identity.users import Groups
 
 T = TypeVar("T")
 
@@ -296,7 +296,7 @@ async def test_many_users_hold_nobody_up(admin: Caller) -> None:
     )
 
     async def held_up_s() -> tuple[float, int]:
-        count, users = await watched(admin.api.services.users.matching(UserFilter()))
+        count, users = await watched(admin.api.services.users.matching())
         return longest_s.pop(), count + len(users)
 
     longest_s: list[float] = []
