@@ -219,7 +219,6 @@ class Supervisor(Multiprocess):
             self._workers[place] = new
 
     def handle_ttin(self) -> None:
-        """One more worker."""
         self.processes_num += 1
         self._workers.append(self._start())
 
@@ -360,7 +359,6 @@ def create_app(settings: Settings, *, services: Services) -> ASGIApp:
 
 
 def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
-    """The configuration of uvicorn."""
     desktop = settings.desktop
     return uvicorn.Config(
         app,
@@ -516,7 +514,6 @@ def _serve_in_workers(settings: Settings) -> None:
 
 
 def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
-    """Log the addresses of the server, its page and its documentation."""
     host, port = listener.getsockname()[:2]
     place = f"[{host}]" if ":" in host else host
     scheme = "https" if desktop.ssl_certificate else "http"

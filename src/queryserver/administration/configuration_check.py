@@ -216,7 +216,6 @@ async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
-    """Whether Redis answers."""
     import redis.asyncio  # noqa: PLC0415 slow to import, and only the task server needs it
     from redis.exceptions import RedisError  # noqa: PLC0415 as above
 

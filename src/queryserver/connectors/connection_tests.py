@@ -237,8 +237,6 @@ class ConnectionTests:
 
 @dataclass(slots=True)
 class _Course:
-    """A test under way."""
-
     began: float = field(default_factory=time.monotonic)
     checks: list[ConnectionCheck] = field(default_factory=list[ConnectionCheck])
     step_under_way: tuple[str, float] | None = None
@@ -266,7 +264,6 @@ class _Course:
         self.checks.append(ConnectionCheck(name, ok=True, ms=ms))
 
     def fail(self) -> None:
-        """The step under way has failed."""
         if self.step_under_way is not None:
             name, began = self.step_under_way
             self.step_under_way = None

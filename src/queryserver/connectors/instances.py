@@ -246,7 +246,6 @@ class StoredConnectors:
         return instance.id
 
     async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
-        """The instance as `user` sees it."""
         row = self._catalogue.get((instance.dialect, instance.interface))
         return ShownInstance(
             instance=instance,

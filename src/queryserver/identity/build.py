@@ -48,8 +48,6 @@ _PASSWORD_LENGTH = 20
 
 @dataclass(frozen=True, slots=True)
 class AccountServices:
-    """The services about users for routes and commands."""
-
     authenticator: Callers
     directory: UserDirectory
     standing: Standing

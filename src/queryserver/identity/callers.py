@@ -136,7 +136,6 @@ class RequestLimits:
 
     @property
     def are_on(self) -> bool:
-        """Whether there is a limit."""
         return self._most > 0
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -235,8 +234,6 @@ def _anything(user: User) -> None:
 
 
 class StreamPlace:
-    """The place of one long call."""
-
     def __init__(self, user: User, standing: Standing, every_s: float, clock: Callable[[], float]) -> None:
         self._user = user
         self._standing = standing

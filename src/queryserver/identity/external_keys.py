@@ -162,7 +162,6 @@ class KeyServers:
         raise NoKeys
 
     async def aclose(self) -> None:
-        """Close connections."""
         for exchanges in (self._secured, self._plain):
             await exchanges.__aexit__(None, None, None)
 
@@ -246,7 +245,6 @@ class KeyCache:
         return self._usable().find(kid)
 
     async def aclose(self) -> None:
-        """Cancel a fetch, close connections."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])

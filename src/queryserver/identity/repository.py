@@ -50,8 +50,6 @@ class NewAccount:
 
 @dataclass(frozen=True, slots=True)
 class StoredLogin:
-    """The columns of a user that a login needs."""
-
     user_id: int
     username: str
     password_hash: str | None
@@ -318,8 +316,6 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
 
 
 class PreferenceRepository:
-    """Preferences of users, for calls that do not state them."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -447,7 +443,6 @@ class CallerRepository:
         self._callers: CoalescingReader[CallerKey, KnownCaller] = CoalescingReader(self._read_callers)
 
     async def owner(self, token: TokenKey) -> TokenOwner | None:
-        """The user behind a token."""
         return await self._owners.get(token)
 
     async def user(self, user_id: int) -> User | None:

@@ -55,8 +55,6 @@ _KEEP_REVOCATIONS = timedelta(days=90)
 
 
 class TokenType(StrEnum):
-    """What a token is good for."""
-
     ACCESS = "access"
     REFRESH = "refresh"
 
@@ -227,8 +225,6 @@ class AccountNotes:
 
 @dataclass(frozen=True, slots=True)
 class TokenPair:
-    """What a login gives."""
-
     access: str
     refresh: str
 

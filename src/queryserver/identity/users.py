@@ -529,8 +529,6 @@ async def _user_id(connection: Connection, username_key: str) -> int:
 
 
 class UserDirectory(Protocol):
-    """Users by id."""
-
     async def user(self, user_id: int) -> User | None:
         """An active user with rights and groups; None when disabled or deleted. Raises DatabaseUnavailable."""
         ...

@@ -155,8 +155,6 @@ class ProcessComputing:
 
 
 class _Worker:
-    """One process, and its pipes."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None  # noqa: S101 it was started with pipes
         assert process.stdout is not None  # noqa: S101 it was started with pipes
@@ -243,7 +241,6 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
 
 
 def computing_of(settings: DesktopSettings) -> ProcessComputing:
-    """Worker processes, which are started when they are needed."""
     return ProcessComputing(
         ComputationLimits(
             processes=settings.computation_processes,

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import asyncpg
 import orjson
@@ -17,7 +17,8 @@ from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import background
 
-Connection = PoolConnectionProxy
+Connection: TypeAlias = PoolConnectionProxy
+Row: TypeAlias = asyncpg.Record
 
 # Nearly every call asks one short question, and the pool's way in and out takes as long as half of it: so many
 # connections are kept out of the pool between two questions. Now and then they go back to it, which renews them after
@@ -354,11 +355,3 @@ def required_dsn(settings: Settings) -> str:
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
     return dsn
-
-
-class Row(Protocol):
-    """A row of the driver: columns by name."""
-
-    def __getitem__(self, key: str, /) -> Any:
-        """The value of one column."""
-        ...

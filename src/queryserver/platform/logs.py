@@ -302,7 +302,6 @@ class RecentLines(logging.Handler):
         self._guard = Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by the thread that writes, with the formed line."""
         line = f"{record.getMessage()}\n".encode(errors="backslashreplace")
         with self._guard:
             self._records.append(line)
@@ -311,7 +310,6 @@ class RecentLines(logging.Handler):
                 self._bytes -= len(self._records.popleft())
 
     def tail(self, max_bytes: int) -> bytes:
-        """The end, beginning with a whole line."""
         with self._guard:
             content = b"".join(self._records)
         return _whole_lines(content[-max_bytes - 1 :], is_begin=len(content) <= max_bytes)
@@ -340,7 +338,6 @@ def _whole_lines(content: bytes, *, is_begin: bool) -> bytes:
 
 
 def log_call(fields: Mapping[str, object]) -> None:
-    """Write one line of the access log."""
     logging.getLogger(ACCESS_LOGGER).info("call", extra={FIELDS: fields})
 
 

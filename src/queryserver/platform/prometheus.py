@@ -138,7 +138,6 @@ class PrometheusMetrics(Metrics):
         self._queries.observe(seconds)
 
     def pool(self, *, used: int, idle: int) -> None:
-        """The connections of this process now."""
         self._connections.labels("used").set(used)
         self._connections.labels("idle").set(idle)
 

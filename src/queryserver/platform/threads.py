@@ -97,8 +97,6 @@ class FairThreads:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Pools by purpose."""
-
     rendering: Executor
     """Results: pages, samples, downloads. No other work runs here."""
     bodies: FairThreads

@@ -62,7 +62,6 @@ class ServerAccount:
     gid: int
 
     def own(self, path: Path) -> None:
-        """Own a new file or directory."""
         os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
@@ -291,8 +290,6 @@ def kept_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
 
 @dataclass(frozen=True, slots=True)
 class PostgresCluster:
-    """A complete cluster, ready to be started."""
-
     home: Path
     account: ServerAccount | None
     binaries: Binaries
@@ -393,8 +390,6 @@ def _initialise(
 
 @dataclass(frozen=True, slots=True)
 class ClusterProcesses:
-    """The live processes of one cluster."""
-
     postmasters: tuple[int, ...]
     children: tuple[int, ...]
 

@@ -76,11 +76,9 @@ class SampleTable:
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """In the order of the rows."""
         return tuple(column.split()[0] for column in re.split(r",\s", self.columns))
 
     def create_statement(self) -> str:
-        """The CREATE TABLE statement, for all three engines."""
         return f"CREATE TABLE {self.name} ({self.columns}, {self.constraint})"
 
 

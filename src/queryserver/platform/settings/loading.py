@@ -127,7 +127,6 @@ class _Layers:
         self._spellings: dict[tuple[str, SettingOrigin], str] = {}
 
     def put(self, given: Mapping[str, Any], origin: SettingOrigin) -> None:
-        """Lay a table of `origin` on top."""
         self._section(Settings, given, self.values, "", origin)
 
     def _section(
@@ -392,7 +391,6 @@ def _name(text: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
     match value:
         case bool() | int() | float():
             return json.dumps(value)
