@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -46,6 +46,16 @@ class NewAccount:
     """Linked to the user from the start."""
     by_administrator: bool = False
     """Whether an administrator links the two, and not a first call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a user; what is None stays."""
+
+    is_active: bool | None = None
+    is_admin: bool | None = None
+    password_hash: str | None = field(default=None, repr=False)
+    ends_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +168,12 @@ _PROMOTE_FIRST = f"""
     where id = $1 and not ({ANY_ADMINISTRATOR})
 """
 
+_CHANGE = """
+    update users set is_active = coalesce($2, is_active), is_admin = coalesce($3, is_admin),
+        password_hash = coalesce($4, password_hash), token_epoch = token_epoch + $5
+    where username_key = $1
+"""
+
 _NEW_GROUP = """
     with made as (insert into groups (name) values ($1) on conflict do nothing returning id)
     insert into group_rights (group_id, "right") select made.id, unnest($2::text[]) from made
@@ -236,29 +252,15 @@ class AccountRepository:
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
-    async def set_active(self, username_key: str, *, active: bool) -> bool:
-        """Enable, or disable and end all tokens. False: no such user. Raises last_administrator."""
-        change = "is_active = true" if active else "is_active = false, token_epoch = token_epoch + 1"
-        return await self._change(change, username_key)
+    async def change(self, username_key: str, change: Change) -> bool:
+        """False: no such user. Raises last_administrator."""
+        values = (change.is_active, change.is_admin, change.password_hash, int(change.ends_tokens))
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 
-    async def set_admin(self, username_key: str, *, admin: bool) -> bool:
-        """Set the administrator flag. False: no such user. Raises last_administrator."""
-        return await self._change("is_admin = true" if admin else "is_admin = false", username_key)
-
-    async def set_password(self, username_key: str, password_hash: str) -> bool:
-        """Replace the password and end all tokens. False: no such user."""
-        changed = await self._database.execute(
-            "update users set password_hash = $2, token_epoch = token_epoch + 1 where username_key = $1",
-            username_key,
-            password_hash,
-        )
-        return bool(changed)
-
-    async def end_tokens(self, username_key: str | None) -> int:
-        """End all tokens of one user, or of all; the number of users."""
-        return await self._database.execute(
-            "update users set token_epoch = token_epoch + 1 where $1::text is null or username_key = $1", username_key
-        )
+    async def end_all_tokens(self) -> int:
+        """Of all users; their number."""
+        return await self._database.execute("update users set token_epoch = token_epoch + 1")
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
         """Make the group with these rights if there is none of that name; one that exists keeps its own."""
@@ -274,11 +276,6 @@ class AccountRepository:
                 return False
             # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
             return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
-
-    async def _change(self, change: str, username_key: str) -> bool:
-        update = f"update users set {change} where username_key = $1"
-        async with self._database.transaction() as connection, administrator_kept(connection):
-            return await connection.execute(update, username_key) != "UPDATE 0"
 
 
 async def _create(connection: Connection, account: NewAccount, default_group: str) -> int:

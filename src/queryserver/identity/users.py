@@ -26,7 +26,7 @@ from queryserver.identity.model import (
     read_right,
 )
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.repository import Account, AccountRepository, NewAccount, administrator_kept
+from queryserver.identity.repository import Account, AccountRepository, Change, NewAccount, administrator_kept
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.platform.database import Connection, Database
 
@@ -271,32 +271,31 @@ class Accounts:
 
     async def disable(self, name: str) -> None:
         """Refuse all logins of the user, and end all tokens. Raises unknown_user, last_administrator."""
-        _require(name, await self._records.set_active(self._key(name), active=False))
+        await self._change(name, Change(is_active=False, ends_tokens=True))
 
     async def enable(self, name: str) -> None:
         """The user may log in again; old tokens stay refused. Raises unknown_user."""
-        _require(name, await self._records.set_active(self._key(name), active=True))
+        await self._change(name, Change(is_active=True))
 
     async def set_admin(self, name: str, *, admin: bool) -> None:
         """Give or take the administrator flag. Raises unknown_user, last_administrator."""
-        _require(name, await self._records.set_admin(self._key(name), admin=admin))
+        await self._change(name, Change(is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
         """Replace the password; all tokens end. Raises unknown_user, InvalidPassword."""
-        password_hash = await self._hash(password)
-        _require(name, await self._records.set_password(self._key(name), password_hash))
+        await self._change(name, Change(password_hash=await self._hash(password), ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
         """Forget the failed logins of the name, which need not exist."""
-        await self._throttle.unlock(self._key(name))
+        await self._throttle.unlock(self._rules.usernames.read(name).key)
 
     async def end_tokens(self, name: str) -> None:
         """End all tokens of a user. Raises unknown_user."""
-        _require(name, bool(await self._records.end_tokens(self._key(name))))
+        await self._change(name, Change(ends_tokens=True))
 
     async def end_all_tokens(self) -> int:
         """End all tokens of all users; the number of users."""
-        return await self._records.end_tokens(None)
+        return await self._records.end_all_tokens()
 
     def _account(self, name: str, password_hash: str | None, *, is_admin: bool, person: Person) -> NewAccount:
         return NewAccount(
@@ -316,13 +315,9 @@ class Accounts:
             raise InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
         return await self._passwords.hash(password)
 
-    def _key(self, name: str) -> str:
-        return self._rules.usernames.read(name).key
-
-
-def _require(name: str, found: bool) -> None:
-    if not found:
-        raise unknown_user(name)
+    async def _change(self, name: str, change: Change) -> None:
+        if not await self._records.change(self._rules.usernames.read(name).key, change):
+            raise unknown_user(name)
 
 
 MAX_NAME_LENGTH = 150

@@ -16,7 +16,7 @@ from tests.timing import at_best
 
 from queryserver.errors.base import NameTaken
 from queryserver.identity.model import Username
-from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.identity.repository import AccountRepository, Change, NewAccount
 from queryserver.identity.users import Groups
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ async def people(api: Api, *names: str, groups: tuple[str, ...] = (), disabled: 
     for name in names:
         await records.create(NewAccount(Username(name, name.casefold()), groups=groups), default_group="default")
         if disabled:
-            await records.set_active(name, active=False)
+            await records.change(name, Change(is_active=False, ends_tokens=True))
 
 
 async def ids(api: Api) -> dict[str, int]:
