@@ -21,8 +21,7 @@ from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.callers import Callers
-from queryserver.identity.model import ExternalToken, User
-from queryserver.identity.protocols import AuthRequest
+from queryserver.identity.model import AuthRequest, ExternalToken, User
 from queryserver.main import create_app
 from queryserver.platform.database import open_database
 from queryserver.platform.logs import AUDIT_LOGGER

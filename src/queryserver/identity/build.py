@@ -7,6 +7,7 @@ import string
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
@@ -239,7 +240,7 @@ def open_directory_login(ldap: LdapSettings, usernames: UsernameRule) -> Abstrac
     Raises ConfigurationError: its package is not installed, or the file of authorities is of no use.
     """
     try:
-        from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context  # noqa: PLC0415 an extra
+        from queryserver.identity.ldap.ldap3_directory import client_context, directory_session  # noqa: PLC0415 an extra
     except ModuleNotFoundError as error:
         message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
         raise ConfigurationError([message]) from error
@@ -249,7 +250,7 @@ def open_directory_login(ldap: LdapSettings, usernames: UsernameRule) -> Abstrac
         raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert} holds no certificate."]) from error
     except OSError as error:
         raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert}: {error.strerror}."]) from error
-    directory = Ldap3Directory(DirectoryServer(ldap.ldap_url, ldap.timeout_s), context)
+    directory = partial(directory_session, ldap.ldap_url, ldap.timeout_s, context)
     return LdapLogin.open(directory, Judge(ldap, usernames), limit_s=ldap.timeout_s)
 
 

@@ -22,8 +22,7 @@ from queryserver.errors.base import (
     UserNotFound,
     bad_authorization_header,
 )
-from queryserver.identity.model import User
-from queryserver.identity.protocols import AuthRequest
+from queryserver.identity.model import AuthRequest, User
 from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
 from queryserver.identity.throttling import network_of
 from queryserver.platform.deployment import RequestCounts

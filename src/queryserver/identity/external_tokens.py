@@ -24,8 +24,14 @@ from queryserver.errors.base import (
 )
 from queryserver.identity.callers import bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
-from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, ExternalToken, User, jwt_issuer
-from queryserver.identity.protocols import AuthRequest
+from queryserver.identity.model import (
+    IDENTITIES_MAX_LENGTH,
+    AuthRequest,
+    ExternalIdentity,
+    ExternalToken,
+    User,
+    jwt_issuer,
+)
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import CallerRepository
 from queryserver.platform.limits import LruCache

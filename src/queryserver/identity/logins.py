@@ -17,9 +17,8 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.model import AuthenticatedUser, UsernameRule, identity_of
+from queryserver.identity.model import AuthenticatedUser, LoginBackend, RequestInfo, UsernameRule, identity_of
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.protocols import LoginBackend, RequestInfo
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, StoredLogin
 from queryserver.identity.throttling import LoginThrottle

@@ -19,8 +19,15 @@ from queryserver.errors.base import (
     InvalidUsername,
     LoginBackendUnavailable,
 )
-from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule, plug_in_issuer
-from queryserver.identity.protocols import AuthRequest, RequestInfo
+from queryserver.identity.model import (
+    AuthenticatedUser,
+    AuthRequest,
+    ExternalIdentity,
+    RequestInfo,
+    User,
+    UsernameRule,
+    plug_in_issuer,
+)
 from queryserver.identity.provisioning import Provisioning
 from queryserver.platform.settings.tree import Settings
 

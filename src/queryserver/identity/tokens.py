@@ -26,8 +26,7 @@ from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import Keyring
-from queryserver.identity.model import User
-from queryserver.identity.protocols import AuthRequest
+from queryserver.identity.model import AuthRequest, User
 from queryserver.identity.repository import CallerRepository, StoredLogin, TokenKey, TokenOwner
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import BY_SERVER, AuditTrail
