@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from queryserver.administration.client_configuration import ClientConfiguration, harmless
-from queryserver.administration.configuration_check import RESULTS, ConfigurationCheck, check_running
+from queryserver.administration.configuration_check import RESULTS, ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.engines import Connectors
@@ -47,7 +46,7 @@ def configuration_services(
     return ConfigurationServices(
         clients=ClientConfiguration(settings, connectors, stores, HistoryFacts(database)),
         banner=harmless(settings.desktop.custom.banner_top_html),
-        check=ConfigurationCheck(settings, partial(check_running, settings, check_results)),
+        check=ConfigurationCheck(settings, check_results),
         logs=ServerLogs(settings.desktop.logging.file),
     )
 

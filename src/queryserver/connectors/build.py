@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from queryserver.connectors.engine_builders import EngineBuilder, section_defaults
-from queryserver.connectors.instances import Example, GivenConnector, StoredConnectors
+from queryserver.connectors.instances import GivenConnector, StoredConnectors
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import ConnectorChecks
 from queryserver.connectors.types import catalogue_of
@@ -15,10 +15,10 @@ from queryserver.platform.deployment import FactRepository, reseal
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.tree import Settings
 
-_IN_MEMORY = tuple(
-    Example(one, GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={}))
+_IN_MEMORY = {
+    one: GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
     for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
-)
+}
 """What is installed when the settings name nothing."""
 
 
@@ -28,6 +28,16 @@ def stored_connectors(
     """`changed` is awaited after each change: when it returns, this process has read it."""
     settings, desktop = builder.settings, builder.settings.desktop
     hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
+    examples = {
+        key: GivenConnector(
+            nice_name=table.nice_name or key,
+            dialect=table.dialect,
+            interface=table.interface,
+            settings=table.settings,
+            groups=table.groups,
+        )
+        for key, table in desktop.connectors.items()
+    }
     return StoredConnectors(
         records=records,
         checks=ConnectorChecks(builder),
@@ -35,24 +45,8 @@ def stored_connectors(
         changed=changed,
         default_groups=(desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else (),
         offers=lambda dialect: dialect not in hidden and (not only or dialect in only),
-        examples=_examples(settings) or _IN_MEMORY,
+        examples=examples or _IN_MEMORY,
     )
-
-
-def _examples(settings: Settings) -> list[Example]:
-    return [
-        Example(
-            key,
-            GivenConnector(
-                nice_name=table.nice_name or key,
-                dialect=table.dialect,
-                interface=table.interface,
-                settings=table.settings,
-                groups=table.groups,
-            ),
-        )
-        for key, table in settings.desktop.connectors.items()
-    ]
 
 
 @asynccontextmanager

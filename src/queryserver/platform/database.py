@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -189,7 +189,12 @@ async def open_database(
     try:
         yield database
     finally:
-        await _close(pool, database)
+        try:
+            async with asyncio.timeout(5):
+                await database.aclose()
+                await pool.close()
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pool.terminate()
 
 
 async def _prepare_connection(connection: Connection) -> None:
@@ -203,15 +208,6 @@ async def _leave_as_is(connection: Connection) -> None:
 
 def _to_json(value: object) -> str:
     return orjson.dumps(value).decode()
-
-
-async def _close(pool: asyncpg.Pool, database: Database) -> None:
-    try:
-        async with asyncio.timeout(5):
-            await database.aclose()
-            await pool.close()
-    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-        pool.terminate()
 
 
 K = TypeVar("K", bound=Hashable)
@@ -232,29 +228,27 @@ class CoalescingReader(Generic[K, V]):
     def __init__(self, read_many: Callable[[Sequence[K]], Awaitable[Mapping[K, V]]], *, side_by_side: int = 2) -> None:
         self._read_many = read_many
         self._side_by_side = side_by_side
-        self._waiting: dict[K, list[asyncio.Future[V | None]]] = {}
+        self._waiting: dict[K, asyncio.Future[V | None]] = {}
         self._reading = 0
         self._readers: set[asyncio.Task[None]] = set()
 
     def get(self, key: K) -> "asyncio.Future[V | None]":
         """The value of `key` or None, to be awaited. Raises what `read_many` raised."""
-        future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, []).append(future)
+        future = self._waiting.get(key)
+        if future is None:
+            future = self._waiting[key] = asyncio.get_running_loop().create_future()
         if self._reading < self._side_by_side:
-            self._start_reader()
-        return future
+            self._reading += 1
+            reader = asyncio.create_task(self._drain(), name="coalescing-reader")
+            self._readers.add(reader)
+            reader.add_done_callback(self._readers.discard)
+        return asyncio.shield(future)
 
     async def aclose(self) -> None:
         """Stop the queries on their way; their callers are canceled."""
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-
-    def _start_reader(self) -> None:
-        self._reading += 1
-        reader = asyncio.create_task(self._drain(), name="coalescing-reader")
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
 
     async def _drain(self) -> None:
         try:
@@ -266,25 +260,19 @@ class CoalescingReader(Generic[K, V]):
             # in between would wait for a reader that has ended.
             self._reading -= 1
 
-    async def _answer(self, asked: "Mapping[K, Sequence[asyncio.Future[V | None]]]") -> None:
+    async def _answer(self, asked: "Mapping[K, asyncio.Future[V | None]]") -> None:
         try:
             found = await self._read_many(list(asked))
         except asyncio.CancelledError:
-            for future in _unsettled(asked.values()):
+            for future in asked.values():
                 future.cancel()
             raise
         except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
-            for future in _unsettled(asked.values()):
+            for future in asked.values():
                 future.set_exception(error)
         else:
-            for key, futures in asked.items():
-                for future in _unsettled([futures]):
-                    future.set_result(found.get(key))
-
-
-def _unsettled(groups: "Iterable[Sequence[asyncio.Future[V | None]]]") -> "list[asyncio.Future[V | None]]":
-    """Those whose callers still wait: a caller that went away has canceled its own."""
-    return [future for futures in groups for future in futures if not future.done()]
+            for key, future in asked.items():
+                future.set_result(found.get(key))
 
 
 _CHANNEL = "queryserver"
