@@ -181,7 +181,7 @@ async def _close_engines(connectors: Connectors) -> None:
 
 
 def _streams(settings: Settings, accounts: AccountServices) -> Streams:
-    return Streams(settings.editor.max_streams_per_user, accounts.standing, every=settings.desktop.auth.recheck)
+    return Streams(settings.editor.max_streams_per_user, accounts.directory, every=settings.desktop.auth.recheck)
 
 
 def _runner(base: _Foundation) -> Runner:

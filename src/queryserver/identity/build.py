@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.callers import Callers, CallerSource, Challenge, Standing
+from queryserver.identity.callers import Callers, CallerSource, Challenge
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
 from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalTokens
@@ -22,10 +22,10 @@ from queryserver.identity.model import LDAP, ExternalIdentity, UsernameRule, jwt
 from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
 from queryserver.identity.provisioning import Provisioning
-from queryserver.identity.repository import AccountRepository, CallerRepository, PreferenceRepository
+from queryserver.identity.repository import AccountRepository, CallerRepository
 from queryserver.identity.throttling import LoginThrottle
-from queryserver.identity.tokens import AccountNotes, BearerAuthenticator, JwtCodec, Tokens
-from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
+from queryserver.identity.tokens import BearerAuthenticator, JwtCodec, Tokens
+from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.deployment import Sealer
@@ -50,13 +50,11 @@ _PASSWORD_LENGTH = 20
 @dataclass(frozen=True, slots=True)
 class AccountServices:
     authenticator: Callers
-    directory: UserDirectory
-    standing: Standing
+    directory: CallerRepository
     sealer: Sealer
     accounts: Accounts
     logins: Logins
     tokens: Tokens
-    preferences: PreferenceRepository
 
 
 @asynccontextmanager
@@ -77,12 +75,13 @@ async def open_accounts(
         throttle = LoginThrottle(database, auth)
         accounts = Accounts(records, passwords, throttle, rules)
         await accounts.ensure_default_group()
-        codec, notes = JwtCodec(bearers.keyring), AccountNotes(trail, metrics)
+        codec = JwtCodec(bearers.keyring)
         tokens = Tokens(
             codec,
             bearers.callers,
             auth,
-            notes=notes,
+            audit=trail,
+            metrics=metrics,
             external=bearers.external,
             are_bearers=OWN_JWT in auth.authenticators,
         )
@@ -94,18 +93,17 @@ async def open_accounts(
             backends=await _login_sources(settings, records, passwords, rules.usernames, stack),
             throttle=throttle,
             usernames=rules.usernames,
-            notes=notes,
+            audit=trail,
+            metrics=metrics,
             first_login_becomes_admin=auth.first_login_becomes_admin,
         )
         yield AccountServices(
             authenticator=await _callers(settings, bearers, BearerAuthenticator(codec, bearers.callers), stack),
             directory=bearers.callers,
-            standing=Standing(bearers.callers),
             sealer=AesSealer(bearers.keyring),
             accounts=accounts,
             logins=logins,
             tokens=tokens,
-            preferences=PreferenceRepository(database),
         )
 
 

@@ -202,28 +202,6 @@ class RequestLimits:
                 log.exception("counts of calls not exchanged")
 
 
-class Standing:
-    """Reads users again whose calls last. Users that are read at once share a query."""
-
-    def __init__(self, records: CallerRepository) -> None:
-        self._records = records
-
-    async def now(self, user: User) -> User:
-        """The caller with the rights of this moment; unchanged while the database is out of reach.
-
-        Raises UserNotFound, UserInactive, InvalidToken: the token of the call was ended.
-        """
-        try:
-            owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
-        except DatabaseUnavailable:
-            log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
-            return user
-        present = alive(owner, user.token_epoch).user
-        return replace(
-            present, external_token=user.external_token, token_ids=user.token_ids, token_epoch=user.token_epoch
-        )
-
-
 Permits = Callable[[User], object]
 """Raises a domain error when a user may not go on."""
 
@@ -233,9 +211,9 @@ def _anything(user: User) -> None:
 
 
 class StreamPlace:
-    def __init__(self, user: User, standing: Standing, every_s: float, clock: Callable[[], float]) -> None:
+    def __init__(self, user: User, records: CallerRepository, every_s: float, clock: Callable[[], float]) -> None:
         self._user = user
-        self._standing = standing
+        self._records = records
         self._every_s = every_s
         self._clock = clock
         self._due = clock() + every_s
@@ -248,7 +226,7 @@ class StreamPlace:
         if self._clock() < self._due:
             return
         self._due = self._clock() + self._every_s
-        permits(await self._standing.now(self._user))
+        permits(await self._user_now())
 
     async def rechecked(self, pieces: AsyncGenerator[bytes], permits: Permits = _anything) -> AsyncGenerator[bytes]:
         """The pieces, while the user may go on. Raises as `recheck`."""
@@ -257,15 +235,33 @@ class StreamPlace:
                 await self.recheck(permits)
                 yield piece
 
+    async def _user_now(self) -> User:
+        """The caller with the rights of this moment; unchanged while the database is out of reach."""
+        user = self._user
+        try:
+            owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
+        except DatabaseUnavailable:
+            log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
+            return user
+        present = alive(owner, user.token_epoch).user
+        return replace(
+            present, external_token=user.external_token, token_ids=user.token_ids, token_epoch=user.token_epoch
+        )
+
 
 class Streams:
     """Places for long calls (Contract editor 13: `max_streams_per_user`). Each reads its user again `every`."""
 
     def __init__(
-        self, max_per_user: int, standing: Standing, *, every: timedelta, clock: Callable[[], float] = time.monotonic
+        self,
+        max_per_user: int,
+        records: CallerRepository,
+        *,
+        every: timedelta,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_per_user = max_per_user
-        self._standing = standing
+        self._records = records
         self._every_s = every.total_seconds()
         self._clock = clock
         self._open: Counter[int] = Counter()
@@ -277,7 +273,7 @@ class Streams:
             raise TooManyStreams(f"{self._max_per_user} waits, event streams and downloads of yours are open.")
         self._open[user.id] += 1
         try:
-            yield StreamPlace(user, self._standing, self._every_s, self._clock)
+            yield StreamPlace(user, self._records, self._every_s, self._clock)
         finally:
             self._open[user.id] -= 1
             if not self._open[user.id]:

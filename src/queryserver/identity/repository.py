@@ -312,20 +312,6 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     return user_id
 
 
-class PreferenceRepository:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def change(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
-        """Replace the preferences that are named; None: there is no such user any more. Raises DatabaseUnavailable."""
-        stored = await self._database.value(
-            "update users set preferences = preferences || $2 where id = $1 returning preferences",
-            user_id,
-            dict(changes),
-        )
-        return None if stored is None else preferences_of(cast("Mapping[str, Any]", stored))
-
-
 def preferences_of(stored: Mapping[str, Any]) -> Preferences:
     """From their stored form; values that this version does not know count as absent."""
     big_numbers: object = stored.get("big_numbers")

@@ -13,14 +13,7 @@ import structlog
 from jose import jwt
 from jose.exceptions import JOSEError
 
-from queryserver.errors.base import (
-    AuthenticationFailed,
-    InvalidToken,
-    LoginBackendUnavailable,
-    LoginThrottled,
-    NotAuthenticated,
-    QueryServerError,
-)
+from queryserver.errors.base import InvalidToken, NotAuthenticated
 from queryserver.identity.callers import alive, bearer_of
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
@@ -29,7 +22,7 @@ from queryserver.identity.keys import Keyring
 from queryserver.identity.model import AuthRequest, User
 from queryserver.identity.repository import CallerRepository, StoredLogin, TokenKey, TokenOwner
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import BY_SERVER, AuditTrail
+from queryserver.platform.logs import AuditTrail
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.desktop import AuthSettings
 
@@ -183,45 +176,6 @@ class BearerAuthenticator:
         return await bearer(claims, TokenType.ACCESS, self._records)
 
 
-class AccountNotes:
-    """Notes both at once; `metrics` is for what only counts."""
-
-    def __init__(self, audit: AuditTrail, metrics: Metrics) -> None:
-        self._audit = audit
-        self.metrics = metrics
-
-    def accepted(self, username: str, client: str, back_end: str) -> None:
-        """A login succeeded. `username` is the name of the account, however it was given."""
-        self.metrics.login("accepted", back_end)
-        self._audit.record(username, "login", client=client, facts={"back_end": back_end})
-
-    def refused(self, username: str, client: str, error: QueryServerError) -> None:
-        """A login failed. `username` is recorded as it was given; there need not be such a user."""
-        match error:
-            case LoginThrottled():
-                self.metrics.login_throttled()
-            case AuthenticationFailed():
-                self.metrics.login("refused", "")
-            case LoginBackendUnavailable():
-                self.metrics.login("unavailable", "")
-            case _:
-                pass
-        self._audit.record(username, "login", outcome=error.code, client=client)
-
-    def made_first(self, username: str, client: str) -> None:
-        """The first login has made its user."""
-        self._audit.record(username, "user.create", username, client=client, facts=BY_SERVER)
-        self.promoted(username, client)
-
-    def promoted(self, username: str, client: str) -> None:
-        """A login has made its user an administrator."""
-        self._audit.record(username, "user.make_admin", username, client=client, facts=BY_SERVER)
-
-    def revoked(self, username: str, *, everything: bool) -> None:
-        """Tokens of a user have ended by a call."""
-        self._audit.record(username, "token.revoke", facts={"all": "true"} if everything else {})
-
-
 @dataclass(frozen=True, slots=True)
 class TokenPair:
     access: str
@@ -245,7 +199,8 @@ class Tokens:
         records: CallerRepository,
         settings: AuthSettings,
         *,
-        notes: AccountNotes,
+        audit: AuditTrail,
+        metrics: Metrics,
         external: ExternalBearers | None = None,
         are_bearers: bool = True,
         clock: Callable[[], float] = time.time,
@@ -253,7 +208,8 @@ class Tokens:
         self._codec = codec
         self._external = external
         self._are_bearers = are_bearers
-        self._notes = notes
+        self._audit = audit
+        self._metrics = metrics
         self._records = records
         self._settings = settings
         self._clock = clock
@@ -302,7 +258,7 @@ class Tokens:
         if self._external and algorithm_of(token) == EXTERNAL:
             username = await self._external.revoke(token, everything=everything)
             if username is not None:
-                self._notes.revoked(username, everything=everything)
+                self._audit.record(username, "token.revoke", facts={"all": "true"} if everything else {})
             return
         try:
             claims = self._codec.read(token, expired_too=True)
@@ -314,7 +270,7 @@ class Tokens:
             await self._records.end_all(claims.user_id, epoch=claims.epoch)
         await self._end_family(claims)
         if owner is not None:
-            self._notes.revoked(owner.user.username, everything=ends_all)
+            self._audit.record(owner.user.username, "token.revoke", facts={"all": "true"} if ends_all else {})
 
     async def _require_unused(self, claims: TokenClaims) -> None:
         """Raises InvalidToken for a refresh token that was exchanged long ago: it may be stolen (Rule T14)."""
@@ -340,7 +296,7 @@ class Tokens:
         )
 
     def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
-        self._notes.metrics.token_issued(kind.value)
+        self._metrics.token_issued(kind.value)
         now = int(self._clock())
         is_access, settings = kind is TokenType.ACCESS, self._settings
         life_s = settings.access_token_lifetime_s if is_access else settings.refresh_token_lifetime_s

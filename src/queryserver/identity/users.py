@@ -2,7 +2,7 @@
 
 import asyncio
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -19,6 +19,7 @@ from queryserver.errors.base import (
 from queryserver.identity.model import (
     IDENTITIES_MAX_LENGTH,
     ExternalIdentity,
+    Preferences,
     User,
     Username,
     UsernameRule,
@@ -26,7 +27,14 @@ from queryserver.identity.model import (
     read_right,
 )
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.repository import Account, AccountRepository, Change, NewAccount, administrator_kept
+from queryserver.identity.repository import (
+    Account,
+    AccountRepository,
+    Change,
+    NewAccount,
+    administrator_kept,
+    preferences_of,
+)
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.platform.database import Connection, Database
 
@@ -115,7 +123,7 @@ MAX_PAGE = 1000
 
 
 class Users:
-    """Lists of users and groups, for administrators, by name. All calls raise DatabaseUnavailable."""
+    """Lists of users and groups by name, and preferences. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -157,6 +165,12 @@ class Users:
             ]
             await asyncio.sleep(0)
         return rows[0]["count"], users
+
+    async def change_preferences(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
+        """Replace the preferences that are named; None: there is no such user any more."""
+        change = "update users set preferences = preferences || $2 where id = $1 returning preferences"
+        stored = await self._database.value(change, user_id, dict(changes))
+        return None if stored is None else preferences_of(stored)
 
     async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
         """The users of these ids, each once; unknown ids are left out."""

@@ -15,7 +15,7 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.callers import RequestLimits, Standing, Streams
+from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.model import User
 from queryserver.identity.repository import TokenKey, TokenOwner
 
@@ -169,7 +169,7 @@ def owner(
 
 
 def streams_of(records: Records, most: int = 2) -> Streams:
-    return Streams(most, Standing(records), every=timedelta(seconds=5), clock=records.clock)  # type: ignore[arg-type]
+    return Streams(most, records, every=timedelta(seconds=5), clock=records.clock)  # type: ignore[arg-type]
 
 
 def require_download(user: User) -> None:

@@ -81,7 +81,7 @@ async def change_preferences(call: Call) -> Response:
     changes = (await call.read(PreferencesRequest)).changes
     if not changes:
         return _preferences(call.user.preferences)
-    changed = await call.services.accounts.preferences.change(call.user.id, changes)
+    changed = await call.services.users.change_preferences(call.user.id, changes)
     if changed is None:
         raise UserNotFound
     return _preferences(changed)
