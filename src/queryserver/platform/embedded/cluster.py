@@ -339,18 +339,6 @@ def _delete_half_made(home: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _make(
-    data: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
-) -> None:
-    new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
-    if account:
-        account.own(new)
-    _initialise(new, account, binaries, secrets, durable=durable)
-    _write_access_rules(new, account)
-    new.rename(data)
-    sync(data.parent)
-
-
 def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
     """Also for a cluster of an earlier version, whose rules were others."""
     rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
@@ -359,9 +347,12 @@ def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
     new.replace(rules)
 
 
-def _initialise(
-    new: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
+def _make(
+    data: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
 ) -> None:
+    new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
+    if account:
+        account.own(new)
     arguments = ["-U", SUPERUSER, "-A", "scram-sha-256", "--pwfile=/dev/stdin", "-E", "UTF8", "--locale=C"]
     arguments += ["--no-instructions"] if durable else ["--no-instructions", "--no-sync"]
     with tempfile.TemporaryFile() as password, tempfile.TemporaryFile() as output:
@@ -386,6 +377,9 @@ def _initialise(
             raise EmbeddedPostgresError(
                 f"The embedded database could not be made:\n{output.read().decode(errors='replace')[-2000:]}"
             )
+    _write_access_rules(new, account)
+    new.rename(data)
+    sync(data.parent)
 
 
 @dataclass(frozen=True, slots=True)
