@@ -124,7 +124,7 @@ class ConnectorRepository:
                 await _grant(connection, instance.id, new.groups)
             return await self._present(connection, instance.id)
 
-    async def remove(self, connector_id: int) -> ConnectorInstance:
+    async def remove(self, connector_id: int) -> None:
         """Keep a tombstone with its names; delete the rest, grants and index rows included.
 
         Raises connector_not_found, connector_in_use while a statement of it waits or runs.
@@ -132,7 +132,7 @@ class ConnectorRepository:
         if not 0 < connector_id <= _INT64_MAX:
             raise connector_not_found(connector_id)
         async with self._changing() as connection:
-            removed = await self._present(connection, connector_id)
+            await self._present(connection, connector_id)
             count = await connection.fetchval(
                 "select count(*) from statements where connector = $1 and state in ('waiting', 'running')",
                 str(connector_id),
@@ -145,7 +145,6 @@ class ConnectorRepository:
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
             # The objects of the search index go with their scopes.
             await connection.execute("delete from metadata_scopes where connector = $1 and stored", str(connector_id))
-            return removed
 
     async def unknown_groups(self, names: AbstractSet[str]) -> frozenset[str]:
         rows = await self._database.fetch("select name from groups where name = any($1::text[])", list(names))

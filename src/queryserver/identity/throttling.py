@@ -3,7 +3,6 @@
 import hashlib
 import unicodedata
 from collections.abc import Mapping
-from datetime import timedelta
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from queryserver.errors.base import LoginThrottled
@@ -65,18 +64,14 @@ class LoginThrottle:
 
     async def require_free(self, username_key: str, address: str) -> None:
         """Raises LoginThrottled when a limit is reached."""
-        if limits := await self._keys(username_key, address):
-            _refuse(
-                await self._database.value(_BLOCKED, list(limits), list(limits.values()), self._limits.login_window)
-            )
+        await self._refuse(_BLOCKED, username_key, address)
 
     async def count(self, username_key: str, address: str) -> None:
         """Count a failure. Raises LoginThrottled when attempts at the same time have used up the limit.
 
         Attempts that were let in at once are counted one after another, so that what is above a limit shows.
         """
-        if limits := await self._keys(username_key, address):
-            _refuse(await self._database.value(_ADD, list(limits), list(limits.values()), self._limits.login_window))
+        await self._refuse(_ADD, username_key, address)
 
     async def succeeded(self, username_key: str, address: str) -> None:
         """After a success the name is free again from this address, and the address is known."""
@@ -104,6 +99,12 @@ class LoginThrottle:
         await self._database.execute(
             "delete from login_failures where key = $1 or starts_with(key, $2)", key, f"{key} "
         )
+
+    async def _refuse(self, query: str, username_key: str, address: str) -> None:
+        limits = await self._keys(username_key, address)
+        arguments = (list(limits), list(limits.values()), self._limits.login_window)
+        if limits and (wait := await self._database.value(query, *arguments)) is not None:
+            raise LoginThrottled("Too many failed logins. Try again later.", retry_after=wait)
 
     async def _keys(self, username_key: str, address: str) -> Mapping[str, int]:
         """The limit of each key of an attempt."""
@@ -161,11 +162,6 @@ def _both_key(username_key: str, address: str) -> str:
 
 def _network(address: str) -> str:
     return _digest(network_of(address))
-
-
-def _refuse(wait: timedelta | None) -> None:
-    if wait is not None:
-        raise LoginThrottled("Too many failed logins. Try again later.", retry_after=wait)
 
 
 def _digest(text: str) -> str:
