@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 
-import asyncpg
 import orjson
 import structlog
 
@@ -12,7 +11,7 @@ from queryserver.connectors.model import ConnectorInstance, NewInstance, Setting
 from queryserver.connectors.secrets import masked, secrets_of, without_secrets
 from queryserver.errors.base import NameTaken, UnknownGroup, VersionConflict
 from queryserver.errors.statements import connector_in_use, connector_not_found
-from queryserver.platform.database import Connection, Database, notify
+from queryserver.platform.database import Connection, Database, Row, notify
 from queryserver.platform.deployment import Sealer
 
 CHANGED = "connectors"
@@ -190,7 +189,7 @@ class ConnectorRepository:
         sealed = self._sealer.seal(orjson.dumps(secrets)) if secrets else None
         return new.nice_name, new.description, settings, sealed, new.example_digest
 
-    def _instance(self, row: asyncpg.Record) -> ConnectorInstance:
+    def _instance(self, row: Row) -> ConnectorInstance:
         return ConnectorInstance(
             id=row["id"],
             nice_name=row["nice_name"],
@@ -204,7 +203,7 @@ class ConnectorRepository:
             example_digest=row["example_digest"],
         )
 
-    def _settings(self, row: asyncpg.Record) -> Mapping[str, SettingValue]:
+    def _settings(self, row: Row) -> Mapping[str, SettingValue]:
         shown: dict[str, SettingValue] = {one["name"]: one["value"] for one in row["settings"]}
         if row["sealed_secrets"] is None:
             return shown

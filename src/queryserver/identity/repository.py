@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
 
-import asyncpg
-
 from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator
 from queryserver.identity.model import ExternalIdentity, Preferences, User, Username
-from queryserver.platform.database import CoalescingReader, Connection, Database
+from queryserver.platform.database import CoalescingReader, Connection, Database, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,14 +488,14 @@ class CallerRepository:
         rows = await self._rows(_CALLER, _CALLERS, parts)
         return {keys[row["n"] - 1]: KnownCaller(*_state(row), *(row[name] for name in _FACTS)) for row in rows}
 
-    async def _rows(self, one: str, many: str, keys: Sequence[tuple[object, ...]]) -> Sequence[asyncpg.Record]:
+    async def _rows(self, one: str, many: str, keys: Sequence[tuple[object, ...]]) -> Sequence[Row]:
         """A key for itself has a query of its own."""
         if len(keys) == 1:
             return await self._database.fetch(one, *keys[0])
         return await self._database.fetch(many, *map(list, zip(*keys, strict=True)))
 
 
-def _state(row: asyncpg.Record) -> tuple[User, bool, int, bool]:
+def _state(row: Row) -> tuple[User, bool, int, bool]:
     """The user of a row with the columns of `_USER_NOW`, and the first facts of a `TokenOwner`."""
     rights = frozenset[str](row["rights"])
     user = User(
