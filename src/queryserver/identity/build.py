@@ -24,7 +24,7 @@ from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThr
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, CallerRepository
 from queryserver.identity.throttling import LoginThrottle
-from queryserver.identity.tokens import BearerAuthenticator, JwtCodec, Tokens
+from queryserver.identity.tokens import JwtCodec, Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
@@ -75,9 +75,8 @@ async def open_accounts(
         throttle = LoginThrottle(database, auth)
         accounts = Accounts(records, passwords, throttle, rules)
         await accounts.ensure_default_group()
-        codec = JwtCodec(bearers.keyring)
         tokens = Tokens(
-            codec,
+            JwtCodec(bearers.keyring),
             bearers.callers,
             auth,
             audit=trail,
@@ -98,7 +97,7 @@ async def open_accounts(
             first_login_becomes_admin=auth.first_login_becomes_admin,
         )
         yield AccountServices(
-            authenticator=await _callers(settings, bearers, BearerAuthenticator(codec, bearers.callers), stack),
+            authenticator=await _callers(settings, bearers, tokens.caller, stack),
             directory=bearers.callers,
             sealer=AesSealer(bearers.keyring),
             accounts=accounts,
@@ -190,7 +189,7 @@ async def _login_sources(
     return await _each(settings.desktop.auth.backend, source)
 
 
-async def _callers(settings: Settings, bearers: _Bearers, own: BearerAuthenticator, stack: AsyncExitStack) -> Callers:
+async def _callers(settings: Settings, bearers: _Bearers, own: CallerSource, stack: AsyncExitStack) -> Callers:
     """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
     # Not the threads of login back ends: slow logins of strangers must not hold up the calls of users.
@@ -200,7 +199,7 @@ async def _callers(settings: Settings, bearers: _Bearers, own: BearerAuthenticat
 
     async def source(name: str) -> CallerSource:
         if name == OWN_JWT:
-            return own.caller
+            return own
         if name == CUSTOM_JWT:
             if bearers.external is None:
                 raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])

@@ -152,30 +152,6 @@ async def bearer(claims: TokenClaims, wanted: TokenType, records: CallerReposito
     return replace(owner.user, token_ids=(claims.family, claims.jti), token_epoch=claims.epoch)
 
 
-class BearerAuthenticator:
-    """The authenticator `jwt`. Each call reads the database: the end of a token is seen at once."""
-
-    def __init__(self, codec: JwtCodec, records: CallerRepository) -> None:
-        self._codec = codec
-        self._records = records
-
-    async def caller(self, request: AuthRequest) -> User | None:
-        """The user of an own token; None when the bearer, if there is one, is no own token.
-
-        Raises NotAuthenticated and its kinds, DatabaseUnavailable.
-        """
-        token = bearer_of(request.raw_headers)
-        if token is None:
-            return None
-        try:
-            claims = self._codec.read(token)
-        except InvalidToken:
-            if algorithm_of(token) == ALGORITHM:
-                raise
-            return None
-        return await bearer(claims, TokenType.ACCESS, self._records)
-
-
 @dataclass(frozen=True, slots=True)
 class TokenPair:
     access: str
@@ -218,6 +194,23 @@ class Tokens:
         """The first tokens of a login; the refresh token gives the family its name."""
         family = uuid4().hex
         return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
+
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The authenticator `jwt`: None when the bearer, if there is one, is no own token.
+
+        Each call reads the database: the end of a token is seen at once.
+        Raises NotAuthenticated and its kinds, DatabaseUnavailable.
+        """
+        token = bearer_of(request.raw_headers)
+        if token is None:
+            return None
+        try:
+            claims = self._codec.read(token)
+        except InvalidToken:
+            if algorithm_of(token) == ALGORITHM:
+                raise
+            return None
+        return await bearer(claims, TokenType.ACCESS, self._records)
 
     async def verify(self, token: str) -> None:
         """Nothing, when the token would be accepted as bearer.
