@@ -25,18 +25,12 @@ async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGener
         await asyncio.gather(task, return_exceptions=True)
 
 
-class Stop:
+class Stop(Event):
     """Stops the work of a thread whose caller has left or whose time is over."""
-
-    def __init__(self) -> None:
-        self._event = Event()
-
-    def set(self) -> None:
-        self._event.set()
 
     def check(self) -> None:
         """To be called between pieces of work. Raises TooComplex."""
-        if self._event.is_set():
+        if self.is_set():
             raise TooComplex("The work was stopped.")
 
 
