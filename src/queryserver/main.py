@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import Pipe, parent_process
 from socket import SocketType, socket
@@ -41,6 +41,7 @@ from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.loading import load_settings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import CALLS_ANSWERED_WITHIN_S, REST_S, StopClock, stop_step
+from queryserver.platform.threads import background
 from queryserver.services import Services
 from queryserver.wiring import open_services
 
@@ -217,7 +218,6 @@ class Supervisor(Multiprocess):
             self._workers[place] = new
 
     def handle_ttin(self) -> None:
-        """One more worker."""
         self.processes_num += 1
         self._workers.append(self._start())
 
@@ -359,7 +359,6 @@ def create_app(settings: Settings, *, services: Services) -> ASGIApp:
 
 
 def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
-    """The configuration of uvicorn."""
     desktop = settings.desktop
     return uvicorn.Config(
         app,
@@ -458,7 +457,7 @@ async def _serve_with(
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     config = server(settings, create_app(settings, services=services))
     try:
-        async with _memory_returned():
+        async with background(_return_memory(), "return-memory"):
             await _Server(config, services, began, clock).serve(sockets)
     finally:
         # Frozen objects look leaked to native modules that count their objects at the end.
@@ -486,25 +485,15 @@ def use_one_heap() -> None:
         set_option(_M_ARENA_MAX, 1)
 
 
-@asynccontextmanager
-async def _memory_returned() -> AsyncGenerator[None]:
-    """While inside, free pages inside the heap go back to the system; by itself glibc returns its end only.
+async def _return_memory() -> None:
+    """Give free pages inside the heap back to the system; by itself glibc returns its end only.
 
     After a preview of 20,000 columns they are 150 MiB. Without glibc nothing happens.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-
-    async def go_on() -> None:
-        while trim is not None:
-            await asyncio.sleep(_TRIM_EVERY_S)
-            await asyncio.to_thread(trim, 0)
-
-    task = asyncio.create_task(go_on(), name="return-memory")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    while trim is not None:
+        await asyncio.sleep(_TRIM_EVERY_S)
+        await asyncio.to_thread(trim, 0)
 
 
 def _serve_in_workers(settings: Settings) -> None:
@@ -525,7 +514,6 @@ def _serve_in_workers(settings: Settings) -> None:
 
 
 def _log_address(desktop: DesktopSettings, listener: SocketType) -> None:
-    """Log the addresses of the server, its page and its documentation."""
     host, port = listener.getsockname()[:2]
     place = f"[{host}]" if ":" in host else host
     scheme = "https" if desktop.ssl_certificate else "http"

@@ -15,7 +15,8 @@ from queryserver.identity.build import AccountServices
 from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportServices
-from queryserver.platform.metrics import Metrics, MetricsText
+from queryserver.platform.metrics import Metrics
+from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
@@ -44,5 +45,5 @@ class Services:
     threads: Threads
     registry: CollectorRegistry
     metrics: Metrics
-    metrics_text: MetricsText | None
+    metrics_text: MetricsPage | None
     """None: nothing is counted."""

@@ -71,7 +71,7 @@ async def open_services(
         await connectors.refresh()
         threads = stack.enter_context(open_threads())
         computing = await stack.enter_async_context(computing_of(settings.desktop))
-        streams = Streams(settings.editor.max_streams_per_user, accounts.standing, every=settings.desktop.auth.recheck)
+        streams = Streams(settings.editor.max_streams_per_user, accounts.directory, every=settings.desktop.auth.recheck)
         rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(kept.database)
         storage = await stack.enter_async_context(open_storage(settings, kept.database, streams, threads, stores))
         import_files = await stack.enter_async_context(open_import_files(settings, kept.database, storage.stores))

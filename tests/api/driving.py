@@ -23,7 +23,8 @@ from queryserver.files.model import Scheme
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount, StoredLogin
 from queryserver.main import create_app
-from queryserver.platform.database import Database, PoolLimits, open_database
+from queryserver.platform.database import Database, open_database
+from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.services import Services
 from queryserver.wiring import open_services
@@ -84,7 +85,7 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
     """The application on services of its own. `stores` makes the file system of a scheme."""
     fakes = Fakes()
     async with (
-        open_database(settings.desktop.database.dsn or "", PoolLimits(max_size=2)) as database,
+        open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2)) as database,
         open_services(settings, engines=fakes.build, stores=stores) as services,
     ):
         app = create_app(settings, services=services)

@@ -21,11 +21,12 @@ from tests.engines.scripted_trino import Reply, column, error, page, scripted_tr
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.model import ExternalToken, User
-from queryserver.identity.protocols import Authenticator, AuthRequest
+from queryserver.identity.callers import Callers
+from queryserver.identity.model import AuthRequest, ExternalToken, User
 from queryserver.main import create_app
-from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.database import open_database
 from queryserver.platform.logs import AUDIT_LOGGER
+from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.wiring import open_services
 
@@ -40,7 +41,7 @@ _AN_HOUR_S = 3600
 class ByTestHeader:
     """Own tokens as ever; a header of the tests says which external token a call is to have come with."""
 
-    own: Authenticator
+    own: Callers
 
     async def authenticate(self, request: AuthRequest) -> User:
         user = await self.own.authenticate(request)
@@ -94,7 +95,7 @@ def passing_settings(tmp_path: Path, dsn: str, interpreter: dict[str, Any], *, o
 @asynccontextmanager
 async def passing(settings: Settings) -> AsyncIterator[Api]:
     async with (
-        open_database(settings.desktop.database.dsn or "", PoolLimits(max_size=2)) as database,
+        open_database(settings.desktop.database.dsn or "", DatabaseSettings(pool_max=2)) as database,
         open_services(settings) as opened,
     ):
         accounts = replace(opened.accounts, authenticator=ByTestHeader(opened.accounts.authenticator))

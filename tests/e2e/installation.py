@@ -18,8 +18,9 @@ from tests.fixtures.database import execute, new_database
 from queryserver.identity.build import open_accounts
 from queryserver.identity.model import Username
 from queryserver.identity.repository import AccountRepository, NewAccount, StoredLogin
-from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.database import open_database
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 
 SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
@@ -235,7 +236,7 @@ async def _signed_in(database_dsn: str, directory: Path, users: Sequence[str] = 
     settings = Settings.model_validate({"desktop": {"secret_key": SECRET_KEY, "data_dir": directory / "data"}})
     tokens = {}
     async with (
-        open_database(database_dsn, PoolLimits(max_size=2)) as database,
+        open_database(database_dsn, DatabaseSettings(pool_max=2)) as database,
         open_accounts(settings, database) as accounts,
     ):
         for name in users:

@@ -11,7 +11,7 @@ BASE = "dc=example,dc=test"
 
 @dataclass
 class FakeDirectory:
-    """Answers a search by the first text that is in its filter, or is its base; see `identity.ldap.login.Directory`."""
+    """Answers a search by the first text that is in its filter, or is its base; a `DirectorySession`."""
 
     passwords: dict[str, str] = field(default_factory=dict)
     """By distinguished name."""

@@ -16,9 +16,10 @@ from tests.bench.client import Client
 from tests.e2e.harness import ServerProcess, running_server
 
 from queryserver.identity.build import open_accounts
-from queryserver.platform.database import PoolLimits, open_database
+from queryserver.platform.database import open_database
 from queryserver.platform.embedded.cluster import SERVICE_ROLE, kept_secrets
 from queryserver.platform.embedded.postgres import recorded_address
+from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 
 USERS = 10
@@ -235,7 +236,7 @@ def _helpers_mib(server: ServerProcess) -> float:
 async def _make_users(data_dir: Path, names: list[str]) -> None:
     settings = Settings.model_validate({"desktop": {"secret_key": _SECRET_KEY, "data_dir": data_dir}})
     async with (
-        open_database(_service_dsn(data_dir), PoolLimits(max_size=2)) as database,
+        open_database(_service_dsn(data_dir), DatabaseSettings(pool_max=2)) as database,
         open_accounts(settings, database) as accounts,
     ):
         for name in names:

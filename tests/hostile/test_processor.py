@@ -25,7 +25,7 @@ from queryserver.files.places import Place
 from queryserver.files.viewing import Shown, Viewing
 from queryserver.formats.unpacking import Codec
 from queryserver.platform import computing as processes
-from queryserver.platform.computing import ComputationLimits, ProcessComputing
+from queryserver.platform.computing import ProcessComputing
 from queryserver.platform.computing_protocol import Task
 from queryserver.platform.threads import open_threads
 from queryserver.sql import formatting as sql
@@ -59,7 +59,7 @@ def opened(tmp_path: Path, database_dsn: str) -> ApiOpener:
 
 @pytest.fixture
 async def computing() -> AsyncIterator[ProcessComputing]:
-    async with ProcessComputing(ComputationLimits(processes=1)) as opened:
+    async with ProcessComputing(processes=1) as opened:
         yield opened
 
 
@@ -300,8 +300,7 @@ class TestLimits:
             assert (await ana.history())["count"] == 0
 
     async def test_a_computation_that_needs_too_much_memory_is_refused(self):
-        limits = ComputationLimits(processes=1, memory_bytes=64 * 1024 * 1024)
-        async with ProcessComputing(limits) as computing:
+        async with ProcessComputing(processes=1, memory_bytes=64 * 1024 * 1024) as computing:
             options = {"dialect": "mysql", "previous": None, "full_form": True}
             with pytest.raises(TooComplex):
                 await computing.run(1, Task.CHOOSE_STATEMENT, options, b"a;" * 20_000_000)

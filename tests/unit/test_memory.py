@@ -79,7 +79,7 @@ async def work():
     last = pieces.pop()
     pieces.clear()
     before = resident()
-    async with main._memory_returned():
+    async with main.background(main._return_memory(), "trim"):
         for _ in range(300):
             if before - resident() > 100_000_000:
                 return "returned"

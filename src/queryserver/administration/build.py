@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from queryserver.administration.client_configuration import ClientConfiguration, harmless
-from queryserver.administration.configuration_check import RESULTS, ConfigurationCheck, check_running
+from queryserver.administration.configuration_check import RESULTS, ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.engines import Connectors
@@ -16,9 +15,8 @@ from queryserver.connectors.types import TYPES
 from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import ServiceFactsReader
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.prometheus import MetricsPage, PageParts, PrometheusMetrics
+from queryserver.platform.prometheus import MetricsPage, PrometheusMetrics
 from queryserver.platform.settings.desktop import MetricsSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.statements.overview import HistoryFacts
@@ -48,7 +46,7 @@ def configuration_services(
     return ConfigurationServices(
         clients=ClientConfiguration(settings, connectors, stores, HistoryFacts(database)),
         banner=harmless(settings.desktop.custom.banner_top_html),
-        check=ConfigurationCheck(settings, partial(check_running, settings, check_results)),
+        check=ConfigurationCheck(settings, check_results),
         logs=ServerLogs(settings.desktop.logging.file),
     )
 
@@ -64,7 +62,4 @@ def metrics_page(
     registry: CollectorRegistry, metrics: Metrics, database: Database, threads: Executor
 ) -> MetricsPage | None:
     """The page of `GET /metrics`; None where nothing is counted."""
-    if not isinstance(metrics, PrometheusMetrics):
-        return None
-    parts = PageParts(registry, metrics, ServiceFactsReader(database), lambda: database.connections, threads)
-    return MetricsPage(parts)
+    return MetricsPage(registry, metrics, database, threads) if isinstance(metrics, PrometheusMetrics) else None

@@ -53,8 +53,6 @@ class Browser:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Everything that depends on the caller."""
-
     is_admin: bool
     interpreters: Sequence[Interpreter]
     main: Interpreter | None

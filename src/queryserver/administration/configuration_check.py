@@ -62,18 +62,21 @@ class CheckReport:
 
 
 class ConfigurationCheck:
-    """Runs the checks of `queryserver config check` that change nothing, one caller at a time."""
+    """Runs the checks of `queryserver config check` that change nothing, one caller at a time.
 
-    def __init__(self, settings: Settings, find: Callable[[], Awaitable[Sequence[SettingsFinding]]]) -> None:
+    `results` checks the result store.
+    """
+
+    def __init__(self, settings: Settings, results: Check) -> None:
         self._settings = settings
-        self._find = find
+        self._results = results
         self._running = asyncio.Lock()
 
     async def report(self) -> CheckReport:
         """Within 30 s."""
         try:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
-                findings = await self._find()
+                findings = await check_running(self._settings, self._results)
         except TimeoutError:
             findings = [SettingsFinding.error("desktop", f"could not be checked within {_REPORT_WITHIN_S:.0f} s.")]
         return CheckReport(self._settings, findings)
@@ -216,7 +219,6 @@ async def check_results(settings: Settings) -> Iterable[SettingsFinding]:
 
 
 async def check_broker(settings: Settings) -> Iterable[SettingsFinding]:
-    """Whether Redis answers."""
     import redis.asyncio  # noqa: PLC0415 slow to import, and only the task server needs it
     from redis.exceptions import RedisError  # noqa: PLC0415 as above
 

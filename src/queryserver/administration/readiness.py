@@ -14,8 +14,6 @@ _FAILED_STORE_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ReadinessCheck:
-    """Result of one check."""
-
     ok: bool
     ms: int
 

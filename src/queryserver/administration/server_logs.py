@@ -43,5 +43,4 @@ class ServerLogs:
         try:
             return tail_of(self._file, max_bytes)
         except OSError:
-            message = "The log file is not there."
-            raise NotFound(message) from None
+            raise NotFound("The log file is not there.") from None

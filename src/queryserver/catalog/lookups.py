@@ -23,7 +23,7 @@ from queryserver.engines.protocol import (
 )
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
-from queryserver.platform.metrics import StatementMetrics
+from queryserver.platform.metrics import Metrics
 from queryserver.statements.session_repository import CredentialBook
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Lookups:
     cache: MetadataCache
     may_run: Callable[[Connector], Awaitable[bool]]
     forwarding: Forwarding
-    metrics: StatementMetrics
+    metrics: Metrics
     on_answer: AnswerListener | None
     _flights: Flights = field(default_factory=Flights, init=False)
     _slots: Slots = field(default_factory=lambda: Slots(per_connector=PER_CONNECTOR, per_user=_PER_USER), init=False)

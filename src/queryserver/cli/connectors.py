@@ -95,7 +95,6 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 
 async def _import(connectors: "StoredConnectors", connector: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of one connector."""
     from queryserver.api.schemas.fields import parse  # noqa: PLC0415 slow to import
     from queryserver.api.schemas.requests.platform import ConnectorRequest  # noqa: PLC0415 slow to import
     from queryserver.api.v1.connector import given  # noqa: PLC0415 slow to import

@@ -1,9 +1,8 @@
 """Links between users and identities of other issuers, and the checks of tokens."""
 
 import sys
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -19,6 +18,7 @@ from queryserver.cli.context import (
     settings_of,
 )
 from queryserver.identity.users import Identities
+from queryserver.platform.settings.tree import Settings
 
 app = typer.Typer()
 
@@ -43,7 +43,7 @@ def link_user(
         linked = await identities.link(name, issuer, subject)
         typer.echo(f"{linked.subject} of {linked.issuer} is the user {name}.")
 
-    _administrate(config, work, "user.link", name, issuer, subject)
+    administrate(_identities, config, work, "user.link", name, issuer, subject)
 
 
 @app.command("unlink-user")
@@ -61,7 +61,7 @@ def unlink_user(
     async def work(identities: Identities) -> None:
         typer.echo(f"{await identities.unlink(name, issuer=issuer, subject=subject)} links ended.")
 
-    _administrate(config, work, "user.unlink", name or "*", issuer, subject)
+    administrate(_identities, config, work, "user.unlink", name or "*", issuer, subject)
 
 
 @app.command("list-links")
@@ -79,18 +79,13 @@ def list_links(
         lines = ([one.username, one.issuer, one.subject, made[one.by_administrator]] for one in listed)
         print_table(("USER", "ISSUER", "SUBJECT", "MADE BY"), lines, with_header=not no_header)
 
-    _administrate(config, work)
+    administrate(_identities, config, work)
 
 
-def _administrate(
-    config: Path | None,
-    work: Callable[[Identities], Awaitable[None]],
-    operation: str | None = None,
-    *subject: str | None,
-) -> None:
+def _identities(settings: Settings) -> AbstractAsyncContextManager[Identities]:
     from queryserver.identity.build import open_identities  # noqa: PLC0415 slow to import
 
-    administrate(open_identities, config, work, operation, *subject)
+    return open_identities(settings)
 
 
 authentication_app = typer.Typer(help="Check tokens.", no_args_is_help=True)

@@ -87,13 +87,13 @@ def migrate(
 @app.command("is_db_alive")
 def is_db_alive(config: ConfigFile = None) -> None:
     """Exit 0 when the service database answers, else 1."""
-    from queryserver.platform.database import open_database, pool_limits, required_dsn  # noqa: PLC0415 slow to import
+    from queryserver.platform.database import open_database, required_dsn  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
     dsn = required_dsn(settings)
 
     async def work() -> None:
-        async with open_database(dsn, pool_limits(settings)) as database:
+        async with open_database(dsn, settings.desktop.database) as database:
             await database.value("select 1")
 
     try:

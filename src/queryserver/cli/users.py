@@ -1,9 +1,8 @@
 """Users, their tokens, groups and rights."""
 
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -20,6 +19,7 @@ from queryserver.cli.context import (
     settings_of,
 )
 from queryserver.identity.users import Accounts, Groups, Person
+from queryserver.platform.settings.tree import Settings
 
 app = typer.Typer()
 
@@ -71,39 +71,41 @@ def create_user(
             username = await accounts.create(name, password, is_admin=admin, person=person)
         typer.echo(f"User {username.shown} created.")
 
-    _administrate(config, work, "user.create", name)
+    administrate(_accounts, config, work, "user.create", name)
 
 
 @app.command("disable-user")
 def disable_user(name: Name, config: ConfigFile = None) -> None:
     """Let a user in no more; all tokens end at once."""
-    _administrate(config, lambda accounts: accounts.disable(name), "user.disable", name)
+    administrate(_accounts, config, lambda accounts: accounts.disable(name), "user.disable", name)
 
 
 @app.command("enable-user")
 def enable_user(name: Name, config: ConfigFile = None) -> None:
     """Let a user in again. Old tokens stay refused."""
-    _administrate(config, lambda accounts: accounts.enable(name), "user.enable", name)
+    administrate(_accounts, config, lambda accounts: accounts.enable(name), "user.enable", name)
 
 
 @app.command("set-password")
 def set_password(name: Name, config: ConfigFile = None, password_stdin: PasswordFromStdin = False) -> None:
     """Give a user a new password; all tokens end at once."""
     password = read_password(from_stdin=password_stdin)
-    _administrate(config, lambda accounts: accounts.set_password(name, password), "user.set_password", name)
+    administrate(_accounts, config, lambda accounts: accounts.set_password(name, password), "user.set_password", name)
 
 
 @app.command("set-admin")
 def set_admin(name: Name, state: Switch, config: ConfigFile = None) -> None:
     """Give or take the administrator flag."""
     operation = "user.make_admin" if state is Switch.ON else "user.unmake_admin"
-    _administrate(config, lambda accounts: accounts.set_admin(name, admin=state is Switch.ON), operation, name)
+    administrate(
+        _accounts, config, lambda accounts: accounts.set_admin(name, admin=state is Switch.ON), operation, name
+    )
 
 
 @app.command("unlock")
 def unlock(name: Name, config: ConfigFile = None) -> None:
     """Forget the failed logins of a name."""
-    _administrate(config, lambda accounts: accounts.unlock(name), "user.unlock", name)
+    administrate(_accounts, config, lambda accounts: accounts.unlock(name), "user.unlock", name)
 
 
 @app.command("list-users")
@@ -127,7 +129,7 @@ def list_users(config: ConfigFile = None, as_json: AsJson = False, no_header: No
         )
         print_table(("USER", "KIND", "STATE", "GROUPS", "EMAIL"), lines, with_header=not no_header)
 
-    _administrate(config, work)
+    administrate(_accounts, config, work)
 
 
 @app.command("revoke-tokens")
@@ -146,43 +148,43 @@ def revoke_tokens(
         else:
             typer.echo(f"Tokens of {await accounts.end_all_tokens()} users ended.")
 
-    _administrate(config, work, "user.revoke_tokens", name or "*")
+    administrate(_accounts, config, work, "user.revoke_tokens", name or "*")
 
 
 @app.command("create-group")
 def create_group(name: GroupName, config: ConfigFile = None) -> None:
     """Make a group without rights."""
-    _administrate_groups(config, lambda groups: groups.create(name), "group.create", name)
+    administrate(_groups, config, lambda groups: groups.create(name), "group.create", name)
 
 
 @app.command("delete-group")
 def delete_group(name: GroupName, config: ConfigFile = None) -> None:
     """Take a group away, with the rights that its members have by it."""
-    _administrate_groups(config, lambda groups: groups.delete(name), "group.delete", name)
+    administrate(_groups, config, lambda groups: groups.delete(name), "group.delete", name)
 
 
 @app.command("add-to-group")
 def add_to_group(user: User, group: Group, config: ConfigFile = None) -> None:
     """Make a user a member of a group."""
-    _administrate_groups(config, lambda groups: groups.add(user, group), "group.add_member", group, user)
+    administrate(_groups, config, lambda groups: groups.add(user, group), "group.add_member", group, user)
 
 
 @app.command("remove-from-group")
 def remove_from_group(user: User, group: Group, config: ConfigFile = None) -> None:
     """End a user's membership of a group."""
-    _administrate_groups(config, lambda groups: groups.remove(user, group), "group.remove_member", group, user)
+    administrate(_groups, config, lambda groups: groups.remove(user, group), "group.remove_member", group, user)
 
 
 @app.command("grant")
 def grant(group: Group, right: Right, config: ConfigFile = None) -> None:
     """Give a group a right; it counts from the next call of its members on."""
-    _administrate_groups(config, lambda groups: groups.grant(group, right), "group.grant", group, right)
+    administrate(_groups, config, lambda groups: groups.grant(group, right), "group.grant", group, right)
 
 
 @app.command("ungrant")
 def ungrant(group: Group, right: Right, config: ConfigFile = None) -> None:
     """Take a right from a group."""
-    _administrate_groups(config, lambda groups: groups.ungrant(group, right), "group.ungrant", group, right)
+    administrate(_groups, config, lambda groups: groups.ungrant(group, right), "group.ungrant", group, right)
 
 
 @app.command("list-grants")
@@ -202,20 +204,16 @@ def list_grants(
         lines = ([one.name, ",".join(one.rights), str(one.members)] for one in listed)
         print_table(("GROUP", "RIGHTS", "MEMBERS"), lines, with_header=not no_header)
 
-    _administrate_groups(config, work)
+    administrate(_groups, config, work)
 
 
-def _administrate(
-    config: Path | None, work: Callable[[Accounts], Awaitable[None]], operation: str | None = None, *subject: str | None
-) -> None:
+def _accounts(settings: Settings) -> AbstractAsyncContextManager[Accounts]:
     from queryserver.identity.build import open_administration  # noqa: PLC0415 slow to import
 
-    administrate(open_administration, config, work, operation, *subject)
+    return open_administration(settings)
 
 
-def _administrate_groups(
-    config: Path | None, work: Callable[[Groups], Awaitable[None]], operation: str | None = None, *subject: str | None
-) -> None:
+def _groups(settings: Settings) -> AbstractAsyncContextManager[Groups]:
     from queryserver.identity.build import open_groups  # noqa: PLC0415 slow to import
 
-    administrate(open_groups, config, work, operation, *subject)
+    return open_groups(settings)

@@ -5,20 +5,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from queryserver.connectors.engine_builders import EngineBuilder, section_defaults
-from queryserver.connectors.instances import Example, GivenConnector, StoredConnectors
+from queryserver.connectors.instances import GivenConnector, StoredConnectors
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import ConnectorChecks
 from queryserver.connectors.types import catalogue_of
-from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, load_keyring, require_known_key
+from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open_keyring
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import FactRepository, Resealing
+from queryserver.platform.deployment import FactRepository, reseal
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.tree import Settings
 
-_IN_MEMORY = tuple(
-    Example(one, GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={}))
+_IN_MEMORY = {
+    one: GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
     for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
-)
+}
 """What is installed when the settings name nothing."""
 
 
@@ -28,6 +28,16 @@ def stored_connectors(
     """`changed` is awaited after each change: when it returns, this process has read it."""
     settings, desktop = builder.settings, builder.settings.desktop
     hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
+    examples = {
+        key: GivenConnector(
+            nice_name=table.nice_name or key,
+            dialect=table.dialect,
+            interface=table.interface,
+            settings=table.settings,
+            groups=table.groups,
+        )
+        for key, table in desktop.connectors.items()
+    }
     return StoredConnectors(
         records=records,
         checks=ConnectorChecks(builder),
@@ -35,24 +45,8 @@ def stored_connectors(
         changed=changed,
         default_groups=(desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else (),
         offers=lambda dialect: dialect not in hidden and (not only or dialect in only),
-        examples=_examples(settings) or _IN_MEMORY,
+        examples=examples or _IN_MEMORY,
     )
-
-
-def _examples(settings: Settings) -> list[Example]:
-    return [
-        Example(
-            key,
-            GivenConnector(
-                nice_name=table.nice_name or key,
-                dialect=table.dialect,
-                interface=table.interface,
-                settings=table.settings,
-                groups=table.groups,
-            ),
-        )
-        for key, table in settings.desktop.connectors.items()
-    ]
 
 
 @asynccontextmanager
@@ -87,18 +81,14 @@ async def rotate_keys(settings: Settings) -> Rotation:
     async with _opened(settings) as (database, keyring):
         sealer = AesSealer(keyring)
         connectors, lost = await ConnectorRepository(database, sealer).reseal()
-        resealing = Resealing(database, sealer)
-        others = await resealing.reseal()
-        rotation = Rotation(connectors, others.done, lost + others.lost)
-        if not rotation.lost:
-            await resealing.know_key(FINGERPRINT_FACT, keyring.present.fingerprint)
-    return rotation
+        others, lost_others = await reseal(database, sealer)
+        if not lost + lost_others:
+            await FactRepository(database).replace(FINGERPRINT_FACT, keyring.present.fingerprint)
+    return Rotation(connectors, others, lost + lost_others)
 
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncGenerator[tuple[Database, Keyring]]:
     """The service database and the keys of what is sealed there."""
     async with open_service_database(settings) as database:
-        keyring = load_keyring(settings.desktop)
-        await require_known_key(keyring, FactRepository(database))
-        yield database, keyring
+        yield database, await open_keyring(settings.desktop, database)

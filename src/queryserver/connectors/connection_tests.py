@@ -4,10 +4,10 @@ import asyncio
 import base64
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlencode
 
 import orjson
@@ -44,18 +44,6 @@ Hello: TypeAlias = Callable[[], Awaitable[str | None]]
 """Runs a first statement and returns the version of the data source; None where it states none. Raises EngineError."""
 
 
-class Attempt(Protocol):
-    """Logs in at one data source."""
-
-    def login(self, user: User) -> AbstractAsyncContextManager[Hello]:
-        """Log in, for the caller where the data source acts for users. Raises EngineError."""
-        ...
-
-    async def close(self) -> None:
-        """Close what is open. Limited in time."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectionCheck:
     name: str
@@ -77,7 +65,7 @@ class ConnectionTestOutcome:
 class _Trial:
     """A data source to be tried; the test closes it."""
 
-    attempt: Attempt
+    attempt: "EngineAttempt | RestAttempt"
     places: Sequence[tuple[str, int]]
     """Hosts and ports, of which one must answer; port 0: only the driver knows it; empty: no host is known."""
     takes_own_logins: bool = False
@@ -131,8 +119,9 @@ class ConnectionTests:
             draft = await self._connectors.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
-                text = f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
-                raise interface_not_supported(text)
+                raise interface_not_supported(
+                    f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
+                )
             if self._open >= _AT_ONCE:
                 raise TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
             name = given.nice_name or (instance.nice_name if instance else row.nice_name)
@@ -143,6 +132,11 @@ class ConnectionTests:
     async def _test(self, user: User, draft: Draft, prefix: str) -> ConnectionTestOutcome:
         """The answer does not wait for what a data source without answer keeps open."""
         course = _Course()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._open -= 1
+
         self._open += 1
         try:
             trial = await self._trial(draft)
@@ -151,7 +145,7 @@ class ConnectionTests:
             raise
         task = asyncio.create_task(self._run(trial, user, course), name="connection-test")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(ended)
         try:
             done, _ = await asyncio.wait({task}, timeout=self._timeout_s)
         finally:
@@ -168,10 +162,6 @@ class ConnectionTests:
             duration_ms=_ms_since(course.began),
             server_version=course.server_version,
         )
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        self._open -= 1
 
     async def _run(self, trial: _Trial, user: User, course: "_Course") -> None:
         try:
@@ -247,8 +237,6 @@ class ConnectionTests:
 
 @dataclass(slots=True)
 class _Course:
-    """A test under way."""
-
     began: float = field(default_factory=time.monotonic)
     checks: list[ConnectionCheck] = field(default_factory=list[ConnectionCheck])
     step_under_way: tuple[str, float] | None = None
@@ -276,7 +264,6 @@ class _Course:
         self.checks.append(ConnectionCheck(name, ok=True, ms=ms))
 
     def fail(self) -> None:
-        """The step under way has failed."""
         if self.step_under_way is not None:
             name, began = self.step_under_way
             self.step_under_way = None
@@ -313,7 +300,7 @@ def _result(error: BaseException | None, draft: Draft, trial: _Trial, course: _C
     return reason, [cleaned(error, draft.settings, trial.places), *trial.warnings]
 
 
-async def _log_in(attempt: Attempt, user: User, course: _Course) -> None:
+async def _log_in(attempt: "EngineAttempt | RestAttempt", user: User, course: _Course) -> None:
     is_done = False
     try:
         async with AsyncExitStack() as stack:
@@ -369,7 +356,7 @@ _LONGEST_VERSION = 200
 
 
 class EngineAttempt:
-    """Logs in at an engine, which it owns."""
+    """An engine, which it owns."""
 
     def __init__(self, engine: Engine, dialect: str, *, passes_tokens: bool) -> None:
         self._engine = engine
@@ -378,6 +365,7 @@ class EngineAttempt:
 
     @asynccontextmanager
     async def login(self, user: User) -> AsyncGenerator[Hello]:
+        """Log in, for the caller where the data source acts for users. Raises EngineError."""
         token = user.external_token if self._passes_tokens else None
         options = SessionOptions(
             external_token=token.text if token else None, token_expires_at=token.expires_at if token else None
@@ -437,7 +425,7 @@ def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
 
 
 class RestAttempt:
-    """Logs in at a server with a REST interface."""
+    """A server with a REST interface."""
 
     def __init__(self, rules: AddressRules, request: RestRequest) -> None:
         self._exchanges = HttpExchanges(rules)
@@ -445,7 +433,7 @@ class RestAttempt:
 
     @asynccontextmanager
     async def login(self, user: User) -> AsyncGenerator[Hello]:
-        """The only exchange proves the login, too."""
+        """The only exchange proves the login, too. Raises EngineError."""
         request, url = self._request, self._request.url
         if request.as_user:
             url = f"{url}&{urlencode({'user.name': user.username})}"

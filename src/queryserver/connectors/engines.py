@@ -23,7 +23,8 @@ from queryserver.errors.base import (
 from queryserver.errors.files import InvalidPath
 from queryserver.errors.statements import EngineUnavailable, UnknownDialect
 from queryserver.identity.model import User
-from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ class EngineUses:
     A retired engine takes no new use. Its uses go on; with the last one it is closed.
     """
 
-    def __init__(self, build: Callable[[Connector], Engine], metrics: StatementMetrics = UNMEASURED) -> None:
+    def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = UNMEASURED) -> None:
         self._build = build
         self._metrics = metrics
         self._kept: dict[tuple[str, int], _Kept] = {}
@@ -151,7 +152,7 @@ class Connectors:
         wheel: Sequence[str] = (),
         default: str = "",
         read_stored: Callable[[], Awaitable[tuple[int, Sequence[Connector]]]] | None = None,
-        metrics: StatementMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._configured = {connector.key.casefold(): connector for connector in connectors}
         self._connectors = dict(self._configured)
@@ -168,15 +169,9 @@ class Connectors:
         self._changes = 0
         self._engines = EngineUses(build, metrics)
 
-    @asynccontextmanager
-    async def watching(self) -> AsyncGenerator[None]:
+    def watching(self) -> AbstractAsyncContextManager[None]:
         """Read the stored connectors again after each `may_have_changed`, while inside."""
-        watcher = asyncio.create_task(self._watch(), name="stored-connectors")
-        try:
-            yield
-        finally:
-            watcher.cancel()
-            await asyncio.gather(watcher, return_exceptions=True)
+        return background(self._watch(), "stored-connectors")
 
     def may_have_changed(self) -> None:
         """After a notice of a change, or after a time in which notices could be lost."""

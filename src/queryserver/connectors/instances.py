@@ -122,14 +122,6 @@ class ShownInstance:
         return self.row.flags if self.row else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """One table of the settings. `given` has a name, dialect, interface and settings."""
-
-    key: str
-    given: GivenConnector
-
-
 @dataclass(slots=True)
 class Installed:
     """The result of an installation, in the order of the settings."""
@@ -161,12 +153,12 @@ class StoredConnectors:
         changed: Callable[[], Awaitable[None]],
         default_groups: tuple[str, ...],
         offers: Callable[[str], bool],
-        examples: Sequence[Example],
+        examples: Mapping[str, GivenConnector],
     ) -> None:
         """`changed` is awaited after a change: then this process has read it.
 
         `default_groups` may use a new connector that names no groups; `offers`: whether listings have a dialect.
-        `examples` are installed by `install_examples`.
+        `examples`, by their keys in the settings, are installed by `install_examples`.
         """
         self._records = records
         self._checks = checks
@@ -225,7 +217,9 @@ class StoredConnectors:
             _require_names(given, is_new=is_new)
             try:
                 if is_new:
-                    instance = await self._create(given)
+                    draft = await self.draft(given, None)
+                    groups = self._default_groups if given.groups is None else given.groups
+                    instance = await self._records.create(_new_instance(given, draft, groups))
                 elif given.version is None:
                     async with self._changing:
                         instance = await self._change(given)
@@ -246,7 +240,6 @@ class StoredConnectors:
         return instance.id
 
     async def shown(self, instance: ConnectorInstance, user: User) -> ShownInstance:
-        """The instance as `user` sees it."""
         row = self._catalogue.get((instance.dialect, instance.interface))
         return ShownInstance(
             instance=instance,
@@ -279,11 +272,6 @@ class StoredConnectors:
 
     async def _shown_type(self, row: ConnectorType) -> ShownType:
         return ShownType(row, await self._checks.is_runnable(row, row.defaults))
-
-    async def _create(self, given: GivenConnector) -> ConnectorInstance:
-        draft = await self.draft(given, None)
-        groups = self._default_groups if given.groups is None else given.groups
-        return await self._records.create(_new_instance(given, draft, groups))
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
         """Without a version in the call the present one is changed, also when another change comes in between."""
@@ -336,8 +324,8 @@ class StoredConnectors:
         drafts = await self._example_drafts()
         done = Installed()
         try:
-            for example in self._examples:
-                await self._install_example(user, example.given, drafts[example.key], done)
+            for key, given in self._examples.items():
+                await self._install_example(user, given, drafts[key], done)
         finally:
             if done.added or done.updated:
                 await self._changed()
@@ -345,21 +333,21 @@ class StoredConnectors:
 
     async def _example_drafts(self) -> Mapping[str, Draft]:
         found, problems, names = dict[str, Draft](), dict[str, list[str]](), set[str]()
-        granted = {group for example in self._examples for group in example.given.groups or ()}
+        granted = {group for given in self._examples.values() for group in given.groups or ()}
         unknown_groups = await self._records.unknown_groups(granted)
-        for example in self._examples:
+        for key, given in self._examples.items():
             try:
-                _require_names(example.given, is_new=True)
-                found[example.key] = await self.draft(example.given, None)
+                _require_names(given, is_new=True)
+                found[key] = await self.draft(given, None)
             except ConnectorRefused as refused:
-                problems[example.key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
+                problems[key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
             except ConnectorTypeNotFound as unknown:
-                problems[example.key] = [unknown.message]
-            for group in sorted(unknown_groups & set(example.given.groups or ())):
-                problems.setdefault(example.key, []).append(f"groups: {UnknownGroup(group).message}")
-            name = _folded_name(example.given)
+                problems[key] = [unknown.message]
+            for group in sorted(unknown_groups & set(given.groups or ())):
+                problems.setdefault(key, []).append(f"groups: {UnknownGroup(group).message}")
+            name = _folded_name(given)
             if name in names:
-                problems.setdefault(example.key, []).append("nice_name: Another table has the same.")
+                problems.setdefault(key, []).append("nice_name: Another table has the same.")
             names.add(name)
         if problems:
             raise ConnectorRefused(problems, "The connectors of the settings are not valid.")

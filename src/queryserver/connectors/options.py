@@ -75,7 +75,6 @@ class Refused(ValueError):
 
 
 def invalid(text: str) -> Refused:
-    """A value that is not valid in itself."""
     return Refused((text, ConnectorRefused))
 
 
@@ -102,8 +101,6 @@ def rules_of(info: ValidationInfo) -> OptionRules:
 
 
 class Options(BaseModel):
-    """The options of one interface."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
 
@@ -121,7 +118,6 @@ def read_options(
 
 
 def problems_of(error: ValidationError) -> list[Problem]:
-    """The problems that a validation found, by option."""
     found = list[Problem]()
     for one in error.errors(include_url=False, include_input=False):
         setting = str(one["loc"][0])

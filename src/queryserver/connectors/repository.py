@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 
-import asyncpg
 import orjson
 import structlog
 
@@ -12,7 +11,7 @@ from queryserver.connectors.model import ConnectorInstance, NewInstance, Setting
 from queryserver.connectors.secrets import masked, secrets_of, without_secrets
 from queryserver.errors.base import NameTaken, UnknownGroup, VersionConflict
 from queryserver.errors.statements import connector_in_use, connector_not_found
-from queryserver.platform.database import Connection, Database, notify
+from queryserver.platform.database import Connection, Database, Row, notify
 from queryserver.platform.deployment import Sealer
 
 CHANGED = "connectors"
@@ -124,7 +123,7 @@ class ConnectorRepository:
                 await _grant(connection, instance.id, new.groups)
             return await self._present(connection, instance.id)
 
-    async def remove(self, connector_id: int) -> ConnectorInstance:
+    async def remove(self, connector_id: int) -> None:
         """Keep a tombstone with its names; delete the rest, grants and index rows included.
 
         Raises connector_not_found, connector_in_use while a statement of it waits or runs.
@@ -132,7 +131,7 @@ class ConnectorRepository:
         if not 0 < connector_id <= _INT64_MAX:
             raise connector_not_found(connector_id)
         async with self._changing() as connection:
-            removed = await self._present(connection, connector_id)
+            await self._present(connection, connector_id)
             count = await connection.fetchval(
                 "select count(*) from statements where connector = $1 and state in ('waiting', 'running')",
                 str(connector_id),
@@ -145,7 +144,6 @@ class ConnectorRepository:
             await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
             # The objects of the search index go with their scopes.
             await connection.execute("delete from metadata_scopes where connector = $1 and stored", str(connector_id))
-            return removed
 
     async def unknown_groups(self, names: AbstractSet[str]) -> frozenset[str]:
         rows = await self._database.fetch("select name from groups where name = any($1::text[])", list(names))
@@ -191,7 +189,7 @@ class ConnectorRepository:
         sealed = self._sealer.seal(orjson.dumps(secrets)) if secrets else None
         return new.nice_name, new.description, settings, sealed, new.example_digest
 
-    def _instance(self, row: asyncpg.Record) -> ConnectorInstance:
+    def _instance(self, row: Row) -> ConnectorInstance:
         return ConnectorInstance(
             id=row["id"],
             nice_name=row["nice_name"],
@@ -205,7 +203,7 @@ class ConnectorRepository:
             example_digest=row["example_digest"],
         )
 
-    def _settings(self, row: asyncpg.Record) -> Mapping[str, SettingValue]:
+    def _settings(self, row: Row) -> Mapping[str, SettingValue]:
         shown: dict[str, SettingValue] = {one["name"]: one["value"] for one in row["settings"]}
         if row["sealed_secrets"] is None:
             return shown

@@ -6,6 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,7 +24,7 @@ from queryserver.connectors.options import (
     read_options,
 )
 from queryserver.connectors.repository import ConnectorRepository
-from queryserver.connectors.sqlalchemy import NATIVE_DIALECTS, InstalledDrivers
+from queryserver.connectors.sqlalchemy import NATIVE_DIALECTS, is_installed
 from queryserver.connectors.types import ConnectorType, Runs
 from queryserver.connectors.urls import driver_of
 from queryserver.engines.connections import MEMORY, require_folder
@@ -127,7 +128,8 @@ class ConnectorChecks:
 
     def __init__(self, builder: EngineBuilder) -> None:
         self._builder = builder
-        self._drivers = InstalledDrivers(builder.addresses)
+        self._installed = dict[str, bool]()
+        """By driver: what is installed later is seen after a restart."""
 
     async def require_valid(self, row: ConnectorType, settings: Mapping[str, SettingValue]) -> None:
         """Raises ConnectorRefused, or the subclass that fits, with a text for each setting that is wrong.
@@ -150,11 +152,13 @@ class ConnectorChecks:
         """Whether this server has what it needs to run statements with these settings."""
         if not row.takes_statements or row.interface != "sqlalchemy":
             is_kerberos = str(settings.get("auth_mechanism", "")).strip().upper() in {"GSSAPI", "SPNEGO"}
-            return row.takes_statements and (not is_kerberos or self._drivers.has_kerberos)
+            return row.takes_statements and (not is_kerberos or find_spec("gssapi") is not None)
         driver, dialect = driver_of(str(settings.get("url", "")).partition("://")[0].strip())
         if driver not in {name.lower() for name in self._builder.policy.allowed_drivers}:
             return False
-        return dialect in NATIVE_DIALECTS or await self._drivers.has(driver)
+        if dialect not in NATIVE_DIALECTS and driver not in self._installed:
+            self._installed[driver] = await asyncio.to_thread(is_installed, driver, self._builder.addresses)
+        return dialect in NATIVE_DIALECTS or self._installed[driver]
 
 
 def rest_options(connector: Connector, builder: EngineBuilder) -> HdfsOptions | AtlasOptions:

@@ -4,11 +4,9 @@ Urls of engines that have an adapter of their own go there; any other installed 
 generic adapter.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import cast
 
@@ -164,27 +162,11 @@ NATIVE_DIALECTS = frozenset({"postgresql", "mysql", "trino", "phoenix"})
 """Dialects of urls that adapters of this server serve; they take no proxy from the environment."""
 
 
-class InstalledDrivers:
-    """Which drivers can be imported, each examined once: what is installed later is seen after a restart."""
+def is_installed(driver: str, rules: AddressRules) -> bool:
+    """Whether the dialect `driver`, such as `oracle+oracledb`, and the package that it needs can be imported.
 
-    def __init__(self, rules: AddressRules) -> None:
-        """`rules` hold for what a driver connects to while it is imported."""
-        self._rules = rules
-        self._known = dict[str, bool]()
-
-    @property
-    def has_kerberos(self) -> bool:
-        return find_spec("gssapi") is not None
-
-    async def has(self, driver: str) -> bool:
-        """Whether the dialect `driver`, such as `oracle+oracledb`, and the package that it needs can be imported."""
-        if driver not in self._known:
-            # Drivers are imported for it, which takes long for some.
-            self._known[driver] = await asyncio.to_thread(_is_installed, driver, self._rules)
-        return self._known[driver]
-
-
-def _is_installed(driver: str, rules: AddressRules) -> bool:
+    It is imported, which takes long for some; `rules` hold for what it connects to meanwhile.
+    """
     import sqlalchemy as sa
     from sqlalchemy import dialects
     from sqlalchemy.exc import ArgumentError

@@ -155,7 +155,6 @@ def _type(
 def _own(
     pair: str, name: str, model: type[Options], flagged: Flags = _NO_FLAGS, description: str = ""
 ) -> ConnectorType:
-    """Of an interface whose options are listed in the order of their model."""
     return _type(pair, name, listed_options(model), flagged, description, runs=Runs.YES)
 
 

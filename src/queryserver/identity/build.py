@@ -7,30 +7,30 @@ import string
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.callers import BearerAuthenticator, CallerRepository, Callers, Standing, TokenRepository
+from queryserver.identity.callers import Callers, CallerSource, Challenge
 from queryserver.identity.explaining import Explainer
-from queryserver.identity.external_keys import CacheTimes, KeyCache, KeyServers
-from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalCaller, ExternalRules, ExternalTokens
-from queryserver.identity.keys import AesSealer, load_keyring, require_known_key
+from queryserver.identity.external_keys import KeyCache, KeyServers
+from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalTokens
+from queryserver.identity.keys import AesSealer, Keyring, open_keyring
 from queryserver.identity.ldap.login import Judge, LdapLogin
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, ExternalIdentity, UsernameRule, jwt_issuer, plug_in_issuer
 from queryserver.identity.passwords import Passwords
 from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
-from queryserver.identity.protocols import Authenticator, CallerSource
 from queryserver.identity.provisioning import Provisioning
-from queryserver.identity.repository import AccountRepository, PreferenceRepository
-from queryserver.identity.throttling import LoginThrottle, ThrottleLimits
-from queryserver.identity.tokens import AccountNotes, JwtCodec, TokenLives, Tokens
-from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules, UserDirectory
+from queryserver.identity.repository import AccountRepository, CallerRepository
+from queryserver.identity.throttling import LoginThrottle
+from queryserver.identity.tokens import JwtCodec, Tokens
+from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
-from queryserver.platform.deployment import FactRepository, Sealer
+from queryserver.platform.deployment import Sealer
 from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
-from queryserver.platform.metrics import UNMEASURED, AccountMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 from queryserver.platform.settings.tree import Settings
@@ -49,21 +49,17 @@ _PASSWORD_LENGTH = 20
 
 @dataclass(frozen=True, slots=True)
 class AccountServices:
-    """The services about users for routes and commands."""
-
-    authenticator: Authenticator
-    directory: UserDirectory
-    standing: Standing
+    authenticator: Callers
+    directory: CallerRepository
     sealer: Sealer
     accounts: Accounts
     logins: Logins
     tokens: Tokens
-    preferences: PreferenceRepository
 
 
 @asynccontextmanager
 async def open_accounts(
-    settings: Settings, database: Database, metrics: AccountMetrics = UNMEASURED
+    settings: Settings, database: Database, metrics: Metrics = UNMEASURED
 ) -> AsyncGenerator[AccountServices]:
     """The services of users; the default group exists when this returns.
 
@@ -71,50 +67,75 @@ async def open_accounts(
     key; DatabaseUnavailable.
     """
     auth = settings.desktop.auth
-    keyring = await asyncio.to_thread(load_keyring, settings.desktop)
-    await require_known_key(keyring, FactRepository(database))
-    codec, rules, records = JwtCodec(keyring), account_rules(auth), AccountRepository(database)
+    rules, records = account_rules(auth), AccountRepository(database)
     async with AsyncExitStack() as stack:
-        token_records, callers = TokenRepository(database), CallerRepository(database)
-        stack.push_async_callback(token_records.aclose)
-        stack.push_async_callback(callers.aclose)
+        trail = AuditTrail(AUDIT)
+        bearers = await _open_bearers(settings, database, stack, metrics, trail)
         passwords = stack.enter_context(Passwords.open())
-        throttle = _login_throttle(auth, database)
+        throttle = LoginThrottle(database, auth)
         accounts = Accounts(records, passwords, throttle, rules)
         await accounts.ensure_default_group()
-        trail = AuditTrail(AUDIT)
-        notes = AccountNotes(trail, metrics)
-        names, group = rules.usernames, rules.default_group
-        provisioning = Provisioning(callers, records, names, default_group=group, audit=trail)
-        reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
-        external = reader and ExternalBearers(
-            reader, provisioning, token_records, create_users=auth.jwt.create_users, metrics=metrics
+        tokens = Tokens(
+            JwtCodec(bearers.keyring),
+            bearers.callers,
+            auth,
+            audit=trail,
+            metrics=metrics,
+            external=bearers.external,
+            are_bearers=OWN_JWT in auth.authenticators,
         )
-        lives = TokenLives(auth.access_token_lifetime, auth.refresh_token_lifetime, rotate=auth.rotate_refresh_tokens)
-        takes_own = OWN_JWT in auth.authenticators
-        tokens = Tokens(codec, token_records, lives, notes=notes, external=external, are_bearers=takes_own)
-        own = BearerAuthenticator(codec, token_records)
         logins = Logins(
             accounts=accounts,
             records=records,
             tokens=tokens,
-            provisioning=provisioning,
-            backends=await _login_sources(settings, records, passwords, names, stack),
+            provisioning=bearers.provisioning,
+            backends=await _login_sources(settings, records, passwords, rules.usernames, stack),
             throttle=throttle,
-            usernames=names,
-            notes=notes,
+            usernames=rules.usernames,
+            audit=trail,
+            metrics=metrics,
             first_login_becomes_admin=auth.first_login_becomes_admin,
         )
         yield AccountServices(
-            authenticator=Callers(await _caller_sources(settings, own, external, provisioning, stack)),
-            directory=token_records,
-            standing=Standing(token_records),
-            sealer=AesSealer(keyring),
+            authenticator=await _callers(settings, bearers, tokens.caller, stack),
+            directory=bearers.callers,
+            sealer=AesSealer(bearers.keyring),
             accounts=accounts,
             logins=logins,
             tokens=tokens,
-            preferences=PreferenceRepository(database),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bearers:
+    """The users of tokens; `reader` and `external` are None when `custom_jwt` is off."""
+
+    keyring: Keyring
+    callers: CallerRepository
+    provisioning: Provisioning
+    reader: ExternalTokens | None
+    external: ExternalBearers | None
+
+
+async def _open_bearers(
+    settings: Settings, database: Database, stack: AsyncExitStack, metrics: Metrics, audit: AuditTrail
+) -> _Bearers:
+    auth = settings.desktop.auth
+    keyring = await open_keyring(settings.desktop, database)
+    callers = CallerRepository(database)
+    stack.push_async_callback(callers.aclose)
+    provisioning = Provisioning(
+        callers,
+        AccountRepository(database),
+        account_rules(auth).usernames,
+        default_group=auth.default_user_group,
+        audit=audit,
+    )
+    reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
+    external = reader and ExternalBearers(
+        reader, provisioning, callers, create_users=auth.jwt.create_users, metrics=metrics
+    )
+    return _Bearers(keyring, callers, provisioning, reader, external)
 
 
 def account_rules(auth: AuthSettings) -> AccountRules:
@@ -122,20 +143,8 @@ def account_rules(auth: AuthSettings) -> AccountRules:
     return AccountRules(usernames, auth.default_user_group, auth.password_min_length)
 
 
-def _login_throttle(auth: AuthSettings, database: Database) -> LoginThrottle:
-    limits = ThrottleLimits(
-        window=auth.login_window,
-        per_user_and_address=auth.login_failures_per_user_and_address,
-        per_user=auth.login_failures_per_user,
-        per_address=auth.login_failures_per_address,
-    )
-    return LoginThrottle(database, limits)
-
-
 @asynccontextmanager
-async def _open_external_tokens(
-    settings: Settings, metrics: AccountMetrics = UNMEASURED
-) -> AsyncGenerator[ExternalTokens | None]:
+async def _open_external_tokens(settings: Settings, metrics: Metrics) -> AsyncGenerator[ExternalTokens | None]:
     """The reader of external tokens; None when `custom_jwt` is off. Raises ConfigurationError."""
     auth, jwt = settings.desktop.auth, settings.desktop.auth.jwt
     if CUSTOM_JWT not in auth.authenticators or not jwt.key_server_url:
@@ -150,9 +159,9 @@ async def _open_external_tokens(
             raise ConfigurationError([message]) from error
     rules = address_rules(settings)
     servers = KeyServers(jwt.key_server_url, rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
-    keys = KeyCache(servers, CacheTimes(jwt.cache_s, jwt.refetch_floor_s, jwt.max_stale_s), metrics=metrics)
+    keys = KeyCache(servers, jwt, metrics=metrics)
     try:
-        yield ExternalTokens(keys, ExternalRules(jwt.issuer, jwt.audience, jwt.username_header, jwt.leeway_s))
+        yield ExternalTokens(keys, jwt)
     finally:
         await keys.aclose()
 
@@ -180,31 +189,28 @@ async def _login_sources(
     return await _each(settings.desktop.auth.backend, source)
 
 
-async def _caller_sources(
-    settings: Settings,
-    own: BearerAuthenticator,
-    external: ExternalBearers | None,
-    provisioning: Provisioning,
-    stack: AsyncExitStack,
-) -> Sequence[CallerSource]:
+async def _callers(settings: Settings, bearers: _Bearers, own: CallerSource, stack: AsyncExitStack) -> Callers:
     """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
     # Not the threads of login back ends: slow logins of strangers must not hold up the calls of users.
     threads = PlugInThreads()
     stack.callback(threads.close)
+    challenges = list[Challenge]()
 
     async def source(name: str) -> CallerSource:
         if name == OWN_JWT:
             return own
-        if name == CUSTOM_JWT and external is None:
-            raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])
-        if name == CUSTOM_JWT and external is not None:
-            return ExternalCaller(external)
+        if name == CUSTOM_JWT:
+            if bearers.external is None:
+                raise ConfigurationError([f"{key}: {CUSTOM_JWT} needs desktop.auth.jwt.key_server_url."])
+            return bearers.external.caller
         _require_import_path(key, name, AUTHENTICATORS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
-        return PluggedCaller(name, await stack.enter_async_context(opened), threads, provisioning)
+        plugged = PluggedCaller(name, await stack.enter_async_context(opened), threads, bearers.provisioning)
+        challenges.append(plugged.challenge)
+        return plugged.caller
 
-    return await _each(settings.desktop.auth.authenticators, source)
+    return Callers(await _each(settings.desktop.auth.authenticators, source), challenges)
 
 
 async def _each(names: Iterable[str], open_one: Callable[[str], Awaitable[T]]) -> list[T]:
@@ -231,7 +237,7 @@ def open_directory_login(ldap: LdapSettings, usernames: UsernameRule) -> Abstrac
     Raises ConfigurationError: its package is not installed, or the file of authorities is of no use.
     """
     try:
-        from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context  # noqa: PLC0415 an extra
+        from queryserver.identity.ldap.ldap3_directory import client_context, directory_session  # noqa: PLC0415 an extra
     except ModuleNotFoundError as error:
         message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
         raise ConfigurationError([message]) from error
@@ -241,7 +247,7 @@ def open_directory_login(ldap: LdapSettings, usernames: UsernameRule) -> Abstrac
         raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert} holds no certificate."]) from error
     except OSError as error:
         raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert}: {error.strerror}."]) from error
-    directory = Ldap3Directory(DirectoryServer(ldap.ldap_url, ldap.timeout_s), context)
+    directory = partial(directory_session, ldap.ldap_url, ldap.timeout_s, context)
     return LdapLogin.open(directory, Judge(ldap, usernames), limit_s=ldap.timeout_s)
 
 
@@ -270,7 +276,7 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
     auth = settings.desktop.auth
     async with open_service_database(settings) as database:
         with Passwords.open() as passwords:
-            throttle = _login_throttle(auth, database)
+            throttle = LoginThrottle(database, auth)
             yield Accounts(AccountRepository(database), passwords, throttle, account_rules(auth))
 
 
@@ -307,17 +313,13 @@ def _identity_rules(settings: Settings) -> IdentityRules:
 @asynccontextmanager
 async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     """The checks of tokens, with a result for each."""
-    auth = settings.desktop.auth
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
-        keyring = await asyncio.to_thread(load_keyring, settings.desktop)
-        await require_known_key(keyring, FactRepository(database))
-        records, callers = TokenRepository(database), CallerRepository(database)
-        stack.push_async_callback(records.aclose)
-        stack.push_async_callback(callers.aclose)
-        provisioning = Provisioning(
-            callers, AccountRepository(database), account_rules(auth).usernames, default_group=auth.default_user_group
+        bearers = await _open_bearers(settings, database, stack, UNMEASURED, AuditTrail(AUDIT))
+        yield Explainer(
+            bearers.keyring,
+            bearers.callers,
+            takes_own=OWN_JWT in settings.desktop.auth.authenticators,
+            reader=bearers.reader,
+            bearers=bearers.external,
         )
-        reader = await stack.enter_async_context(_open_external_tokens(settings))
-        bearers = reader and ExternalBearers(reader, provisioning, records, create_users=auth.jwt.create_users)
-        yield Explainer(keyring, records, takes_own=OWN_JWT in auth.authenticators, reader=reader, bearers=bearers)

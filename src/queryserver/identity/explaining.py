@@ -1,18 +1,16 @@
 """Which check takes or refuses a token: `queryserver auth explain` (Contract platform 12)."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from queryserver.errors.base import IdentityRefused, InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
-from queryserver.identity.callers import TokenRepository, key_of
 from queryserver.identity.external_keys import algorithm_of, header_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import CHECKS, ExternalBearers, ExternalTokens, TokenRefused
 from queryserver.identity.keys import Keyring
-from queryserver.identity.protocols import TokenType
+from queryserver.identity.repository import CallerRepository
 from queryserver.identity.tokens import ALGORITHM as OWN
-from queryserver.identity.tokens import JwtCodec
+from queryserver.identity.tokens import JwtCodec, TokenType
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +22,16 @@ class CheckResult:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
 class Explainer:
     """Runs the checks one after the other, until one refuses."""
 
-    def __init__(
-        self,
-        keyring: Keyring,
-        records: TokenRepository,
-        *,
-        takes_own: bool,
-        reader: ExternalTokens | None,
-        bearers: ExternalBearers | None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`reader` and `bearers` are None when `custom_jwt` is off."""
-        self._keyring = keyring
-        self._records = records
-        self._takes_own = takes_own
-        self._reader = reader
-        self._bearers = bearers
-        self._clock = clock
+    keyring: Keyring
+    records: CallerRepository
+    takes_own: bool
+    reader: ExternalTokens | None
+    bearers: ExternalBearers | None
+    """Both None when `custom_jwt` is off."""
 
     async def explain(self, token: str) -> list[CheckResult]:
         """A result for each of CHECKS. Raises DatabaseUnavailable."""
@@ -67,10 +55,10 @@ class Explainer:
         algorithm = algorithm_of(token)
         if token.count(".") != 2 or not header_of(token.partition(".")[0]):
             raise TokenRefused("form", "it is no signed token, or its header cannot be read")
-        if algorithm == OWN and self._takes_own:
+        if algorithm == OWN and self.takes_own:
             await self._check_own(token)
-        elif algorithm == EXTERNAL and self._reader and self._bearers:
-            await self._check_external(token, self._reader, self._bearers)
+        elif algorithm == EXTERNAL and self.reader and self.bearers:
+            await self._check_external(token, self.reader, self.bearers)
         elif algorithm in (OWN, EXTERNAL):
             raise TokenRefused("alg", f"tokens with {algorithm} are switched off by desktop.auth.api_auth")
         else:
@@ -94,17 +82,17 @@ class Explainer:
             raise TokenRefused("user", "the token was revoked") from None
 
     async def _check_own(self, token: str) -> None:
-        if self._keyring.find(str(header_of(token.partition(".")[0]).get("kid"))) is None:
+        if self.keyring.find(str(header_of(token.partition(".")[0]).get("kid"))) is None:
             raise TokenRefused("kid", "no key of this server has that id")
         try:
-            claims = JwtCodec(self._keyring, clock=self._clock).read(token, expired_too=True)
+            claims = JwtCodec(self.keyring).read(token, expired_too=True)
         except InvalidToken:
             raise TokenRefused("signature", "it was not made by this server, or the claims are not its own") from None
-        if claims.expires_at <= self._clock():
+        if claims.expires_at <= time.time():
             raise TokenRefused("times", "it has expired")
         if claims.token_type is not TokenType.ACCESS:
             raise TokenRefused("user", "it is a refresh token, good for token/refresh only")
-        owner = await self._records.owner(key_of(claims))
+        owner = await self.records.owner(claims.key)
         if owner is None:
             raise TokenRefused("user", "it was deleted")
         if not owner.is_active:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -22,8 +22,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from queryserver.errors.base import KeyServerUnavailable
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.metrics import UNMEASURED, AccountMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
+from queryserver.platform.settings.desktop import JwtSettings
 from queryserver.platform.settings.sections import LOOPBACK, Network
 
 # Certificates of the signer (`x5c`), which are ignored here, make headers of several kilobytes.
@@ -46,14 +47,12 @@ def header_of(segment: str) -> Mapping[str, Any]:
 def decoded(segment: str) -> bytes:
     """The bytes of one part. Raises ValueError for what is not base64url without padding."""
     if "=" in segment or not segment.isascii():
-        message = "is not base64url"
-        raise ValueError(message)
+        raise ValueError("is not base64url")
     text = segment + "=" * (-len(segment) % 4)
     content = urlsafe_b64decode(text)
     # The decoder skips foreign characters: two texts would be one token.
     if len(content) != len(segment) * 3 // 4:
-        message = "is not base64url"
-        raise ValueError(message)
+        raise ValueError("is not base64url")
     return content
 
 
@@ -99,8 +98,7 @@ class KeySet:
         content: object = orjson.loads(document)
         entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
         if not isinstance(entries, list):
-            message = "has no list of keys"
-            raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
+            raise ValueError("has no list of keys")  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
         listed = cast("list[object]", entries)[:_MAX_KEYS]
         keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
         return cls(tuple(key for key in keys if key is not None))
@@ -140,18 +138,6 @@ class NoKeys(Exception):
     """No key server gave a usable answer."""
 
 
-class KeySource(Protocol):
-    """Gives the keys as they are now."""
-
-    async def fetch(self) -> KeySet:
-        """Raises NoKeys."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close connections."""
-        ...
-
-
 class KeyServers:
     """Key servers; the one that answered last is tried first. `ca`: further trusted authorities."""
 
@@ -176,7 +162,6 @@ class KeyServers:
         raise NoKeys
 
     async def aclose(self) -> None:
-        """Close connections."""
         for exchanges in (self._secured, self._plain):
             await exchanges.__aexit__(None, None, None)
 
@@ -188,8 +173,7 @@ class KeyServers:
         )
         answer = await exchanges.send(request)
         if answer.status != 200:
-            message = f"it answers {answer.status}"
-            raise ValueError(message)
+            raise ValueError(f"it answers {answer.status}")
         keys = KeySet.parse(answer.body)
         if not keys.keys:
             log.warning("key server has no usable key", host=urlsplit(url).hostname)
@@ -211,29 +195,23 @@ _FETCH_WAIT_S = 1.0
 _PAUSE_WITHOUT_KEYS_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class CacheTimes:
-    """In seconds; see `desktop.auth.jwt`."""
-
-    cache_s: float = 3600
-    refetch_floor_s: float = 30
-    max_stale_s: float = 86400
-
-
 class KeyCache:
-    """The keys of the source, fetched when they are due or missing, never twice at once. Its owner closes it."""
+    """The keys of the source, fetched when they are due or missing, never twice at once. Its owner closes it.
+
+    Its times are those of the settings.
+    """
 
     def __init__(
         self,
-        source: KeySource,
-        times: CacheTimes,
+        source: KeyServers,
+        settings: JwtSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
-        metrics: AccountMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._source = source
         self._metrics = metrics
-        self._times = times
+        self._settings = settings
         self._clock = clock
         self._keys: KeySet | None = None
         self._known: frozenset[VerifyingKey] = frozenset()
@@ -244,7 +222,7 @@ class KeyCache:
 
     def still_good(self, key: VerifyingKey) -> bool:
         """Whether a key is in the set, and the set needs no fetch now."""
-        return key in self._known and self._clock() - self._fetched_at < self._times.cache_s
+        return key in self._known and self._clock() - self._fetched_at < self._settings.cache_s
 
     async def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
         """The keys of that id, none when it is unknown; an unknown one may cause a fetch.
@@ -259,7 +237,7 @@ class KeyCache:
         if was_fetched:
             self._unknown_at = now
             return ()
-        if self._fetching is None and _within(self._unknown_at, now, self._times.refetch_floor_s):
+        if self._fetching is None and _within(self._unknown_at, now, self._settings.refetch_floor_s):
             return ()
         if self._fetching is None:
             self._unknown_at = now
@@ -267,7 +245,6 @@ class KeyCache:
         return self._usable().find(kid)
 
     async def aclose(self) -> None:
-        """Cancel a fetch, close connections."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait([self._fetching])
@@ -276,10 +253,12 @@ class KeyCache:
     async def _refreshed(self) -> bool:
         """Fetch keys that are missing or due; whether they are new."""
         now = self._clock()
-        if self._keys is not None and now - self._fetched_at < self._times.cache_s:
+        if self._keys is not None and now - self._fetched_at < self._settings.cache_s:
             return False
         has_keys = self._has_usable()
-        pause_s = self._times.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self._times.refetch_floor_s)
+        pause_s = (
+            self._settings.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self._settings.refetch_floor_s)
+        )
         if self._fetching is None and _within(self._failed_at, now, pause_s):
             return False
         return await self._fetch(wait_s=_FETCH_WAIT_S if has_keys else None)
@@ -311,7 +290,7 @@ class KeyCache:
 
     def _has_usable(self) -> bool:
         """Whether there are keys that may be used, be they due or not."""
-        longest = max(self._times.cache_s, self._times.max_stale_s)
+        longest = max(self._settings.cache_s, self._settings.max_stale_s)
         return self._keys is not None and self._clock() - self._fetched_at <= longest
 
     def _usable(self) -> KeySet:

@@ -22,13 +22,21 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.callers import TokenRepository, bearer_of
+from queryserver.identity.callers import bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
-from queryserver.identity.model import IDENTITIES_MAX_LENGTH, ExternalIdentity, ExternalToken, User, jwt_issuer
-from queryserver.identity.protocols import AuthRequest
+from queryserver.identity.model import (
+    IDENTITIES_MAX_LENGTH,
+    AuthRequest,
+    ExternalIdentity,
+    ExternalToken,
+    User,
+    jwt_issuer,
+)
 from queryserver.identity.provisioning import Provisioning
+from queryserver.identity.repository import CallerRepository
 from queryserver.platform.limits import LruCache
-from queryserver.platform.metrics import UNMEASURED, AccountMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
+from queryserver.platform.settings.desktop import JwtSettings
 
 log = structlog.get_logger(__name__)
 
@@ -52,16 +60,6 @@ class TokenRefused(InvalidToken):
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalRules:
-    """The claims that a token must have; `*`: is not compared."""
-
-    issuer: str
-    audience: str
-    username_claim: str = "sub"
-    leeway_s: float = 30
-
-
-@dataclass(frozen=True, slots=True)
 class ExternalClaims:
     """The content of a good token of another issuer (Contract platform 3.9)."""
 
@@ -75,16 +73,12 @@ class ExternalClaims:
 
 
 class ExternalTokens:
-    def __init__(self, keys: KeyCache, rules: ExternalRules, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keys: KeyCache, rules: JwtSettings, *, clock: Callable[[], float] = time.time) -> None:
         self._keys = keys
         self._rules = rules
         self._clock = clock
         # By digest: tokens are long, and secret.
         self._good = LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED)
-
-    def recognises(self, token: str) -> bool:
-        """Whether its algorithm is RS256."""
-        return algorithm_of(token) == ALGORITHM
 
     async def read(self, token: str) -> ExternalClaims:
         """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
@@ -156,7 +150,7 @@ class ExternalTokens:
 
     def _identity(self, content: Mapping[str, Any]) -> ExternalIdentity:
         """The bearer, exactly as the issuer writes it."""
-        name = self._rules.username_claim
+        name = self._rules.username_header
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
             # What cannot be printed cannot be kept either: U+0000, halves of surrogate pairs.
@@ -217,10 +211,10 @@ class ExternalBearers:
         self,
         reader: ExternalTokens,
         provisioning: Provisioning,
-        records: TokenRepository,
+        records: CallerRepository,
         *,
         create_users: bool,
-        metrics: AccountMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._metrics = metrics
         self._reader = reader
@@ -228,9 +222,10 @@ class ExternalBearers:
         self._records = records
         self._create_users = create_users
 
-    def recognises(self, token: str) -> bool:
-        """Whether a token is of this kind, be it good or not."""
-        return self._reader.recognises(token)
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The authenticator `custom_jwt`; None: there is no bearer of this kind. Raises as `user`."""
+        token = bearer_of(request.raw_headers)
+        return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
 
     async def user(self, token: str) -> User:
         """The bearer of a token, with the token.
@@ -302,25 +297,3 @@ class ExternalBearers:
 def _log_refused(reason: str) -> None:
     """As the reader does for what it refuses itself (Contract platform 3.9 rule 6)."""
     log.info("external bearer refused", check="user", reason=reason)
-
-
-class ExternalCaller:
-    """The authenticator `custom_jwt`."""
-
-    def __init__(self, bearers: ExternalBearers) -> None:
-        self._bearers = bearers
-
-    async def caller(self, request: AuthRequest) -> User | None:
-        """The user of a token of the other issuer; None when the bearer, if there is one, is of another kind.
-
-        Raises NotAuthenticated and its kinds, KeyServerUnavailable, DatabaseUnavailable.
-        """
-        token = bearer_of(request.raw_headers)
-        if token is None or not self._bearers.recognises(token):
-            return None
-        return await self._bearers.user(token)
-
-    async def challenge(self, request: AuthRequest) -> str | None:
-        """None: every 401 has the challenge for a bearer."""
-        del request
-        return None

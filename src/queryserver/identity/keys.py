@@ -1,5 +1,6 @@
 """The secret of this deployment, and the keys that are derived from it (Contract platform 3.3)."""
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.platform.database import Database
 from queryserver.platform.deployment import FactRepository
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.sections import Secret
@@ -75,6 +77,13 @@ def load_keyring(desktop: DesktopSettings) -> Keyring:
     if problems:
         raise ConfigurationError(problems)
     return Keyring(SecretKey.derive(secret), tuple(map(SecretKey.derive, desktop.secret_key_fallbacks)))
+
+
+async def open_keyring(desktop: DesktopSettings, database: Database) -> Keyring:
+    """The keys for this database. Raises ConfigurationError, DatabaseUnavailable."""
+    keyring = await asyncio.to_thread(load_keyring, desktop)
+    await require_known_key(keyring, FactRepository(database))
+    return keyring
 
 
 async def require_known_key(keyring: Keyring, facts: FactRepository) -> None:
@@ -150,10 +159,8 @@ class AesSealer:
         key_id, nonce = sealed[:_ID_BYTES], sealed[_ID_BYTES : _ID_BYTES + _NONCE_BYTES]
         cipher = self._ciphers.get(key_id)
         if cipher is None or len(nonce) < _NONCE_BYTES:
-            message = "sealed with an unknown key"
-            raise ValueError(message)
+            raise ValueError("sealed with an unknown key")
         try:
             return cipher.decrypt(nonce, sealed[_ID_BYTES + _NONCE_BYTES :], key_id)
         except InvalidTag:
-            message = "the sealed text was changed"
-            raise ValueError(message) from None
+            raise ValueError("the sealed text was changed") from None

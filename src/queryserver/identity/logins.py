@@ -13,18 +13,20 @@ from queryserver.errors.base import (
     InvalidPassword,
     InvalidUsername,
     LoginBackendUnavailable,
+    LoginThrottled,
     QueryServerError,
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.model import AuthenticatedUser, UsernameRule, identity_of
+from queryserver.identity.model import AuthenticatedUser, LoginBackend, RequestInfo, UsernameRule, identity_of
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.protocols import LoginBackend, RequestInfo
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, StoredLogin
 from queryserver.identity.throttling import LoginThrottle
-from queryserver.identity.tokens import AccountNotes, TokenPair, Tokens
+from queryserver.identity.tokens import TokenPair, Tokens
 from queryserver.identity.users import Accounts
+from queryserver.platform.logs import BY_SERVER, AuditTrail
+from queryserver.platform.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -68,7 +70,8 @@ class Logins:
         backends: Sequence[LoginSource],
         throttle: LoginThrottle,
         usernames: UsernameRule,
-        notes: AccountNotes,
+        audit: AuditTrail,
+        metrics: Metrics,
         first_login_becomes_admin: bool = False,
     ) -> None:
         """`backends` are tried in their order. Raises ConfigurationError when there is none."""
@@ -81,7 +84,8 @@ class Logins:
         self._backends = backends
         self._throttle = throttle
         self._usernames = usernames
-        self._notes = notes
+        self._audit = audit
+        self._metrics = metrics
         self._first_login_becomes_admin = first_login_becomes_admin
         self._users_exist = False
 
@@ -93,10 +97,21 @@ class Logins:
         try:
             login, back_end = await self._log_in(_Attempt(username, self._key(username), password, request))
         except QueryServerError as error:
-            self._notes.refused(username, request.client, error)
+            match error:
+                case LoginThrottled():
+                    self._metrics.login_throttled()
+                case AuthenticationFailed():
+                    self._metrics.login("refused", "")
+                case LoginBackendUnavailable():
+                    self._metrics.login("unavailable", "")
+                case _:
+                    pass
+            # The name as it was given; there need not be such a user.
+            self._audit.record(username, "login", outcome=error.code, client=request.client)
             raise
         pair = self._tokens.issue(login)
-        self._notes.accepted(login.username, request.client, back_end)
+        self._metrics.login("accepted", back_end)
+        self._audit.record(login.username, "login", client=request.client, facts={"back_end": back_end})
         return pair
 
     async def _log_in(self, attempt: _Attempt) -> tuple[StoredLogin, str]:
@@ -130,7 +145,7 @@ class Logins:
             raise AuthenticationFailed
         if self._first_login_becomes_admin and await self._records.promote_first(login.user_id):
             log.warning("the first login has become an administrator", user_id=login.user_id)
-            self._notes.promoted(login.username, attempt.request.client)
+            self._record_change("user.make_admin", login.username, attempt)
         return login, source.name
 
     async def _settle(self, source: LoginSource, accepted: AuthenticatedUser) -> str:
@@ -181,9 +196,13 @@ class Logins:
             shown = self._usernames.read(attempt.username).shown
             if not await self._users_known() and await self._accounts.create_first(shown, attempt.password):
                 log.warning("the first login has become an administrator")
-                self._notes.made_first(shown, attempt.request.client)
+                self._record_change("user.create", shown, attempt)
+                self._record_change("user.make_admin", shown, attempt)
         except (InvalidUsername, InvalidPassword):
             return
+
+    def _record_change(self, operation: str, username: str, attempt: _Attempt) -> None:
+        self._audit.record(username, operation, username, client=attempt.request.client, facts=BY_SERVER)
 
     async def _users_known(self) -> bool:
         """Users are never deleted: what was true once stays true."""

@@ -19,8 +19,15 @@ from queryserver.errors.base import (
     InvalidUsername,
     LoginBackendUnavailable,
 )
-from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule, plug_in_issuer
-from queryserver.identity.protocols import AuthRequest, RequestInfo
+from queryserver.identity.model import (
+    AuthenticatedUser,
+    AuthRequest,
+    ExternalIdentity,
+    RequestInfo,
+    User,
+    UsernameRule,
+    plug_in_issuer,
+)
 from queryserver.identity.provisioning import Provisioning
 from queryserver.platform.settings.tree import Settings
 
@@ -125,8 +132,7 @@ class PlugInThreads:
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             raise error
         if error is not None:
-            message = f"{type(error).__name__} in a plug-in"
-            raise RuntimeError(message) from error
+            raise RuntimeError(f"{type(error).__name__} in a plug-in") from error
         return given
 
     def close(self) -> None:
@@ -214,8 +220,7 @@ def _load(name: str) -> Callable[..., object]:
     for part in path.split("."):
         found = getattr(found, part)
     if not callable(found):
-        message = f"{path} is no class"
-        raise TypeError(message)
+        raise TypeError(f"{path} is no class")
     return found
 
 
@@ -247,16 +252,14 @@ class PluggedCaller:
         except AuthenticationFailed:
             raise
         except Exception as error:  # a plug-in may raise anything
-            message = f"{self._name}: {type(error).__name__}"
-            raise RuntimeError(message) from error
+            raise RuntimeError(f"{self._name}: {type(error).__name__}") from error
         if given is None:
             return None
         # Of a tuple the first part is the user, the second is the plug-in's own.
         pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
         person = pair[0] if len(pair) == 2 else None
         if not isinstance(person, AuthenticatedUser) or not is_well_formed(person):
-            message = f"{self._name}: gave no AuthenticatedUser of texts"
-            raise TypeError(message)
+            raise TypeError(f"{self._name}: gave no AuthenticatedUser of texts")
         try:
             return await self._provisioning.user(ExternalIdentity(self._issuer, person.username), person=person)
         except IdentityRefused as refused:

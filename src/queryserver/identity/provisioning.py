@@ -6,19 +6,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from queryserver.errors.base import (
-    IdentityRefused,
-    InvalidToken,
-    InvalidUsername,
-    NameTaken,
-    UserInactive,
-    UserNotFound,
-)
-from queryserver.identity.callers import CallerRepository
+from queryserver.errors.base import IdentityRefused, InvalidUsername, NameTaken
+from queryserver.identity.callers import alive
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
-from queryserver.identity.repository import AccountRepository, CallerKey, KnownCaller, NewAccount
+from queryserver.identity.repository import AccountRepository, CallerKey, CallerRepository, KnownCaller, NewAccount
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import BY_SERVER, NO_AUDIT, AuditTrail
+from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
 
 log = structlog.get_logger(__name__)
 
@@ -49,14 +42,14 @@ class Provisioning:
         usernames: UsernameRule,
         *,
         default_group: str,
-        audit: AuditTrail = NO_AUDIT,
+        audit: AuditTrail | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._callers = callers
         self._accounts = accounts
         self._usernames = usernames
         self._default_group = default_group
-        self._audit = audit
+        self._audit = audit or AuditTrail(AUDIT)
         self._settled = LruCache[int, _GroupsOf](_MOST_SETTLED, life_s=_SETTLED_S, clock=clock)
 
     async def user(
@@ -78,16 +71,16 @@ class Provisioning:
         if known is None and may_create:
             await self._create(identity, person)
             known = await self._callers.caller(key)
-        known = _admitted(self._judged(identity, person.username, known))
+        known = alive(self._judged(identity, person.username, known))
         if not known.is_linked:
             if await self._accounts.link_first(known.user.id, identity):
                 log.info("identity linked at its first call", user_id=known.user.id, issuer=identity.issuer)
                 subject = f"{known.user.username} {identity.issuer}"
                 self._audit.record(known.user.username, "user.link", subject, facts=BY_SERVER)
             # Of two first calls at once one has linked the user, perhaps to another identity.
-            known = _admitted(self._judged(identity, person.username, await self._callers.caller(key)))
+            known = alive(self._judged(identity, person.username, await self._callers.caller(key)))
         if person.groups is not None and await self._settle(known.user, frozenset(person.groups)):
-            known = _admitted(self._judged(identity, person.username, await self._callers.caller(key)))
+            known = alive(self._judged(identity, person.username, await self._callers.caller(key)))
         if not known.came_lately:
             await self._callers.note_call(known.user.id)
         return known.user
@@ -169,14 +162,3 @@ class Provisioning:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
         self._settled.put(user.id, _GroupsOf(named, groups))
         return groups != user.groups
-
-
-def _admitted(known: KnownCaller | None) -> KnownCaller:
-    """Raises UserNotFound, UserInactive, InvalidToken."""
-    if known is None:
-        raise UserNotFound
-    if not known.is_active:
-        raise UserInactive
-    if known.is_revoked:
-        raise InvalidToken
-    return known

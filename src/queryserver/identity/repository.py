@@ -1,14 +1,14 @@
-"""Users, their preferences, their identities at other issuers, and the rule that an administrator stays."""
+"""Users, their preferences and identities, who makes a call, and the rule that an administrator stays."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
 from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator
 from queryserver.identity.model import ExternalIdentity, Preferences, User, Username
-from queryserver.platform.database import Connection, Database
+from queryserver.platform.database import CoalescingReader, Connection, Database, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,17 @@ class NewAccount:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLogin:
-    """The columns of a user that a login needs."""
+class Change:
+    """A change of a user; what is None stays."""
 
+    is_active: bool | None = None
+    is_admin: bool | None = None
+    password_hash: str | None = field(default=None, repr=False)
+    ends_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLogin:
     user_id: int
     username: str
     password_hash: str | None
@@ -89,14 +97,9 @@ class CallerKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCaller:
+class KnownCaller(TokenOwner):
     """The present state of a user who was found by a linked identity, or else by name."""
 
-    user: User
-    is_active: bool
-    token_epoch: int
-    is_revoked: bool
-    """The token was ended."""
     came_lately: bool
     """The last login was within the hour."""
     is_linked: bool
@@ -160,6 +163,12 @@ _NAMES = """
 _PROMOTE_FIRST = f"""
     update users set is_admin = true
     where id = $1 and not ({ANY_ADMINISTRATOR})
+"""
+
+_CHANGE = """
+    update users set is_active = coalesce($2, is_active), is_admin = coalesce($3, is_admin),
+        password_hash = coalesce($4, password_hash), token_epoch = token_epoch + $5
+    where username_key = $1
 """
 
 _NEW_GROUP = """
@@ -240,29 +249,15 @@ class AccountRepository:
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
-    async def set_active(self, username_key: str, *, active: bool) -> bool:
-        """Enable, or disable and end all tokens. False: no such user. Raises last_administrator."""
-        change = "is_active = true" if active else "is_active = false, token_epoch = token_epoch + 1"
-        return await self._change(change, username_key)
+    async def change(self, username_key: str, change: Change) -> bool:
+        """False: no such user. Raises last_administrator."""
+        values = (change.is_active, change.is_admin, change.password_hash, int(change.ends_tokens))
+        async with self._database.transaction() as connection, administrator_kept(connection):
+            return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 
-    async def set_admin(self, username_key: str, *, admin: bool) -> bool:
-        """Set the administrator flag. False: no such user. Raises last_administrator."""
-        return await self._change("is_admin = true" if admin else "is_admin = false", username_key)
-
-    async def set_password(self, username_key: str, password_hash: str) -> bool:
-        """Replace the password and end all tokens. False: no such user."""
-        changed = await self._database.execute(
-            "update users set password_hash = $2, token_epoch = token_epoch + 1 where username_key = $1",
-            username_key,
-            password_hash,
-        )
-        return bool(changed)
-
-    async def end_tokens(self, username_key: str | None) -> int:
-        """End all tokens of one user, or of all; the number of users."""
-        return await self._database.execute(
-            "update users set token_epoch = token_epoch + 1 where $1::text is null or username_key = $1", username_key
-        )
+    async def end_all_tokens(self) -> int:
+        """Of all users; their number."""
+        return await self._database.execute("update users set token_epoch = token_epoch + 1")
 
     async def ensure_group(self, name: str, rights: Sequence[str]) -> None:
         """Make the group with these rights if there is none of that name; one that exists keeps its own."""
@@ -278,13 +273,6 @@ class AccountRepository:
                 return False
             # A snapshot of its own: what was linked while this transaction waited for the lock is seen.
             return await connection.execute(_LINK_FIRST, user_id, identity.issuer, identity.subject) == "INSERT 0 1"
-
-    async def _change(self, change: str, username_key: str) -> bool:
-        async with self._database.transaction() as connection, administrator_kept(connection):
-            return (
-                await connection.execute(f"update users set {change} where username_key = $1", username_key)
-                != "UPDATE 0"
-            )
 
 
 async def _create(connection: Connection, account: NewAccount, default_group: str) -> int:
@@ -321,23 +309,185 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     return user_id
 
 
-class PreferenceRepository:
-    """Preferences of users, for calls that do not state them."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def change(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
-        """Replace the preferences that are named; None: there is no such user any more. Raises DatabaseUnavailable."""
-        stored = await self._database.value(
-            "update users set preferences = preferences || $2 where id = $1 returning preferences",
-            user_id,
-            dict(changes),
-        )
-        return None if stored is None else preferences_of(cast("Mapping[str, Any]", stored))
-
-
 def preferences_of(stored: Mapping[str, Any]) -> Preferences:
     """From their stored form; values that this version does not know count as absent."""
     big_numbers: object = stored.get("big_numbers")
     return Preferences(big_numbers="text") if big_numbers == "text" else Preferences()
+
+
+_USER_NOW = """
+    u.id, u.username, u.is_admin, u.is_active, u.token_epoch, u.preferences,
+        array(
+            select g.name from group_members m join groups g on g.id = m.group_id where m.user_id = u.id
+        ) as groups,
+        array(
+            select distinct r."right" from group_members m join group_rights r using (group_id)
+            where m.user_id = u.id
+        ) as rights,
+        (select s.version from connector_state s) as connectors_version
+"""
+"""The columns of a row of `users u` for a user with all rights; see `_state`."""
+
+_OWNERS = f"""
+    select k.n, {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id in (k.family, k.jti)) as is_revoked
+    from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as k (user_id, family, jti, n)
+    join users u on u.id = k.user_id
+"""
+
+_OWNER = f"""
+    select {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id in ($2, $3)) as is_revoked
+    from users u where u.id = $1
+"""
+
+_EXCHANGE = """
+    with first as (
+        insert into rotated_tokens (jti, expires_at) values ($1, $2) on conflict do nothing returning jti
+    )
+    select exists (select from first) as is_first,
+        (select now() - rotated_at from rotated_tokens where jti = $1) as since
+"""
+
+_REVOKE = """
+    insert into revoked_tokens (token_id, expires_at) values ($1, $2)
+    on conflict (token_id) do update set expires_at = greatest(revoked_tokens.expires_at, excluded.expires_at)
+"""
+
+_STANDING = """
+        coalesce(u.last_login > now() - interval '1 hour', false) as came_lately,
+        l.user_id is not null as is_linked,
+        u.password_hash is not null as has_password,
+        exists (select from external_identities i where i.user_id = u.id) as has_identities
+"""
+
+_FACTS = ("came_lately", "is_linked", "has_password", "has_identities")
+
+# A link goes before a name: the two may be those of different users.
+_CALLERS = f"""
+    select k.n, {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_STANDING}
+    from unnest($1::text[], $2::text[], $3::text[], $4::text[])
+        with ordinality as k (username_key, token_id, issuer, subject, n)
+    left join external_identities l on l.issuer = k.issuer and l.subject = k.subject
+    join users u on u.id = coalesce(
+        l.user_id, (select named.id from users named where named.username_key = k.username_key))
+"""
+
+_CALLER = f"""
+    select {_USER_NOW},
+        exists (select from revoked_tokens t where t.token_id = $2) as is_revoked, {_STANDING}
+    from (select 1) as one
+    left join external_identities l on l.issuer = $3 and l.subject = $4
+    join users u on u.id = coalesce(
+        l.user_id, (select named.id from users named where named.username_key = $1::text))
+"""
+
+_NOTE_CALL = """
+    update users set last_login = now()
+    where id = $1 and (last_login is null or last_login <= now() - interval '1 hour')
+"""
+
+_ORDINARY = "not exists (select from group_rights r where r.group_id = g.id and r.\"right\" = 'admin')"
+
+_LEAVE = f"""
+    delete from group_members m using groups g
+    where m.user_id = $1 and g.id = m.group_id and g.name <> all($2::text[]) and {_ORDINARY}
+"""
+
+# Locked against deletion until the memberships are written: what is deleted meanwhile is left out.
+_JOIN = f"""
+    insert into group_members (user_id, group_id)
+    select $1, g.id from groups g where g.name = any($2::text[]) and {_ORDINARY}
+    for key share of g
+    on conflict do nothing
+"""
+
+_GROUPS = """
+    select array(select g.name from group_members m join groups g on g.id = m.group_id where m.user_id = $1)
+"""
+
+
+class CallerRepository:
+    """Who makes a call, by an own token or an identity of another issuer, and the ends of tokens.
+
+    Calls that come at once share a query. All raise DatabaseUnavailable.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._owners = CoalescingReader(database, many=_OWNERS, one=_OWNER)
+        self._callers = CoalescingReader(database, many=_CALLERS, one=_CALLER)
+
+    async def owner(self, token: TokenKey) -> TokenOwner | None:
+        row = await self._owners.get(*token)
+        return TokenOwner(*_state(row)) if row else None
+
+    async def user(self, user_id: int) -> User | None:
+        """An active user with rights and groups; None when disabled or deleted."""
+        owner = await self.owner(TokenKey(user_id, "", ""))
+        return owner.user if owner and owner.is_active else None
+
+    async def caller(self, key: CallerKey) -> KnownCaller | None:
+        """The user that the identity is linked to, else the user of the name; None: there is none."""
+        row = await self._callers.get(key.username_key, key.token_id, key.identity.issuer, key.identity.subject)
+        return KnownCaller(*_state(row), *(row[name] for name in _FACTS)) if row else None
+
+    async def revoke(self, token_id: str, *, keep_until: datetime) -> None:
+        """Refuse a family, or one token by its jti. Repeating it is harmless."""
+        await self._database.execute(_REVOKE, token_id, keep_until)
+
+    async def end_all(self, user_id: int, *, epoch: int) -> None:
+        """End all tokens of a user, unless that happened since the token of this epoch was issued."""
+        await self._database.execute(
+            "update users set token_epoch = token_epoch + 1 where id = $1 and token_epoch = $2", user_id, epoch
+        )
+
+    async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
+        """Note that a refresh token is exchanged; None at the first time, later the time since then."""
+        row = await self._database.row(_EXCHANGE, jti, expires_at)
+        if row is None or row["is_first"]:
+            return None
+        # Two at once: the loser's snapshot lacks the winner's row, so the exchange is of this moment.
+        return row["since"] or timedelta(0)
+
+    async def exchanged_for(self, jti: str) -> timedelta | None:
+        """The time since a refresh token was exchanged; None when it was not."""
+        return await self._database.value("select now() - rotated_at from rotated_tokens where jti = $1", jti)
+
+    async def note_call(self, user_id: int) -> None:
+        """Set the time of the last login to now, unless it is within the hour."""
+        await self._database.execute(_NOTE_CALL, user_id)
+
+    async def join_only(self, user_id: int, groups: Sequence[str], *, default_group: str) -> frozenset[str]:
+        """Put a user into these groups and the default group, and take others away; the groups after that.
+
+        Unknown names are left out. Groups that give the right `admin` are neither given nor taken.
+        """
+        names = [default_group, *groups]
+        async with self._database.transaction() as connection:
+            # Two calls of one user at once, with different groups, must not leave the union.
+            await connection.execute("select from users where id = $1 for no key update", user_id)
+            await connection.execute(_LEAVE, user_id, names)
+            await connection.execute(_JOIN, user_id, names)
+            return frozenset(await connection.fetchval(_GROUPS, user_id))
+
+    async def aclose(self) -> None:
+        """Stop the queries on their way."""
+        await self._owners.aclose()
+        await self._callers.aclose()
+
+
+def _state(row: Row) -> tuple[User, bool, int, bool]:
+    """The user of a row with the columns of `_USER_NOW`, and the first facts of a `TokenOwner`."""
+    rights = frozenset[str](row["rights"])
+    user = User(
+        id=row["id"],
+        username=row["username"],
+        is_admin=row["is_admin"] or "admin" in rights,
+        rights=rights,
+        groups=frozenset(row["groups"]),
+        connectors_version=row["connectors_version"],
+        preferences=preferences_of(stored) if (stored := row["preferences"]) else Preferences(),
+    )
+    return user, row["is_active"], row["token_epoch"], row["is_revoked"]

@@ -3,12 +3,11 @@
 import hashlib
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import timedelta
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from queryserver.errors.base import LoginThrottled
 from queryserver.platform.database import Database
+from queryserver.platform.settings.desktop import AuthSettings
 
 # A window begins with its first failure and never moves: attempts that are refused neither count nor extend it.
 _BLOCKED = """
@@ -46,16 +45,6 @@ _MOST_NETWORKS = 20
 """Networks that are kept of one name: a known password makes no more room for guesses than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class ThrottleLimits:
-    """Failures within the window after which attempts are refused; 0 switches a limit off."""
-
-    window: timedelta
-    per_user_and_address: int
-    per_user: int
-    per_address: int
-
-
 class LoginThrottle:
     """Counts failures by name, by address and by both, for all servers together. Unknown names count like known ones.
 
@@ -69,22 +58,20 @@ class LoginThrottle:
     must not push out those of `ana`. The database has digests only. All calls raise DatabaseUnavailable.
     """
 
-    def __init__(self, database: Database, limits: ThrottleLimits) -> None:
+    def __init__(self, database: Database, limits: AuthSettings) -> None:
         self._database = database
         self._limits = limits
 
     async def require_free(self, username_key: str, address: str) -> None:
         """Raises LoginThrottled when a limit is reached."""
-        if limits := await self._keys(username_key, address):
-            _refuse(await self._database.value(_BLOCKED, list(limits), list(limits.values()), self._limits.window))
+        await self._refuse(_BLOCKED, username_key, address)
 
     async def count(self, username_key: str, address: str) -> None:
         """Count a failure. Raises LoginThrottled when attempts at the same time have used up the limit.
 
         Attempts that were let in at once are counted one after another, so that what is above a limit shows.
         """
-        if limits := await self._keys(username_key, address):
-            _refuse(await self._database.value(_ADD, list(limits), list(limits.values()), self._limits.window))
+        await self._refuse(_ADD, username_key, address)
 
     async def succeeded(self, username_key: str, address: str) -> None:
         """After a success the name is free again from this address, and the address is known."""
@@ -113,22 +100,30 @@ class LoginThrottle:
             "delete from login_failures where key = $1 or starts_with(key, $2)", key, f"{key} "
         )
 
+    async def _refuse(self, query: str, username_key: str, address: str) -> None:
+        limits = await self._keys(username_key, address)
+        arguments = (list(limits), list(limits.values()), self._limits.login_window)
+        if limits and (wait := await self._database.value(query, *arguments)) is not None:
+            raise LoginThrottled("Too many failed logins. Try again later.", retry_after=wait)
+
     async def _keys(self, username_key: str, address: str) -> Mapping[str, int]:
         """The limit of each key of an attempt."""
         limits, network = self._limits, _network(address)
-        every = {f"address {network}": limits.per_address}
+        every = {f"address {network}": limits.login_failures_per_address}
         # One query, whether there is such a user or not: the time of an answer says nothing (Rule T15).
-        is_known = limits.per_user and await self._database.value(
+        is_known = limits.login_failures_per_user and await self._database.value(
             "select exists (select from login_networks"
             " where name = $1 and network = $2 and last_login_at > now() - interval '30 days')",
             _digest(username_key),
             network,
         )
         if is_known:
-            every[_both_key(username_key, address)] = limits.per_user_and_address or limits.per_user
+            every[_both_key(username_key, address)] = (
+                limits.login_failures_per_user_and_address or limits.login_failures_per_user
+            )
         else:
-            every[_both_key(username_key, address)] = limits.per_user_and_address
-            every[_user_key(username_key)] = limits.per_user
+            every[_both_key(username_key, address)] = limits.login_failures_per_user_and_address
+            every[_user_key(username_key)] = limits.login_failures_per_user
         return {key: most for key, most in every.items() if most}
 
 
@@ -167,11 +162,6 @@ def _both_key(username_key: str, address: str) -> str:
 
 def _network(address: str) -> str:
     return _digest(network_of(address))
-
-
-def _refuse(wait: timedelta | None) -> None:
-    if wait is not None:
-        raise LoginThrottled("Too many failed logins. Try again later.", retry_after=wait)
 
 
 def _digest(text: str) -> str:

@@ -3,8 +3,9 @@
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
@@ -12,237 +13,20 @@ import structlog
 from jose import jwt
 from jose.exceptions import JOSEError
 
-from queryserver.errors.base import (
-    AuthenticationFailed,
-    InvalidToken,
-    LoginBackendUnavailable,
-    LoginThrottled,
-    QueryServerError,
-)
-from queryserver.identity.callers import TokenRepository, bearer, key_of
+from queryserver.errors.base import InvalidToken, NotAuthenticated
+from queryserver.identity.callers import alive, bearer_of
 from queryserver.identity.external_keys import algorithm_of
+from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import Keyring
-from queryserver.identity.protocols import TokenClaims, TokenCodec, TokenType
-from queryserver.identity.repository import StoredLogin, TokenOwner
+from queryserver.identity.model import AuthRequest, User
+from queryserver.identity.repository import CallerRepository, StoredLogin, TokenKey, TokenOwner
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import BY_SERVER, AuditTrail
-from queryserver.platform.metrics import AccountMetrics
-
-
-class AccountNotes:
-    """Notes both at once; `metrics` is for what only counts."""
-
-    def __init__(self, audit: AuditTrail, metrics: AccountMetrics) -> None:
-        self._audit = audit
-        self.metrics = metrics
-
-    def accepted(self, username: str, client: str, back_end: str) -> None:
-        """A login succeeded. `username` is the name of the account, however it was given."""
-        self.metrics.login("accepted", back_end)
-        self._audit.record(username, "login", client=client, facts={"back_end": back_end})
-
-    def refused(self, username: str, client: str, error: QueryServerError) -> None:
-        """A login failed. `username` is recorded as it was given; there need not be such a user."""
-        match error:
-            case LoginThrottled():
-                self.metrics.login_throttled()
-            case AuthenticationFailed():
-                self.metrics.login("refused", "")
-            case LoginBackendUnavailable():
-                self.metrics.login("unavailable", "")
-            case _:
-                pass
-        self._audit.record(username, "login", outcome=error.code, client=client)
-
-    def made_first(self, username: str, client: str) -> None:
-        """The first login has made its user."""
-        self._audit.record(username, "user.create", username, client=client, facts=BY_SERVER)
-        self.promoted(username, client)
-
-    def promoted(self, username: str, client: str) -> None:
-        """A login has made its user an administrator."""
-        self._audit.record(username, "user.make_admin", username, client=client, facts=BY_SERVER)
-
-    def revoked(self, username: str, *, everything: bool) -> None:
-        """Tokens of a user have ended by a call."""
-        self._audit.record(username, "token.revoke", facts={"all": "true"} if everything else {})
-
+from queryserver.platform.logs import AuditTrail
+from queryserver.platform.metrics import Metrics
+from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
-
-# A client that lost our answer, or sent the call twice, may present a token that it has exchanged just before.
-_REUSE_GRACE = timedelta(seconds=30)
-# Tokens that were issued when the lifetimes were longer must not outlive their revocation.
-_KEEP_REVOCATIONS = timedelta(days=90)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPair:
-    """What a login gives."""
-
-    access: str
-    refresh: str
-
-
-@dataclass(frozen=True, slots=True)
-class RenewedTokens:
-    """What a refresh gives. `refresh` is None when the old one stays good."""
-
-    access: str
-    refresh: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLives:
-    """How long tokens live, and whether a refresh exchanges both."""
-
-    access: timedelta
-    refresh: timedelta
-    rotate: bool = False
-
-
-class Tokens:
-    """Tokens of one login are a family: they end together. `are_bearers`: own tokens are taken as bearers here."""
-
-    def __init__(
-        self,
-        codec: TokenCodec,
-        records: TokenRepository,
-        lives: TokenLives,
-        *,
-        notes: AccountNotes,
-        external: ExternalBearers | None = None,
-        are_bearers: bool = True,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._codec = codec
-        self._external = external
-        self._are_bearers = are_bearers
-        self._notes = notes
-        self._records = records
-        self._lives = lives
-        self._clock = clock
-
-    def issue(self, login: StoredLogin) -> TokenPair:
-        """The first tokens of a login; the refresh token gives the family its name."""
-        family = uuid4().hex
-        return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
-
-    async def verify(self, token: str) -> None:
-        """Nothing, when the token would be accepted as bearer.
-
-        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable.
-        """
-        try:
-            if self._external and self._external.recognises(token):
-                await self._external.verify(token)
-            else:
-                await self._require_own(token)
-        except InvalidToken as error:
-            raise _told(error, TokenType.ACCESS) from None
-
-    async def refresh(self, token: str) -> RenewedTokens:
-        """A new access token, with rotation a new refresh token too.
-
-        Raises InvalidToken, UserNotFound, UserInactive.
-        """
-        try:
-            return await self._refreshed(self._codec.read(token))
-        except InvalidToken as error:
-            raise _told(error, TokenType.REFRESH) from None
-
-    async def revoke(self, token: str, *, everything: bool) -> None:
-        """End the family of a token, or all tokens of its user. A token that is no good changes nothing.
-
-        An expired one still ends its family; only a live one ends everything. Raises KeyServerUnavailable.
-        """
-        if self._external and self._external.recognises(token):
-            username = await self._external.revoke(token, everything=everything)
-            if username is not None:
-                self._notes.revoked(username, everything=everything)
-            return
-        try:
-            claims = self._codec.read(token, expired_too=True)
-        except InvalidToken:
-            return
-        owner = await self._records.owner(key_of(claims))
-        ends_all = everything and self._is_alive(claims, owner)
-        if ends_all:
-            await self._records.end_all(claims.user_id, epoch=claims.epoch)
-        await self._end_family(claims)
-        if owner is not None:
-            self._notes.revoked(owner.user.username, everything=ends_all)
-
-    async def _require_own(self, token: str) -> None:
-        if not self._are_bearers:
-            raise InvalidToken
-        await bearer(self._codec.read(token), TokenType.ACCESS, self._records)
-
-    async def _refreshed(self, claims: TokenClaims) -> RenewedTokens:
-        user = await bearer(claims, TokenType.REFRESH, self._records)
-        await self._require_unused(claims)
-        if self._lives.rotate:
-            pair = self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
-            return RenewedTokens(pair.access, pair.refresh)
-        return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
-
-    async def _require_unused(self, claims: TokenClaims) -> None:
-        """Raises InvalidToken for a refresh token that was exchanged long ago: it may be stolen (Rule T14)."""
-        if self._lives.rotate:
-            since = await self._records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
-        else:
-            since = await self._records.exchanged_for(claims.jti)
-        if since is not None and since > _REUSE_GRACE:
-            log.warning("exchanged refresh token presented again; its family ends", user_id=claims.user_id)
-            await self._end_family(claims)
-            raise InvalidToken
-
-    async def _end_family(self, claims: TokenClaims) -> None:
-        now = datetime.now(UTC)
-        longest = max(self._lives.access, self._lives.refresh, _KEEP_REVOCATIONS)
-        await self._records.revoke(claims.family, keep_until=max(now + longest, _moment(claims.expires_at)))
-
-    def _is_alive(self, claims: TokenClaims, owner: TokenOwner | None) -> bool:
-        return (
-            owner is not None
-            and owner.is_active
-            and not owner.is_revoked
-            and owner.token_epoch == claims.epoch
-            and claims.expires_at > self._clock()
-        )
-
-    def _pair(self, user_id: int, epoch: int, family: str, *, refresh_jti: str) -> TokenPair:
-        return TokenPair(
-            access=self._signed(TokenType.ACCESS, user_id, epoch, family, uuid4().hex),
-            refresh=self._signed(TokenType.REFRESH, user_id, epoch, family, refresh_jti),
-        )
-
-    def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
-        self._notes.metrics.token_issued(kind.value)
-        now = int(self._clock())
-        life = self._lives.access if kind is TokenType.ACCESS else self._lives.refresh
-        return self._codec.sign(
-            TokenClaims(
-                token_type=kind,
-                user_id=user_id,
-                epoch=epoch,
-                family=family,
-                jti=jti,
-                issued_at=now,
-                expires_at=now + int(life.total_seconds()),
-            )
-        )
-
-
-def _told(error: InvalidToken, kind: TokenType) -> InvalidToken:
-    """The token calls say in `detail` what is wrong (Contract platform 3.4, 3.5)."""
-    return InvalidToken(error.message, token_type=kind.value, detail=error.message)
-
-
-def _moment(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
 
 ALGORITHM = "HS256"
 
@@ -256,9 +40,38 @@ _HEX32 = re.compile(r"[0-9a-f]{32}")
 # decided here: its `require_exp` would switch its own clock on, and an expired token could not be revoked.
 _OPTIONS = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False}
 
+# A client that lost our answer, or sent the call twice, may present a token that it has exchanged just before.
+_REUSE_GRACE = timedelta(seconds=30)
+# Tokens that were issued when the lifetimes were longer must not outlive their revocation.
+_KEEP_REVOCATIONS = timedelta(days=90)
+
+
+class TokenType(StrEnum):
+    ACCESS = "access"
+    REFRESH = "refresh"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClaims:
+    """The content of an own token (Contract platform 3.3)."""
+
+    token_type: TokenType
+    user_id: int
+    epoch: int
+    family: str
+    jti: str = field(repr=False)
+    issued_at: int
+    expires_at: int
+    """Seconds since 1970."""
+
+    @property
+    def key(self) -> TokenKey:
+        """What the state of the token depends on."""
+        return TokenKey(self.user_id, self.family, self.jti)
+
 
 class JwtCodec:
-    """See `identity.protocols.TokenCodec`."""
+    """Own tokens as text."""
 
     def __init__(self, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
         self._keyring = keyring
@@ -267,7 +80,6 @@ class JwtCodec:
         self._good = LruCache[str, TokenClaims](_REMEMBERED)
 
     def sign(self, claims: TokenClaims) -> str:
-        """The token."""
         content = {
             "token_type": claims.token_type.value,
             "exp": claims.expires_at,
@@ -289,10 +101,6 @@ class JwtCodec:
         if claims.expires_at <= self._clock() and not expired_too:
             raise InvalidToken
         return claims
-
-    def recognises(self, token: str) -> bool:
-        """Whether a token is of this kind, be it good or not: its algorithm is HS256."""
-        return algorithm_of(token) == ALGORITHM
 
     def _verified(self, token: str) -> TokenClaims:
         if len(token) > _MOST_CHARACTERS or not token.isascii():
@@ -331,3 +139,185 @@ def _claims(content: Mapping[str, Any]) -> TokenClaims:
         issued_at=content["iat"],
         expires_at=content["exp"],
     )
+
+
+async def bearer(claims: TokenClaims, wanted: TokenType, records: CallerRepository) -> User:
+    """The user of a token of the wanted type.
+
+    Raises InvalidToken, UserNotFound, UserInactive, DatabaseUnavailable.
+    """
+    if claims.token_type is not wanted:
+        raise InvalidToken("Token has wrong type")
+    owner = alive(await records.owner(claims.key), claims.epoch)
+    return replace(owner.user, token_ids=(claims.family, claims.jti), token_epoch=claims.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPair:
+    access: str
+    refresh: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedTokens:
+    """What a refresh gives. `refresh` is None when the old one stays good."""
+
+    access: str
+    refresh: str | None = None
+
+
+class Tokens:
+    """Tokens of one login are a family: they end together. `are_bearers`: own tokens are taken as bearers here."""
+
+    def __init__(
+        self,
+        codec: JwtCodec,
+        records: CallerRepository,
+        settings: AuthSettings,
+        *,
+        audit: AuditTrail,
+        metrics: Metrics,
+        external: ExternalBearers | None = None,
+        are_bearers: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._codec = codec
+        self._external = external
+        self._are_bearers = are_bearers
+        self._audit = audit
+        self._metrics = metrics
+        self._records = records
+        self._settings = settings
+        self._clock = clock
+
+    def issue(self, login: StoredLogin) -> TokenPair:
+        """The first tokens of a login; the refresh token gives the family its name."""
+        family = uuid4().hex
+        return self._pair(login.user_id, login.token_epoch, family, refresh_jti=family)
+
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The authenticator `jwt`: None when the bearer, if there is one, is no own token.
+
+        Each call reads the database: the end of a token is seen at once.
+        Raises NotAuthenticated and its kinds, DatabaseUnavailable.
+        """
+        token = bearer_of(request.raw_headers)
+        if token is None:
+            return None
+        try:
+            claims = self._codec.read(token)
+        except InvalidToken:
+            if algorithm_of(token) == ALGORITHM:
+                raise
+            return None
+        return await bearer(claims, TokenType.ACCESS, self._records)
+
+    async def verify(self, token: str) -> None:
+        """Nothing, when the token would be accepted as bearer.
+
+        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable.
+        """
+        try:
+            if self._external and algorithm_of(token) == EXTERNAL:
+                await self._external.verify(token)
+            elif self._are_bearers:
+                await bearer(self._codec.read(token), TokenType.ACCESS, self._records)
+            else:
+                raise InvalidToken  # noqa: TRY301 answered like the others
+        except InvalidToken as error:
+            raise _told(error, TokenType.ACCESS) from None
+
+    async def refresh(self, token: str) -> RenewedTokens:
+        """A new access token, with rotation a new refresh token too.
+
+        Raises InvalidToken, UserNotFound, UserInactive.
+        """
+        try:
+            claims = self._codec.read(token)
+            user = await bearer(claims, TokenType.REFRESH, self._records)
+            await self._require_unused(claims)
+        except InvalidToken as error:
+            raise _told(error, TokenType.REFRESH) from None
+        if self._settings.rotate_refresh_tokens:
+            pair = self._pair(user.id, claims.epoch, claims.family, refresh_jti=uuid4().hex)
+            return RenewedTokens(pair.access, pair.refresh)
+        return RenewedTokens(self._signed(TokenType.ACCESS, user.id, claims.epoch, claims.family, uuid4().hex))
+
+    async def revoke(self, token: str, *, everything: bool) -> None:
+        """End the family of a token, or all tokens of its user. A token that is no good changes nothing.
+
+        An expired one still ends its family; only a live one ends everything. Raises KeyServerUnavailable.
+        """
+        if self._external and algorithm_of(token) == EXTERNAL:
+            username = await self._external.revoke(token, everything=everything)
+            if username is not None:
+                self._audit.record(username, "token.revoke", facts={"all": "true"} if everything else {})
+            return
+        try:
+            claims = self._codec.read(token, expired_too=True)
+        except InvalidToken:
+            return
+        owner = await self._records.owner(claims.key)
+        ends_all = everything and claims.expires_at > self._clock() and _is_alive(owner, claims.epoch)
+        if ends_all:
+            await self._records.end_all(claims.user_id, epoch=claims.epoch)
+        await self._end_family(claims)
+        if owner is not None:
+            self._audit.record(owner.user.username, "token.revoke", facts={"all": "true"} if ends_all else {})
+
+    async def _require_unused(self, claims: TokenClaims) -> None:
+        """Raises InvalidToken for a refresh token that was exchanged long ago: it may be stolen (Rule T14)."""
+        if self._settings.rotate_refresh_tokens:
+            since = await self._records.exchange(claims.jti, expires_at=_moment(claims.expires_at))
+        else:
+            since = await self._records.exchanged_for(claims.jti)
+        if since is not None and since > _REUSE_GRACE:
+            log.warning("exchanged refresh token presented again; its family ends", user_id=claims.user_id)
+            await self._end_family(claims)
+            raise InvalidToken
+
+    async def _end_family(self, claims: TokenClaims) -> None:
+        now = datetime.now(UTC)
+        lives_s = (self._settings.access_token_lifetime_s, self._settings.refresh_token_lifetime_s)
+        longest = max(timedelta(seconds=max(lives_s)), _KEEP_REVOCATIONS)
+        await self._records.revoke(claims.family, keep_until=max(now + longest, _moment(claims.expires_at)))
+
+    def _pair(self, user_id: int, epoch: int, family: str, *, refresh_jti: str) -> TokenPair:
+        return TokenPair(
+            access=self._signed(TokenType.ACCESS, user_id, epoch, family, uuid4().hex),
+            refresh=self._signed(TokenType.REFRESH, user_id, epoch, family, refresh_jti),
+        )
+
+    def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
+        self._metrics.token_issued(kind.value)
+        now = int(self._clock())
+        is_access, settings = kind is TokenType.ACCESS, self._settings
+        life_s = settings.access_token_lifetime_s if is_access else settings.refresh_token_lifetime_s
+        return self._codec.sign(
+            TokenClaims(
+                token_type=kind,
+                user_id=user_id,
+                epoch=epoch,
+                family=family,
+                jti=jti,
+                issued_at=now,
+                expires_at=now + life_s,
+            )
+        )
+
+
+def _is_alive(owner: TokenOwner | None, epoch: int) -> bool:
+    try:
+        alive(owner, epoch)
+    except NotAuthenticated:
+        return False
+    return True
+
+
+def _told(error: InvalidToken, kind: TokenType) -> InvalidToken:
+    """The token calls say in `detail` what is wrong (Contract platform 3.4, 3.5)."""
+    return InvalidToken(error.message, token_type=kind.value, detail=error.message)
+
+
+def _moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -2,7 +2,7 @@
 
 import asyncio
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
@@ -19,6 +19,7 @@ from queryserver.errors.base import (
 from queryserver.identity.model import (
     IDENTITIES_MAX_LENGTH,
     ExternalIdentity,
+    Preferences,
     User,
     Username,
     UsernameRule,
@@ -26,7 +27,14 @@ from queryserver.identity.model import (
     read_right,
 )
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.repository import Account, AccountRepository, NewAccount, administrator_kept
+from queryserver.identity.repository import (
+    Account,
+    AccountRepository,
+    Change,
+    NewAccount,
+    administrator_kept,
+    preferences_of,
+)
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.platform.database import Connection, Database
 
@@ -59,30 +67,6 @@ class UserDetails:
     email: str
     last_login: datetime | None
     groups: tuple[GroupName, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UserFilter:
-    """Which users are wanted; what is None does not count."""
-
-    username: str | None = None
-    """Equal without case."""
-    groups: tuple[str, ...] | None = None
-    """Members of any of them."""
-    is_active: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The text that an administrator has typed so far, and the names to complete it with."""
-
-    text: str
-    """Found anywhere in a name, without case."""
-    count: int
-    with_groups: bool
-    """Whether users bring their groups."""
-    with_caller: bool
-    only_groups_of_caller: bool
 
 
 # Names are in the order of their characters in every database, whatever its collation.
@@ -139,27 +123,36 @@ MAX_PAGE = 1000
 
 
 class Users:
-    """Lists of users and groups, for administrators, by name. All calls raise DatabaseUnavailable."""
+    """Lists of users and groups by name, and preferences. All calls raise DatabaseUnavailable."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def matching(
-        self, wanted: UserFilter, *, page: int | None = None, limit: int | None = None
+        self,
+        *,
+        username: str | None = None,
+        groups: tuple[str, ...] | None = None,
+        is_active: bool | None = None,
+        page: int | None = None,
+        limit: int | None = None,
     ) -> tuple[int, Sequence[UserSummary]]:
-        """How many match, and one page of them; without page and limit all."""
+        """How many match, and one page of them; without page and limit all.
+
+        `username`: equal without case; `groups`: members of any of them; what is None does not count.
+        """
         offset, size = 0, limit
         if page is not None or limit is not None:
             size = limit or MAX_PAGE
             offset = min(((page or 1) - 1) * size, 2**62)  # what the database counts in
         # Names are stored composed.
-        name = None if wanted.username is None else unicodedata.normalize("NFKC", wanted.username)
+        name = None if username is None else unicodedata.normalize("NFKC", username)
         rows = await self._database.fetch(
             _MATCHING,
             None if name is None else name.casefold(),
             None if name is None else name.lower(),
-            wanted.is_active,
-            None if wanted.groups is None else list(wanted.groups),
+            is_active,
+            None if groups is None else list(groups),
             offset,
             size,
         )
@@ -173,6 +166,12 @@ class Users:
             await asyncio.sleep(0)
         return rows[0]["count"], users
 
+    async def change_preferences(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
+        """Replace the preferences that are named; None: there is no such user any more."""
+        change = "update users set preferences = preferences || $2 where id = $1 returning preferences"
+        stored = await self._database.value(change, user_id, dict(changes))
+        return None if stored is None else preferences_of(stored)
+
     async def with_ids(self, ids: Sequence[int]) -> Sequence[UserDetails]:
         """The users of these ids, each once; unknown ids are left out."""
         rows = await self._database.fetch(
@@ -180,20 +179,25 @@ class Users:
         )
         return [UserDetails(*row) for row in rows]
 
-    async def completions(self, caller: User, typed: Completion) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
-        """Active users and groups whose names hold the text."""
-        text = unicodedata.normalize("NFKC", typed.text)
-        without = None if typed.with_caller else caller.id
-        users = await self._database.fetch(_SUGGESTED, text.casefold(), text.lower(), without, typed.count)
+    async def completions(
+        self, caller: User, typed: str, *, count: int, with_groups: bool, with_caller: bool, only_groups_of_caller: bool
+    ) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
+        """Active users and groups whose names hold the typed text without case, `count` of each at most.
+
+        `with_groups`: users bring their groups.
+        """
+        text = unicodedata.normalize("NFKC", typed)
+        without = None if with_caller else caller.id
+        users = await self._database.fetch(_SUGGESTED, text.casefold(), text.lower(), without, count)
         groups: dict[int, list[GroupName]] = {}
-        if typed.with_groups:
+        if with_groups:
             for row in await self._database.fetch(_GROUPS_OF, [row["id"] for row in users]):
                 groups.setdefault(row["user_id"], []).append(GroupName(row["id"], row["name"]))
         # Compared here: in a database with the collation C lower() knows ASCII only. Groups are few.
-        names = await self._database.fetch(_GROUP_NAMES, caller.id if typed.only_groups_of_caller else None)
+        names = await self._database.fetch(_GROUP_NAMES, caller.id if only_groups_of_caller else None)
         return (
             [UserDetails(*row, groups=tuple(groups.get(row["id"], ()))) for row in users],
-            [GroupName(*row) for row in names if text.casefold() in row["name"].casefold()][: typed.count],
+            [GroupName(*row) for row in names if text.casefold() in row["name"].casefold()][:count],
         )
 
 
@@ -281,32 +285,31 @@ class Accounts:
 
     async def disable(self, name: str) -> None:
         """Refuse all logins of the user, and end all tokens. Raises unknown_user, last_administrator."""
-        _require(name, await self._records.set_active(self._key(name), active=False))
+        await self._change(name, Change(is_active=False, ends_tokens=True))
 
     async def enable(self, name: str) -> None:
         """The user may log in again; old tokens stay refused. Raises unknown_user."""
-        _require(name, await self._records.set_active(self._key(name), active=True))
+        await self._change(name, Change(is_active=True))
 
     async def set_admin(self, name: str, *, admin: bool) -> None:
         """Give or take the administrator flag. Raises unknown_user, last_administrator."""
-        _require(name, await self._records.set_admin(self._key(name), admin=admin))
+        await self._change(name, Change(is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
         """Replace the password; all tokens end. Raises unknown_user, InvalidPassword."""
-        password_hash = await self._hash(password)
-        _require(name, await self._records.set_password(self._key(name), password_hash))
+        await self._change(name, Change(password_hash=await self._hash(password), ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
         """Forget the failed logins of the name, which need not exist."""
-        await self._throttle.unlock(self._key(name))
+        await self._throttle.unlock(self._rules.usernames.read(name).key)
 
     async def end_tokens(self, name: str) -> None:
         """End all tokens of a user. Raises unknown_user."""
-        _require(name, bool(await self._records.end_tokens(self._key(name))))
+        await self._change(name, Change(ends_tokens=True))
 
     async def end_all_tokens(self) -> int:
         """End all tokens of all users; the number of users."""
-        return await self._records.end_tokens(None)
+        return await self._records.end_all_tokens()
 
     def _account(self, name: str, password_hash: str | None, *, is_admin: bool, person: Person) -> NewAccount:
         return NewAccount(
@@ -321,20 +324,14 @@ class Accounts:
 
     async def _hash(self, password: str) -> str:
         if len(password) < self._rules.password_min_length:
-            message = f"The password must have at least {self._rules.password_min_length} characters."
-            raise InvalidPassword(message)
+            raise InvalidPassword(f"The password must have at least {self._rules.password_min_length} characters.")
         if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
-            message = f"The password must have at most {MAX_PASSWORD_BYTES} bytes."
-            raise InvalidPassword(message)
+            raise InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
         return await self._passwords.hash(password)
 
-    def _key(self, name: str) -> str:
-        return self._rules.usernames.read(name).key
-
-
-def _require(name: str, found: bool) -> None:
-    if not found:
-        raise unknown_user(name)
+    async def _change(self, name: str, change: Change) -> None:
+        if not await self._records.change(self._rules.usernames.read(name).key, change):
+            raise unknown_user(name)
 
 
 MAX_NAME_LENGTH = 150
@@ -541,8 +538,6 @@ async def _user_id(connection: Connection, username_key: str) -> int:
 
 
 class UserDirectory(Protocol):
-    """Users by id."""
-
     async def user(self, user_id: int) -> User | None:
         """An active user with rights and groups; None when disabled or deleted. Raises DatabaseUnavailable."""
         ...

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,25 +45,19 @@ _ENVIRONMENT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ComputationLimits:
-    """`processes` work at a time; each computation has `time_s` of processor time and `memory_bytes`.
+class ProcessComputing:
+    """The `Computing` of one server process: `processes` work at a time, started with the first need of one.
 
-    A process without work for `idle_s` ends.
+    Each computation has `time_s` of processor time and `memory_bytes`; a process without work for `idle_s` ends.
     """
 
-    processes: int = 2
-    time_s: int = 20
-    memory_bytes: int = 1024**3
-    idle_s: float = 120.0
-
-
-class ProcessComputing:
-    """The `Computing` of one server process. A process is started with the first computation that needs it."""
-
-    def __init__(self, limits: ComputationLimits | None = None, places: FairPlaces | None = None) -> None:
-        self._limits = limits or ComputationLimits()
-        self._places = places or FairPlaces(self._limits.processes)
+    def __init__(
+        self, *, processes: int = 2, time_s: int = 20, memory_bytes: int = 1024**3, idle_s: float = 120.0
+    ) -> None:
+        self._time_s = time_s
+        self._memory_bytes = memory_bytes
+        self._idle_s = idle_s
+        self._places = FairPlaces(processes)
         self._idle: list[_Worker] = []
         self._running: set[_Worker] = set()
         self._ending: set[asyncio.Task[None]] = set()
@@ -91,12 +84,12 @@ class ProcessComputing:
         return [worker.process.pid for worker in self._running]
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
-        request = {"task": task, "options": dict(options), "limit_s": self._limits.time_s}
+        request = {"task": task, "options": dict(options), "limit_s": self._time_s}
         async with self._places.place(user_id):
             worker = await self._worker()
             self._running.add(worker)
             try:
-                async with asyncio.timeout(_WALL_TIMES * self._limits.time_s):
+                async with asyncio.timeout(_WALL_TIMES * self._time_s):
                     kind, answer, is_last = await worker.answer(frame(TASK, request, content), content)
             except TimeoutError:
                 self._end(worker)
@@ -112,7 +105,7 @@ class ProcessComputing:
                 self._end(worker)
             else:
                 self._idle.append(worker)
-                worker.retire_after(self._limits.idle_s, lambda: self._end(worker))
+                worker.retire_after(self._idle_s, lambda: self._end(worker))
         return _result(kind, answer, task)
 
     async def _sudden_end(self, worker: "_Worker", task: Task) -> QueryServerError:
@@ -135,7 +128,7 @@ class ProcessComputing:
             if worker.process.returncode is None:
                 return worker
             self._end(worker)
-        worker = await _Worker.started(self._limits.memory_bytes)
+        worker = await _Worker.started(self._memory_bytes)
         if self._is_closed:
             self._end(worker)
             raise ServiceUnavailable("The server stops.")
@@ -155,8 +148,6 @@ class ProcessComputing:
 
 
 class _Worker:
-    """One process, and its pipes."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdin is not None  # noqa: S101 it was started with pipes
         assert process.stdout is not None  # noqa: S101 it was started with pipes
@@ -239,16 +230,12 @@ def _result(kind: bytes, answer: Any, task: Task) -> Any:
     if kind == EXCEEDED:
         raise TooComplex("It takes more memory than one call may have.")
     log.error("worker for computations failed", task=task.value, failure=answer if kind == BROKEN else kind)
-    message = f"The task {task.value} failed."
-    raise RuntimeError(message)
+    raise RuntimeError(f"The task {task.value} failed.")
 
 
 def computing_of(settings: DesktopSettings) -> ProcessComputing:
-    """Worker processes, which are started when they are needed."""
     return ProcessComputing(
-        ComputationLimits(
-            processes=settings.computation_processes,
-            time_s=settings.computation_timeout_s,
-            memory_bytes=settings.computation_memory_bytes,
-        )
+        processes=settings.computation_processes,
+        time_s=settings.computation_timeout_s,
+        memory_bytes=settings.computation_memory_bytes,
     )

@@ -53,7 +53,6 @@ def frame(kind: bytes, value: object, content: bytes = b"") -> bytes:
 
 
 def parsed(body: bytes) -> Any:
-    """The JSON of a frame."""
     return orjson.loads(body)
 
 

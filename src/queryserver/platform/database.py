@@ -3,10 +3,9 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import asyncpg
 import orjson
@@ -14,9 +13,12 @@ import structlog
 from asyncpg.pool import PoolConnectionProxy
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable
+from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import background
 
-Connection = PoolConnectionProxy
+Connection: TypeAlias = PoolConnectionProxy
+Row: TypeAlias = asyncpg.Record
 
 # Nearly every call asks one short question, and the pool's way in and out takes as long as half of it: so many
 # connections are kept out of the pool between two questions. Now and then they go back to it, which renews them after
@@ -51,16 +53,6 @@ def database_errors() -> Generator[None]:
         raise DatabaseUnavailable from error
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    """Size and patience of the pool (settings `desktop.database`)."""
-
-    min_size: int = 1
-    max_size: int = 10
-    connect_timeout: timedelta = timedelta(seconds=5)
-    statement_timeout: timedelta = timedelta(seconds=30)
-
-
 @dataclass(slots=True)
 class _Taken:
     """A connection out of the pool. Moments are those of the monotonic clock."""
@@ -73,10 +65,10 @@ class _Taken:
 class Database:
     """The service database. Each method is one statement in autocommit; `transaction` joins several."""
 
-    def __init__(self, pool: asyncpg.Pool, limits: PoolLimits, observe_query: Callable[[float], None]) -> None:
+    def __init__(self, pool: asyncpg.Pool, acquire_timeout_s: float, observe_query: Callable[[float], None]) -> None:
         self._pool = pool
         self._observe_query = observe_query
-        self._acquire_timeout_s = limits.connect_timeout.total_seconds()
+        self._acquire_timeout_s = acquire_timeout_s
         self._at_hand: list[_Taken] = []
         self._waiting = 0
         self._is_closing = False
@@ -172,32 +164,37 @@ def _is_open(connection: Connection) -> bool:
 
 @asynccontextmanager
 async def open_database(
-    dsn: str, limits: PoolLimits | None = None, observe_query: Callable[[float], None] = lambda _: None
+    dsn: str, settings: DatabaseSettings | None = None, observe_query: Callable[[float], None] = lambda _: None
 ) -> AsyncGenerator[Database]:
     """A pool on `dsn`, closed at the end. `observe_query` gets the seconds of each use. Raises DatabaseUnavailable."""
-    limits = limits or PoolLimits()
+    settings = settings or DatabaseSettings()
     with database_errors():
         pool = await asyncpg.create_pool(
             dsn,
-            min_size=limits.min_size,
-            max_size=limits.max_size,
-            timeout=limits.connect_timeout.total_seconds(),
-            command_timeout=limits.statement_timeout.total_seconds(),
+            min_size=settings.pool_min,
+            max_size=settings.pool_max,
+            timeout=settings.connect_timeout_s,
+            command_timeout=settings.statement_timeout_s,
             init=_prepare_connection,
             reset=_leave_as_is,
             server_settings={
                 "application_name": "queryserver",
                 "timezone": "UTC",
-                "statement_timeout": str(int(limits.statement_timeout.total_seconds() * 1000)),
+                "statement_timeout": str(settings.statement_timeout_s * 1000),
                 # Hot queries are small index look-ups: compiling them costs more than running them.
                 "jit": "off",
             },
         )
-    database = Database(pool, limits, observe_query)
+    database = Database(pool, settings.connect_timeout_s, observe_query)
     try:
         yield database
     finally:
-        await _close(pool, database)
+        try:
+            async with asyncio.timeout(5):
+                await database.aclose()
+                await pool.close()
+        except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pool.terminate()
 
 
 async def _prepare_connection(connection: Connection) -> None:
@@ -213,19 +210,10 @@ def _to_json(value: object) -> str:
     return orjson.dumps(value).decode()
 
 
-async def _close(pool: asyncpg.Pool, database: Database) -> None:
-    try:
-        async with asyncio.timeout(5):
-            await database.aclose()
-            await pool.close()
-    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-        pool.terminate()
-
-
 _LARGEST_QUERY = 200
 
 _Key = tuple[object, ...]
-_Waiting = dict[_Key, "list[asyncio.Future[asyncpg.Record | None]]"]
+_Waiting = dict[_Key, "asyncio.Future[asyncpg.Record | None]"]
 
 
 class CoalescingReader:
@@ -252,14 +240,15 @@ class CoalescingReader:
 
     def get(self, *key: object) -> "asyncio.Future[asyncpg.Record | None]":
         """The row of `key` or None, to be awaited. Raises DatabaseUnavailable."""
-        future: asyncio.Future[asyncpg.Record | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, []).append(future)
+        future = self._waiting.get(key)
+        if future is None:
+            future = self._waiting[key] = asyncio.get_running_loop().create_future()
         if self._reading < self._side_by_side:
             self._reading += 1
             reader = asyncio.create_task(self._drain(), name="coalescing-reader")
             self._readers.add(reader)
             reader.add_done_callback(self._readers.discard)
-        return future
+        return asyncio.shield(future)
 
     async def aclose(self) -> None:
         """Stop the queries on their way; their callers are canceled."""
@@ -286,21 +275,15 @@ class CoalescingReader:
                 rows = await self._database.fetch(self._many, *map(list, zip(*keys, strict=True)))
                 found = {keys[row["n"] - 1]: row for row in rows}
         except asyncio.CancelledError:
-            for future in _unsettled(asked):
+            for future in asked.values():
                 future.cancel()
             raise
         except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
-            for future in _unsettled(asked):
+            for future in asked.values():
                 future.set_exception(error)
         else:
-            for key, futures in asked.items():
-                for future in _unsettled({key: futures}):
-                    future.set_result(found.get(key))
-
-
-def _unsettled(asked: _Waiting) -> "list[asyncio.Future[asyncpg.Record | None]]":
-    """Those whose callers still wait: a caller that went away has canceled its own."""
-    return [future for futures in asked.values() for future in futures if not future.done()]
+            for key, future in asked.items():
+                future.set_result(found.get(key))
 
 
 _CHANNEL = "queryserver"
@@ -328,20 +311,14 @@ async def notify(connection: Connection, kind: str, subject: str) -> None:
     await connection.execute("select pg_notify($1, $2)", _CHANNEL, f"{kind} {subject}")
 
 
-@asynccontextmanager
-async def listening(
+def listening(
     dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
-) -> AsyncGenerator[None]:
+) -> AbstractAsyncContextManager[None]:
     """Call `notified(kind, subject)` for every notice while inside; reconnects by itself.
 
     `connected` is called whenever it begins to listen; notices from before are lost.
     """
-    listener = asyncio.create_task(_listen(dsn, notified, connected), name="notices")
-    try:
-        yield
-    finally:
-        listener.cancel()
-        await asyncio.gather(listener, return_exceptions=True)
+    return background(_listen(dsn, notified, connected), "notices")
 
 
 async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None]) -> None:
@@ -349,34 +326,26 @@ async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Cal
         kind, _, subject = str(payload).partition(" ")
         notified(kind, subject)
 
+    lost = asyncio.Event()
+
+    def ended(_connection: Any) -> None:
+        lost.set()
+
     while True:
+        lost.clear()
         try:
-            await _listen_until_lost(dsn, receive, connected)
+            with database_errors():
+                connection = await asyncpg.connect(dsn, timeout=10)
+                try:
+                    connection.add_termination_listener(ended)
+                    await connection.add_listener(_CHANNEL, receive)
+                    connected()
+                    await lost.wait()
+                finally:
+                    connection.terminate()
         except DatabaseUnavailable:
             log.warning("not listening to other instances, trying again")
         await asyncio.sleep(_RECONNECT_S)
-
-
-async def _listen_until_lost(
-    dsn: str, receive: Callable[[Any, int, str, object], None], connected: Callable[[], None]
-) -> None:
-    lost = asyncio.Event()
-    with database_errors():
-        connection = await asyncpg.connect(dsn, timeout=10)
-        try:
-            connection.add_termination_listener(_setter_of(lost))
-            await connection.add_listener(_CHANNEL, receive)
-            connected()
-            await lost.wait()
-        finally:
-            connection.terminate()
-
-
-def _setter_of(event: asyncio.Event) -> Callable[[Any], None]:
-    def set_it(_connection: Any) -> None:
-        event.set()
-
-    return set_it
 
 
 def required_dsn(settings: Settings) -> str:
@@ -385,22 +354,3 @@ def required_dsn(settings: Settings) -> str:
     if dsn is None:
         raise ConfigurationError(["desktop.database.url: a PostgreSQL database is needed, or `serve --embedded`."])
     return dsn
-
-
-def pool_limits(settings: Settings) -> PoolLimits:
-    """How many connections to the service database one process holds."""
-    database = settings.desktop.database
-    return PoolLimits(
-        min_size=database.pool_min,
-        max_size=database.pool_max,
-        connect_timeout=database.connect_timeout,
-        statement_timeout=database.statement_timeout,
-    )
-
-
-class Row(Protocol):
-    """A row of the driver: columns by name."""
-
-    def __getitem__(self, key: str, /) -> Any:
-        """The value of one column."""
-        ...

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from queryserver.platform.database import Database
-from queryserver.platform.metrics import ServiceFacts
 
 
 class Sealer(Protocol):
@@ -36,6 +35,13 @@ class FactRepository:
         kept = await self._database.value(_KEEP, name, value)
         # Nothing comes back when another server's insert committed after our snapshot: then it is there now.
         return kept or await self._database.value("select value from facts where name = $1", name)
+
+    async def replace(self, name: str, value: str) -> None:
+        await self._database.execute(
+            "insert into facts (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",
+            name,
+            value,
+        )
 
 
 # Sorted, so that two servers lock the rows they share in one order. A server whose clock is behind adds nothing.
@@ -74,21 +80,24 @@ select dialect, state, count(*) as statements from statements where state in ('w
 """
 
 
-class ServiceFactsReader:
-    """Both queries read partial indexes and no more rows than there are active or stored statements."""
+@dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """Counts in the service database, of all servers that share it."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    results_bytes: int
+    statements: Mapping[tuple[str, str], int]
+    """Statements that wait or run, by dialect and state."""
 
-    async def read(self) -> ServiceFacts:
-        """The facts of this moment. Raises DatabaseUnavailable."""
-        active = await self._database.fetch(_ACTIVE)
-        return ServiceFacts(
-            results_bytes=await self._database.value(
-                "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
-            ),
-            statements={(row["dialect"], row["state"]): row["statements"] for row in active},
-        )
+
+async def read_service_facts(database: Database) -> ServiceFacts:
+    """By partial indexes, which hold the active and the stored statements only. Raises DatabaseUnavailable."""
+    active = await database.fetch(_ACTIVE)
+    return ServiceFacts(
+        results_bytes=await database.value(
+            "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
+        ),
+        statements={(row["dialect"], row["state"]): row["statements"] for row in active},
+    )
 
 
 # A login sees the addresses of its own connections; a socket and loopback are the same host.
@@ -126,14 +135,6 @@ async def read_deployment(database: Database, *, count_up_to: int) -> Deployment
     return Deployment(row["has_trigrams"], row["hosts"], row["history_entries"], frozenset(row["connectors"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Resealed:
-    """How many secrets were encrypted anew, and how many could not be opened, because their key is unknown."""
-
-    done: int
-    lost: int
-
-
 _BATCH = 500
 # Table, its key, the column, and the rows that are still needed: closed sessions are never opened again.
 _PLACES = (
@@ -143,44 +144,34 @@ _PLACES = (
 )
 
 
-class Resealing:
-    """Seals all secrets of other tables with the present key; servers may be at work meanwhile."""
+async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
+    """Seal all secrets of other tables with the present key; servers may be at work meanwhile.
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
-        self._database = database
-        self._sealer = sealer
-
-    async def reseal(self) -> Resealed:
-        """Reads in batches; a value that changed since it was read was sealed with the present key anyway."""
-        done = lost = 0
-        for table, key, kind, column, needed in _PLACES:
-            last: object = None
-            select = (
-                f"select {key}, {column} as sealed from {table} where {column} is not null and {needed}"
-                f" and ($1::{kind} is null or {key} > $1::{kind}) order by {key} limit {_BATCH}"
-            )
-            update = f"update {table} set {column} = $3 where {key} = $1 and {column} = $2"
-            while rows := await self._database.fetch(select, last):
-                for row in rows:
-                    try:
-                        resealed = self._resealed(row["sealed"])
-                    except ValueError:
-                        lost += 1
-                    else:
-                        done += await self._database.execute(update, row[key], row["sealed"], resealed)
-                last = rows[-1][key]
-        return Resealed(done, lost)
-
-    async def know_key(self, name: str, fingerprint: str) -> None:
-        """Record the present key: from now on the former ones may be removed from the settings."""
-        await self._database.execute(
-            "insert into facts (name, value) values ($1, $2) on conflict (name) do update set value = excluded.value",
-            name,
-            fingerprint,
+    How many were encrypted anew, and how many could not be opened, because their key is unknown. A value that changes
+    after its batch was read is sealed with the present key anyway.
+    """
+    done = lost = 0
+    for table, key, kind, column, needed in _PLACES:
+        last: object = None
+        select = (
+            f"select {key}, {column} as sealed from {table} where {column} is not null and {needed}"
+            f" and ($1::{kind} is null or {key} > $1::{kind}) order by {key} limit {_BATCH}"
         )
+        update = f"update {table} set {column} = $3 where {key} = $1 and {column} = $2"
+        while rows := await database.fetch(select, last):
+            for row in rows:
+                try:
+                    resealed = _resealed(row["sealed"], sealer)
+                except ValueError:
+                    lost += 1
+                else:
+                    done += await database.execute(update, row[key], row["sealed"], resealed)
+            last = rows[-1][key]
+    return done, lost
 
-    def _resealed(self, sealed: bytes | str) -> bytes | str:
-        """Marks of statements are kept as base64. Raises ValueError."""
-        if isinstance(sealed, str):
-            return b64encode(self._sealer.seal(self._sealer.unseal(b64decode(sealed, validate=True)))).decode()
-        return self._sealer.seal(self._sealer.unseal(sealed))
+
+def _resealed(sealed: bytes | str, sealer: Sealer) -> bytes | str:
+    """Marks of statements are kept as base64. Raises ValueError."""
+    if isinstance(sealed, str):
+        return b64encode(sealer.seal(sealer.unseal(b64decode(sealed, validate=True)))).decode()
+    return sealer.seal(sealer.unseal(sealed))

@@ -176,23 +176,12 @@ class AuditLog:
     Both forms of lines escape what does not print, so that no name or path makes a line of its own (Rule T29).
     """
 
-    def __init__(self) -> None:
-        self._logger = logging.getLogger(AUDIT_LOGGER)
-
     def record(self, event: AuditEvent) -> None:
-        fields: dict[str, object] = {
-            "user": event.user,
-            "effective_user": event.effective_user,
-            "path": event.path,
-            "outcome": event.outcome,
-        }
-        if event.size_bytes is not None:
-            fields["size"] = event.size_bytes
-        if event.client:
-            fields["client"] = event.client
-        if event.subject:
-            fields["subject"] = event.subject
-        self._logger.info(event.operation, extra={FIELDS: {**fields, **event.facts}})
+        always = {"user": event.user, "effective_user": event.effective_user, "path": event.path}
+        further = {"size": event.size_bytes, "client": event.client or None, "subject": event.subject or None}
+        given = {name: value for name, value in further.items() if value is not None}
+        fields = {**always, "outcome": event.outcome, **given, **event.facts}
+        logging.getLogger(AUDIT_LOGGER).info(event.operation, extra={FIELDS: fields})
 
 
 OK = "ok"
@@ -219,19 +208,8 @@ class AuditTrail:
         facts: Mapping[str, str | int] = _NO_FACTS,
     ) -> None:
         """Write one event, such as `record(user, "statement.start", connector)`. Names are cut where they are long."""
-        name = user[:_LONGEST]
-        self._audit.record(
-            AuditEvent(
-                user=name,
-                effective_user=name,
-                operation=operation,
-                path="",
-                outcome=outcome,
-                client=client,
-                subject=subject[:_LONGEST],
-                facts=facts,
-            )
-        )
+        name, subject = user[:_LONGEST], subject[:_LONGEST]
+        self._audit.record(AuditEvent(name, name, operation, "", outcome, client=client, subject=subject, facts=facts))
 
     @contextmanager
     def event(
@@ -263,14 +241,6 @@ class AuditTrail:
 def _code_of(error: Exception) -> str:
     return error.code if isinstance(error, QueryServerError) else QueryServerError.code
 
-
-class _NoAudit:
-    def record(self, event: AuditEvent) -> None:
-        del event
-
-
-NO_AUDIT = AuditTrail(_NoAudit())
-"""For commands that change nothing."""
 
 AUDIT: Audit = AuditLog()
 """For all services; its file is set by `configure_logging`."""
@@ -332,7 +302,6 @@ class RecentLines(logging.Handler):
         self._guard = Lock()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by the thread that writes, with the formed line."""
         line = f"{record.getMessage()}\n".encode(errors="backslashreplace")
         with self._guard:
             self._records.append(line)
@@ -341,7 +310,6 @@ class RecentLines(logging.Handler):
                 self._bytes -= len(self._records.popleft())
 
     def tail(self, max_bytes: int) -> bytes:
-        """The end, beginning with a whole line."""
         with self._guard:
             content = b"".join(self._records)
         return _whole_lines(content[-max_bytes - 1 :], is_begin=len(content) <= max_bytes)
@@ -370,7 +338,6 @@ def _whole_lines(content: bytes, *, is_begin: bool) -> bytes:
 
 
 def log_call(fields: Mapping[str, object]) -> None:
-    """Write one line of the access log."""
     logging.getLogger(ACCESS_LOGGER).info("call", extra={FIELDS: fields})
 
 

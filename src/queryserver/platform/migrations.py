@@ -10,7 +10,7 @@ import asyncpg
 import structlog
 
 from queryserver.errors.base import SchemaMismatch
-from queryserver.platform.database import Database, database_errors, open_database, pool_limits, required_dsn
+from queryserver.platform.database import Database, database_errors, open_database, required_dsn
 from queryserver.platform.settings.tree import Settings
 
 log = structlog.get_logger(__name__)
@@ -44,11 +44,10 @@ async def migrate(dsn: str) -> None:
             await connection.execute("select pg_advisory_lock($1)", _LOCK)
             present = await present_revision(dsn)
             if present not in (None, *_revisions()):
-                message = (
+                raise SchemaMismatch(
                     f"The database has schema version {present}, which this program does not know: it belongs to a "
                     "newer program, or to one from before the first release, whose databases are created anew."
                 )
-                raise SchemaMismatch(message)
             if present != newest_revision():
                 await _upgrade(dsn)
         finally:
@@ -77,8 +76,7 @@ async def _upgrade(dsn: str) -> None:
             await upgrading.wait()
     if upgrading.returncode:
         log.error("migration failed", complaint=complaint.decode(errors="replace")[-4000:])
-        message = "The database could not be migrated; the log says why."
-        raise SchemaMismatch(message)
+        raise SchemaMismatch("The database could not be migrated; the log says why.")
 
 
 async def present_revision(dsn: str) -> str | None:
@@ -97,11 +95,10 @@ async def require_newest(dsn: str) -> None:
     """Raises SchemaMismatch unless the database has exactly the schema of this program."""
     present, wanted = await present_revision(dsn), newest_revision()
     if present != wanted:
-        message = (
+        raise SchemaMismatch(
             f"The database has schema version {present or 'none'}, this program needs {wanted}. "
             "Run `queryserver migrate` with the newest program."
         )
-        raise SchemaMismatch(message)
 
 
 @asynccontextmanager
@@ -109,7 +106,7 @@ async def open_service_database(settings: Settings) -> AsyncGenerator[Database]:
     """The service database, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_newest(dsn)
-    async with open_database(dsn, pool_limits(settings)) as database:
+    async with open_database(dsn, settings.desktop.database) as database:
         yield database
 
 

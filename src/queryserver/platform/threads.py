@@ -1,4 +1,4 @@
-"""The threads of one process, a pool for each purpose: no kind of work waits behind another; tasks beside calls."""
+"""The threads of one process, a pool for each purpose: no kind of work waits behind another; and background tasks."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -14,18 +14,23 @@ from queryserver.platform.limits import FairPlaces
 T = TypeVar("T")
 
 
-class Stop:
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, object], name: str) -> AsyncGenerator[None]:
+    """The work runs in a task of its own while inside, and is canceled at the end. What it raises is dropped."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+class Stop(Event):
     """Stops the work of a thread whose caller has left or whose time is over."""
-
-    def __init__(self) -> None:
-        self._event = Event()
-
-    def set(self) -> None:
-        self._event.set()
 
     def check(self) -> None:
         """To be called between pieces of work. Raises TooComplex."""
-        if self._event.is_set():
+        if self.is_set():
             raise TooComplex("The work was stopped.")
 
 
@@ -86,8 +91,6 @@ class FairThreads:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Pools by purpose."""
-
     rendering: Executor
     """Results: pages, samples, downloads. No other work runs here."""
     bodies: FairThreads

@@ -17,7 +17,7 @@ from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Catalog
 from queryserver.identity.model import User
-from queryserver.platform.metrics import SearchMetrics
+from queryserver.platform.metrics import Metrics
 from queryserver.search.feeding import Scoping, described, kind_of
 from queryserver.search.model import DATABASE, IndexedObject, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
@@ -60,7 +60,7 @@ class IndexRefresh:
     connectors: Connectors
     lookups: Lookups
     scoping: Scoping
-    metrics: SearchMetrics
+    metrics: Metrics
     limits: RefreshLimits
     _tasks: dict[ScopeKey, asyncio.Task[None]] = field(default_factory=dict[ScopeKey, asyncio.Task[None]], init=False)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTORS_AT_ONCE), init=False)

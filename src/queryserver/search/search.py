@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from queryserver import errors
 from queryserver.identity.model import METADATA, User
-from queryserver.platform.metrics import UNMEASURED, SearchMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.search.model import (
     MAX_REACH,
     ExternalCatalog,
@@ -84,7 +84,7 @@ class MetadataSearch:
         *,
         catalogs: Mapping[str, ExternalCatalog | None] | None = None,
         interface: str = "",
-        metrics: SearchMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self._sources = sources
         self._catalogs = catalogs or {}

@@ -18,7 +18,7 @@ from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.identity.build import AccountServices
 from queryserver.identity.callers import Streams
 from queryserver.platform.computing_protocol import Computing
-from queryserver.platform.database import Database, Notices, open_database, pool_limits, required_dsn
+from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.limits import ByteBudget, disk_floor
 from queryserver.platform.logs import AUDIT, AuditTrail
 from queryserver.platform.metrics import UNMEASURED, Metrics
@@ -65,7 +65,7 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(open_database(dsn, pool_limits(settings), metrics.query))
+        database = await stack.enter_async_context(open_database(dsn, settings.desktop.database, metrics.query))
         records = StatementRecords(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
@@ -261,7 +261,7 @@ async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdminis
     """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
     dsn = required_dsn(settings)
     await require_newest(dsn)
-    async with open_database(dsn, pool_limits(settings)) as database:
+    async with open_database(dsn, settings.desktop.database) as database:
         records = StatementRecords(database, statement_ends(settings))
         notices = Notices(database)
 

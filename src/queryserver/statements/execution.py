@@ -23,7 +23,7 @@ from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
 from queryserver.formats.columns import Segment, Truncation, bounded
-from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.results.segments import ResultStore
 from queryserver.sql.positions import position_of
 from queryserver.sql.splitter import changes_data
@@ -79,7 +79,7 @@ class Execution:
         reattach: Callable[[Assignment], AbstractAsyncContextManager[Attached]],
         notify: Callable[[], None],
         before_end: Callable[[], Awaitable[None]] | None = None,
-        metrics: StatementMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         self.assignment = assignment
         self._results = results

@@ -14,7 +14,7 @@ import structlog
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.platform.database import Database, database_errors
-from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.results.segments import ResultStore
 from queryserver.statements.execution import beside
 from queryserver.statements.repository import StatementRecords
@@ -164,7 +164,7 @@ class RetentionSweep:
         *,
         sweep_orphans: Callable[..., Awaitable[int]],
         alone: Callable[[], AbstractAsyncContextManager[bool]],
-        metrics: StatementMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         """`sweep_orphans` deletes files of interrupted writes; `alone` yields whether no other process is inside."""
         self._database = database

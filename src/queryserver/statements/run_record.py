@@ -27,7 +27,7 @@ from queryserver.formats.columns import (
     has_nested,
     parts,
 )
-from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.results.segments import ResultStore
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, EngineMark, Lease, Outcome, Resumption
@@ -65,7 +65,7 @@ class RunRecord:
         lease: timedelta,
         notify: Callable[[], None],
         before_end: Callable[[], Awaitable[None]] | None = None,
-        metrics: StatementMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
     ) -> None:
         resumption = assignment.resumption
         self._assignment = assignment

@@ -21,7 +21,7 @@ from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Notices
 from queryserver.platform.limits import Slots
-from queryserver.platform.metrics import UNMEASURED, StatementMetrics
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.stopping import (
     SESSIONS_CLOSED_WITHIN_S,
     STATEMENTS_RECORDED_WITHIN_S,
@@ -137,7 +137,7 @@ class Runner:
         limits: RunnerLimits,
         objects_changed: Callable[[int, str], Awaitable[None]] | None = None,
         imports: ImportOpener | None = None,
-        metrics: StatementMetrics = UNMEASURED,
+        metrics: Metrics = UNMEASURED,
         import_lost: Callable[[], None] | None = None,
     ) -> None:
         self.owner = owner

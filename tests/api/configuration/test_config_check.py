@@ -181,7 +181,7 @@ async def test_many_documents_and_a_missing_extension_are_told(read, database_ds
 
 async def test_local_results_of_several_hosts_must_be_shared(read, database_dsn, tcp_open):
     settings = read("")
-    rules = tcp_open.state_directory / "postgresql" / "data" / "pg_hba.conf"
+    rules = tcp_open.defaults.files_dir.parent / "postgresql" / "data" / "pg_hba.conf"
     with rules.open("a") as stream:
         stream.write("host all all 127.0.0.9/32 trust\n")
     await execute(tcp_open.admin_dsn(), "SELECT pg_reload_conf()")

@@ -16,7 +16,8 @@ from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import DriverNotInstalled
-from queryserver.platform.database import Database, PoolLimits, open_database
+from queryserver.platform.database import Database, open_database
+from queryserver.platform.settings.sections import DatabaseSettings
 
 _numbers = count(1)
 _SLEEP = "SELECT pg_sleep(1.5), current_setting('application_name') AS who"
@@ -66,7 +67,11 @@ class Servers:
 @pytest.fixture
 async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers]:
     """A pair of this test's own."""
-    async with small_api() as first, small_api() as second, open_database(users_url, PoolLimits(max_size=1)) as users:
+    async with (
+        small_api() as first,
+        small_api() as second,
+        open_database(users_url, DatabaseSettings(pool_max=1)) as users,
+    ):
         yield Servers(first, second, await Keeper.of(first), await first.user("ana"), users_url, users)
 
 

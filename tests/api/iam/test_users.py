@@ -17,8 +17,8 @@ from tests.timing import at_best
 
 from queryserver.errors.base import NameTaken
 from queryserver.identity.model import Username
-from queryserver.identity.repository import AccountRepository, NewAccount
-from queryserver.identity.users import Groups, UserFilter
+from queryserver.identity.repository import AccountRepository, Change, NewAccount
+from queryserver.identity.users import Groups
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ async def people(api: Api, *names: str, groups: tuple[str, ...] = (), disabled: 
     for name in names:
         await records.create(NewAccount(Username(name, name.casefold()), groups=groups), default_group="default")
         if disabled:
-            await records.set_active(name, active=False)
+            await records.change(name, Change(is_active=False, ends_tokens=True))
 
 
 async def ids(api: Api) -> dict[str, int]:
@@ -294,7 +294,7 @@ async def test_many_users_hold_nobody_up(admin: Caller) -> None:
     )
 
     async def held_up_s() -> tuple[float, int]:
-        count, users = await watched(admin.api.services.users.matching(UserFilter()))
+        count, users = await watched(admin.api.services.users.matching())
         return longest_s.pop(), count + len(users)
 
     longest_s: list[float] = []

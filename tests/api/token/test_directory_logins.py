@@ -14,7 +14,7 @@ from tests.engines.servers import free_port
 from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
 from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
 
-from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
+from queryserver.identity.ldap.ldap3_directory import client_context, directory_session
 from queryserver.identity.ldap.login import LdapSearch, both, filter_value, name_value
 from queryserver.identity.repository import Account
 from queryserver.identity.users import Groups
@@ -198,8 +198,8 @@ async def test_names_never_change_the_filter(directory, ldap_server, username):
     async with directory() as api:
         refused = await api.stranger.post_json("token/auth", username=username, password=ANAS)
         assert refused.status_code == (400 if "\0" in username else 401)
-    server = DirectoryServer(f"ldap://127.0.0.1:{ldap_server.port}", 10)
-    with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
+    server = f"ldap://127.0.0.1:{ldap_server.port}"
+    with directory_session(server, 10, client_context(ldap_server.authority)) as session:
         assert session.bind(SERVICE, SERVICE_PASSWORD)
         wanted = both("objectclass=*", f"uid={filter_value(username)}")
         assert session.entries(LdapSearch(BASE, wanted, ("uid",), 10)) == []
@@ -209,16 +209,16 @@ async def test_names_never_change_the_filter(directory, ldap_server, username):
 @pytest.mark.security("T16")
 async def test_escaped_names_find_the_entry_that_has_them(ldap_server: DirectoryAddress) -> None:
     name = "we*ird(x)\\y"
-    server = DirectoryServer(f"ldaps://127.0.0.1:{ldap_server.tls_port}", 10)
-    with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
+    server = f"ldaps://127.0.0.1:{ldap_server.tls_port}"
+    with directory_session(server, 10, client_context(ldap_server.authority)) as session:
         assert session.bind(f"uid={name_value(name)},{PEOPLE}", f"{name}'s password")
         [found] = session.entries(LdapSearch(BASE, both(f"uid={filter_value(name)}"), ("uid",), 10))
         assert found.values("uid") == (name,)
 
 
 async def test_references_to_other_servers_are_not_followed(ldap_server: DirectoryAddress) -> None:
-    server = DirectoryServer(f"ldap://127.0.0.1:{ldap_server.port}", 10)
-    with Ldap3Directory(server, client_context(ldap_server.authority)).session() as session:
+    server = f"ldap://127.0.0.1:{ldap_server.port}"
+    with directory_session(server, 10, client_context(ldap_server.authority)) as session:
         assert session.bind(SERVICE, SERVICE_PASSWORD)
         assert session.entries(LdapSearch(f"ou=elsewhere,{BASE}", "(uid=ana)", ("uid",), 2)) == []
         whole = session.entries(LdapSearch(BASE, "(objectclass=*)", ("cn",), 5000))
@@ -227,9 +227,9 @@ async def test_references_to_other_servers_are_not_followed(ldap_server: Directo
 
 
 async def test_nothing_is_said_without_tls_and_no_empty_password(ldap_server: DirectoryAddress) -> None:
-    server = DirectoryServer(f"ldap://127.0.0.1:{ldap_server.port}", 10)
+    server = f"ldap://127.0.0.1:{ldap_server.port}"
     with (
-        Ldap3Directory(server, client_context(ldap_server.authority)).session() as session,
+        directory_session(server, 10, client_context(ldap_server.authority)) as session,
         pytest.raises(ValueError, match="empty password"),
     ):
         session.bind(f"uid=ana,{PEOPLE}", "")

@@ -16,7 +16,7 @@ from queryserver.errors.base import (
     UserInactive,
     UserNotFound,
 )
-from queryserver.identity.callers import RequestLimits, Standing, Streams
+from queryserver.identity.callers import RequestLimits, Streams
 from queryserver.identity.model import User
 from queryserver.identity.repository import TokenKey, TokenOwner
 
@@ -140,7 +140,7 @@ ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti")
 
 @dataclass
 class Records:
-    """Only `owner` of `TokenRepository`, and a clock beside it."""
+    """Only `owner` of `CallerRepository`, and a clock beside it."""
 
     owner_now: TokenOwner | None
     is_down: bool = False
@@ -164,7 +164,7 @@ def owner(
 
 
 def streams_of(records: Records, most: int = 2) -> Streams:
-    return Streams(most, Standing(records), every=timedelta(seconds=5), clock=records.clock)  # type: ignore[arg-type]
+    return Streams(most, records, every=timedelta(seconds=5), clock=records.clock)  # type: ignore[arg-type]
 
 
 def require_download(user: User) -> None:

@@ -11,7 +11,8 @@ from tests.fakes.issuer import jwk, rsa_key
 from tests.timing import settle
 
 from queryserver.errors.base import KeyServerUnavailable
-from queryserver.identity.external_keys import CacheTimes, KeyCache, KeySet, NoKeys
+from queryserver.identity.external_keys import KeyCache, KeySet, NoKeys
+from queryserver.platform.settings.desktop import JwtSettings
 
 
 def document(*entries: Any) -> bytes:
@@ -97,7 +98,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def keys(source: Source, clock: Clock) -> AsyncIterator[KeyCache]:
-    cache = KeyCache(source, CacheTimes(cache_s=3600, refetch_floor_s=30, max_stale_s=86400), clock=clock)
+    cache = KeyCache(source, JwtSettings(cache_s=3600, refetch_floor_s=30, max_stale_s=86400), clock=clock)
     yield cache
     await cache.aclose()
     assert source.is_closed
@@ -192,7 +193,7 @@ async def test_without_any_keys_calls_ask_again_after_a_second(keys: KeyCache, s
 
 
 async def test_closing_gives_up_a_fetch(source: Source, clock: Clock) -> None:
-    cache = KeyCache(source, CacheTimes(), clock=clock)
+    cache = KeyCache(source, JwtSettings(), clock=clock)
     source.gate.clear()
     call = asyncio.ensure_future(cache.find("one"))
     await settle()

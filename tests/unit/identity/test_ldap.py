@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,9 @@ from tests.fakes.directory import BASE, FakeDirectory, group, person
 
 from queryserver.errors.base import ConfigurationError, LoginBackendUnavailable
 from queryserver.identity.build import open_directory_login
-from queryserver.identity.ldap.ldap3_directory import DirectoryServer, Ldap3Directory, client_context
+from queryserver.identity.ldap.ldap3_directory import client_context, directory_session
 from queryserver.identity.ldap.login import Entry, Judge, LdapLogin, both, filter_value, name_value
-from queryserver.identity.model import AuthenticatedUser, UsernameRule
-from queryserver.identity.protocols import RequestInfo
+from queryserver.identity.model import AuthenticatedUser, RequestInfo, UsernameRule
 from queryserver.platform.settings.desktop import LdapSettings
 from queryserver.platform.settings.loading import read_settings
 
@@ -165,7 +165,7 @@ async def login(
             **settings,
         }
     )
-    with LdapLogin.open(asked, Judge(ldap, rule or UsernameRule())) as backend:
+    with LdapLogin.open(asked.session, Judge(ldap, rule or UsernameRule())) as backend:
         return await backend.login(username, password, RequestInfo("127.0.0.1"))
 
 
@@ -336,7 +336,7 @@ async def listening(peer: Peer) -> AsyncIterator[int]:
 async def refused(url: str) -> float:
     """How long it took; without a sign of the password in the reason."""
     judge = Judge(LdapSettings(base_dn="dc=test"), UsernameRule())
-    directory = Ldap3Directory(DirectoryServer(url, 1), client_context(None))
+    directory = partial(directory_session, url, 1, client_context(None))
     began = time.monotonic()
     with LdapLogin.open(directory, judge, limit_s=1) as backend:
         with pytest.raises(LoginBackendUnavailable) as raised:

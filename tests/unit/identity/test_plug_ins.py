@@ -9,9 +9,8 @@ from tests.cases import each
 from tests.timing import settle
 
 from queryserver.errors.base import LoginBackendUnavailable
-from queryserver.identity.model import UsernameRule
+from queryserver.identity.model import RequestInfo, UsernameRule
 from queryserver.identity.plug_ins import Places, PluggedLogin, PlugInThreads, TooManyWaiting
-from queryserver.identity.protocols import RequestInfo
 
 THREADS = 8
 CLIENT = RequestInfo("192.0.2.1")

@@ -12,8 +12,7 @@ from tests.cases import each
 
 from queryserver.errors.base import InvalidToken
 from queryserver.identity.keys import Keyring, SecretKey
-from queryserver.identity.protocols import TokenClaims, TokenType
-from queryserver.identity.tokens import JwtCodec
+from queryserver.identity.tokens import JwtCodec, TokenClaims, TokenType
 
 NOW = 1_700_000_000
 KEY = SecretKey.derive(SecretStr("a secret of more than thirty-two characters"))

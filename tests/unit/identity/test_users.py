@@ -10,7 +10,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidUsername, NameTaken, UnknownGroup
 from queryserver.identity.model import UsernameRule, read_right
-from queryserver.identity.repository import AccountRepository, NewAccount
+from queryserver.identity.repository import AccountRepository, Change, NewAccount
 from queryserver.identity.users import DEFAULT_RIGHTS, Groups
 from queryserver.platform.database import Database, open_database
 
@@ -116,14 +116,14 @@ async def test_the_last_administrator_stays_also_by_group(ground: Ground, change
             case "delete":
                 return await ground.groups.delete("admins")
             case _:
-                return await ground.accounts.set_active("ana", active=False)
+                return await ground.accounts.change("ana", Change(is_active=False))
 
     with raises_code("last_administrator"):
         await attempt()
     assert await ground.rights("admins") == (("admin",), 1)
     # A disabled one does not count.
     await ground.user("cy", is_admin=True)
-    await ground.accounts.set_active("cy", active=False)
+    await ground.accounts.change("cy", Change(is_active=False))
     with raises_code("last_administrator"):
         await attempt()
     await ground.user("bob", is_admin=True)
@@ -144,14 +144,14 @@ async def test_of_changes_at_once_one_is_refused(ground: Ground) -> None:
         await ground.user(name, is_admin=True)
         outcomes = await asyncio.gather(
             ground.groups.ungrant("admins", "admin"),
-            ground.accounts.set_admin(name, admin=False),
+            ground.accounts.change(name, Change(is_admin=False)),
             return_exceptions=True,
         )
         assert [getattr(one, "code", one) for one in outcomes if isinstance(one, BaseException)] == [
             "last_administrator"
         ]
         await ground.groups.grant("admins", "admin")
-        await ground.accounts.set_admin(name, admin=False)
+        await ground.accounts.change(name, Change(is_admin=False))
 
 
 @pytest.mark.platform(36)

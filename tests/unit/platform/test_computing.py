@@ -11,7 +11,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidParameter, ServiceUnavailable
 from queryserver.platform import computing as processes
-from queryserver.platform.computing import ComputationLimits, ProcessComputing
+from queryserver.platform.computing import ProcessComputing
 from queryserver.platform.computing_protocol import Task
 from queryserver.sql import splitter
 from queryserver.sql.splitter import Choosing, PreviousStatement
@@ -41,7 +41,7 @@ PREVIEWED = {
 
 @pytest.fixture
 async def computing() -> AsyncIterator[ProcessComputing]:
-    async with ProcessComputing(ComputationLimits(processes=1)) as opened:
+    async with ProcessComputing(processes=1) as opened:
         yield opened
 
 
@@ -67,7 +67,7 @@ async def test_the_memory_of_the_server_does_not_count_as_that_of_its_worker(com
 
 
 async def test_a_process_without_work_ends():
-    async with ProcessComputing(ComputationLimits(processes=1, idle_s=0.05)) as computing:
+    async with ProcessComputing(processes=1, idle_s=0.05) as computing:
         await computing.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
         (worker,) = computing._idle
         await until(lambda: worker.process.returncode is not None)
@@ -102,7 +102,7 @@ async def test_a_failure_of_the_program_is_no_failure_of_the_caller(computing: P
 @each("program", "raise SystemExit(1)", "import no_such_module", "pass")
 async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(processes, "_PROGRAM", program)
-    async with ProcessComputing(ComputationLimits(processes=1)) as computing:
+    async with ProcessComputing(processes=1) as computing:
         for content in (b"select 1", b"select 1" * 1_000_000):
             with pytest.raises(ServiceUnavailable):
                 await computing.run(ANA, Task.FORMAT, {"dialect": None}, content)
@@ -111,7 +111,7 @@ async def test_a_process_that_cannot_start_is_no_limit_of_the_caller(program: st
 
 
 async def test_what_is_computed_while_the_server_stops_is_not_too_complex():
-    async with ProcessComputing(ComputationLimits(processes=1)) as computing:
+    async with ProcessComputing(processes=1) as computing:
         options = {"dialect": "mysql", "previous": None, "full_form": True}
         work = [
             asyncio.create_task(computing.run(user_id, Task.CHOOSE_STATEMENT, options, b"a;" * 5_000_000))
@@ -127,8 +127,7 @@ async def test_what_is_computed_while_the_server_stops_is_not_too_complex():
 async def test_a_file_with_many_columns_needs_no_more_memory_than_others():
     row = b",".join([b"2020-01-01"] * 1000) + b"\n"
     options = {**PREVIEWED, "has_header": False}
-    limits = ComputationLimits(processes=1, memory_bytes=512 * 1024 * 1024)
-    async with ProcessComputing(limits) as computing:
+    async with ProcessComputing(processes=1, memory_bytes=512 * 1024 * 1024) as computing:
         found = await computing.run(ANA, Task.PREVIEW, options, row * (8 * 1024 * 1024 // len(row)))
     assert len(found["columns"]) == 1000
 

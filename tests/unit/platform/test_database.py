@@ -2,17 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
 import asyncpg
 import pytest
 from tests.cases import each
 
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.platform.database import CoalescingReader, Database, PoolLimits, open_database
+from queryserver.platform.database import CoalescingReader, Database, open_database
+from queryserver.platform.settings.sections import DatabaseSettings
 
 PID = "select pg_backend_pid()"
-ONE = PoolLimits(max_size=1, connect_timeout=timedelta(seconds=2))
+ONE = DatabaseSettings(pool_max=1, connect_timeout_s=2)
 
 
 async def test_one_question_after_the_other_uses_one_connection(database_dsn: str) -> None:
@@ -21,13 +21,13 @@ async def test_one_question_after_the_other_uses_one_connection(database_dsn: st
         assert database.connections == (1, 1)
 
 
-@each("limits", ONE, PoolLimits(max_size=3))
-async def test_more_askers_than_connections_all_get_their_answer(database_dsn: str, limits: PoolLimits) -> None:
+@each("limits", ONE, DatabaseSettings(pool_max=3))
+async def test_more_askers_than_connections_all_get_their_answer(database_dsn: str, limits: DatabaseSettings) -> None:
     async with open_database(database_dsn, limits) as database:
         asked = [database.value("select $1::int from pg_sleep(0.005)", number) for number in range(60)]
         assert await asyncio.gather(*asked) == list(range(60))
         size, idle = database.connections
-        assert size == idle <= limits.max_size
+        assert size == idle <= limits.pool_max
 
 
 async def test_a_connection_that_the_server_ended_is_replaced(database_dsn: str) -> None:
@@ -70,7 +70,7 @@ async def test_an_open_transaction_stays_with_nobody(database_dsn: str) -> None:
 
 async def test_a_pool_in_use_refuses_in_time(database_dsn) -> None:
     # The first connection has this limit too, and a busy machine takes its time for it.
-    limits = PoolLimits(max_size=1, connect_timeout=timedelta(seconds=1))
+    limits = DatabaseSettings(pool_max=1, connect_timeout_s=1)
     async with open_database(database_dsn, limits) as database:
         async with database.connection():
             with pytest.raises(DatabaseUnavailable):

@@ -12,7 +12,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import UserNotFound
 from queryserver.identity.model import Preferences
-from queryserver.identity.users import Completion, GroupName, UserDetails, UserFilter, UserSummary
+from queryserver.identity.users import GroupName, UserDetails, UserSummary
 
 router = PathGroup()
 
@@ -28,7 +28,9 @@ async def get_users(call: Call) -> Response:
     fields = {**call.body.fields, "groups": groups or None}
     asked = await Call(call.request, call.services, call.user, Body(fields)).read(requests.UserListParameters)
     count, users = await call.services.users.matching(
-        UserFilter(username=asked.username or None, groups=asked.groups, is_active=asked.is_active),
+        username=asked.username or None,
+        groups=asked.groups,
+        is_active=asked.is_active,
         page=asked.page,
         limit=asked.limit,
     )
@@ -51,13 +53,11 @@ async def autocomplete(call: Call) -> Response:
     asked = await call.read(requests.UserAutocompleteParameters)
     found, groups = await call.services.users.completions(
         call.user,
-        Completion(
-            text=asked.filter,
-            count=asked.count,
-            with_groups=asked.extend_user,
-            with_caller=asked.include_myself,
-            only_groups_of_caller=asked.only_mygroups,
-        ),
+        asked.filter,
+        count=asked.count,
+        with_groups=asked.extend_user,
+        with_caller=asked.include_myself,
+        only_groups_of_caller=asked.only_mygroups,
     )
     shown = [_user(user, with_groups=asked.extend_user) for user in found]
     return answer(wire.UserAutocompleteResponse(users=shown, groups=_groups(groups), status=0))
@@ -75,7 +75,7 @@ async def change_preferences(call: Call) -> Response:
     changes = (await call.read(requests.PreferencesRequest)).changes
     if not changes:
         return _preferences(call.user.preferences)
-    changed = await call.services.accounts.preferences.change(call.user.id, changes)
+    changed = await call.services.users.change_preferences(call.user.id, changes)
     if changed is None:
         raise UserNotFound
     return _preferences(changed)

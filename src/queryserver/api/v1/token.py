@@ -13,7 +13,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import is_clean
 from queryserver.errors.base import InvalidFields, NotAuthenticated
 from queryserver.identity.callers import bearer_token
-from queryserver.identity.protocols import RequestInfo
+from queryserver.identity.model import RequestInfo
 from queryserver.platform.text import boolean_of
 
 router = PathGroup(PublicRoute)

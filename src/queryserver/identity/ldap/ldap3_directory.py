@@ -6,7 +6,6 @@ import ssl
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,14 +24,6 @@ _SUCCESS, _SIZE_LIMIT, _REFERRAL, _NO_SUCH_OBJECT = 0, 4, 10, 32
 _PAGE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryServer:
-    """Where a directory is. With `ldap://` the connection is encrypted by StartTLS."""
-
-    url: str
-    timeout_s: float
-
-
 class _NamedTls(ldap3.Tls):
     """Certificates and names are checked by Python's own TLS: ldap3 ignores addresses in certificates."""
 
@@ -45,34 +36,30 @@ class _NamedTls(ldap3.Tls):
         connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
 
 
-class Ldap3Directory:
-    def __init__(self, server: DirectoryServer, context: ssl.SSLContext) -> None:
-        self._server = server
-        self._tls = _NamedTls(context)
-
-    @contextmanager
-    def session(self) -> Generator["Ldap3Session"]:
-        session = Ldap3Session(self._server, self._tls)
-        try:
-            yield session
-        finally:
-            session.close()
+@contextmanager
+def directory_session(url: str, timeout_s: float, context: ssl.SSLContext) -> Generator["Ldap3Session"]:
+    """A session at the directory; with `ldap://` the connection is encrypted by StartTLS."""
+    session = Ldap3Session(url, timeout_s, _NamedTls(context))
+    try:
+        yield session
+    finally:
+        session.close()
 
 
 class Ldap3Session:
     """One connection. Its deadline begins with it."""
 
-    def __init__(self, server: DirectoryServer, tls: ldap3.Tls) -> None:
-        address = urlsplit(server.url)
+    def __init__(self, url: str, timeout_s: float, tls: ldap3.Tls) -> None:
+        address = urlsplit(url)
         self._is_tls_from_start = address.scheme == "ldaps"
-        self._deadline = time.monotonic() + server.timeout_s
+        self._deadline = time.monotonic() + timeout_s
         peer = ldap3.Server(
             address.hostname or "",
             port=address.port or (636 if self._is_tls_from_start else 389),
             use_ssl=self._is_tls_from_start,
             get_info=ldap3.NONE,
             tls=tls,
-            connect_timeout=server.timeout_s,
+            connect_timeout=timeout_s,
         )
         self._connection = ldap3.Connection(
             peer,
@@ -82,7 +69,7 @@ class Ldap3Session:
             auto_escape=False,
             check_names=False,
             read_only=True,
-            receive_timeout=math.ceil(server.timeout_s),
+            receive_timeout=math.ceil(timeout_s),
         )
         self._is_aborted = False
 

@@ -3,17 +3,16 @@
 import asyncio
 import secrets
 import unicodedata
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 import structlog
 
 from queryserver.errors.base import InvalidUsername, LoginBackendUnavailable
-from queryserver.identity.model import AuthenticatedUser, Username, UsernameRule
-from queryserver.identity.protocols import RequestInfo
+from queryserver.identity.model import AuthenticatedUser, RequestInfo, Username, UsernameRule
 from queryserver.platform.settings.desktop import LdapSettings
 
 log = structlog.get_logger(__name__)
@@ -65,10 +64,8 @@ class DirectorySession(Protocol):
         ...
 
 
-class Directory(Protocol):
-    def session(self) -> AbstractContextManager[DirectorySession]:
-        """A connection whose peer has proved its name. Opened by its first use."""
-        ...
+Directory: TypeAlias = Callable[[], AbstractContextManager[DirectorySession]]
+"""Gives connections whose peer has proved its name; each is opened by its first use."""
 
 
 def filter_value(text: str) -> str:
@@ -246,7 +243,7 @@ class LdapLogin:
         opened: list[DirectorySession] = []
 
         def work() -> AuthenticatedUser | None:
-            with self._directory.session() as session:
+            with self._directory() as session:
                 opened.append(session)
                 return self._judge.judge(session, name, password)
 

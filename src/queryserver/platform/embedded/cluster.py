@@ -62,7 +62,6 @@ class ServerAccount:
     gid: int
 
     def own(self, path: Path) -> None:
-        """Own a new file or directory."""
         os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
 
@@ -174,8 +173,9 @@ def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
     state directory is none. The copy is made once per version. Raises EmbeddedPostgresError.
     """
     if major not in _TREES:
-        message = f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
-        raise EmbeddedPostgresError(message)
+        raise EmbeddedPostgresError(
+            f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
+        )
     installed = Binaries(package_directory() / _TREES[major])
     if _runs(installed, account):
         return installed
@@ -186,19 +186,19 @@ def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
         copy = _copied(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
         if copy is not None and _runs(copy, account):
             return copy
-    message = f"The PostgreSQL programs in {installed.root} do not run here, nor does a copy of them."
-    raise EmbeddedPostgresError(message)
+    raise EmbeddedPostgresError(
+        f"The PostgreSQL programs in {installed.root} do not run here, nor does a copy of them."
+    )
 
 
 def package_directory() -> Path:
     """Where the wheel is. Raises EmbeddedPostgresNotInstalled."""
     package = find_spec(_PACKAGE)
     if package is None or package.origin is None:
-        message = (
+        raise EmbeddedPostgresNotInstalled(
             "The embedded PostgreSQL is not installed: pip install 'queryserver[embedded]'. "
             "Or set desktop.database.url to a PostgreSQL of yours."
         )
-        raise EmbeddedPostgresNotInstalled(message)
     return Path(package.origin).parent
 
 
@@ -279,17 +279,17 @@ def kept_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
             made = ClusterSecrets(*(secrets.token_urlsafe(32) for _ in range(3)), cluster_id=secrets.token_hex(8))
             replace_private(file, json.dumps(asdict(made)))
             return made
-        message = f"{file} is gone: without its passwords the embedded database cannot be opened. Restore it."
-        raise EmbeddedPostgresError(message) from None
+        raise EmbeddedPostgresError(
+            f"{file} is gone: without its passwords the embedded database cannot be opened. Restore it."
+        ) from None
     except (ValueError, TypeError) as error:
-        message = f"{file} is damaged: without its passwords the embedded database cannot be opened. Restore it."
-        raise EmbeddedPostgresError(message) from error
+        raise EmbeddedPostgresError(
+            f"{file} is damaged: without its passwords the embedded database cannot be opened. Restore it."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresCluster:
-    """A complete cluster, ready to be started."""
-
     home: Path
     account: ServerAccount | None
     binaries: Binaries
@@ -339,18 +339,6 @@ def _delete_half_made(home: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _make(
-    data: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
-) -> None:
-    new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
-    if account:
-        account.own(new)
-    _initialise(new, account, binaries, secrets, durable=durable)
-    _write_access_rules(new, account)
-    new.rename(data)
-    sync(data.parent)
-
-
 def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
     """Also for a cluster of an earlier version, whose rules were others."""
     rules, new = data / "pg_hba.conf", data / "pg_hba.conf.new"
@@ -359,9 +347,12 @@ def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
     new.replace(rules)
 
 
-def _initialise(
-    new: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
+def _make(
+    data: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
 ) -> None:
+    new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
+    if account:
+        account.own(new)
     arguments = ["-U", SUPERUSER, "-A", "scram-sha-256", "--pwfile=/dev/stdin", "-E", "UTF8", "--locale=C"]
     arguments += ["--no-instructions"] if durable else ["--no-instructions", "--no-sync"]
     with tempfile.TemporaryFile() as password, tempfile.TemporaryFile() as output:
@@ -383,14 +374,16 @@ def _initialise(
             process.kill()
         if ended_with != 0:
             output.seek(0)
-            message = f"The embedded database could not be made:\n{output.read().decode(errors='replace')[-2000:]}"
-            raise EmbeddedPostgresError(message)
+            raise EmbeddedPostgresError(
+                f"The embedded database could not be made:\n{output.read().decode(errors='replace')[-2000:]}"
+            )
+    _write_access_rules(new, account)
+    new.rename(data)
+    sync(data.parent)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterProcesses:
-    """The live processes of one cluster."""
-
     postmasters: tuple[int, ...]
     children: tuple[int, ...]
 
@@ -403,17 +396,15 @@ def processes_of(cluster_name: str) -> ClusterProcesses:
 
     The number in `postmaster.pid` proves nothing: after a crash it may belong to another program.
     """
-    named = {process.pid: process for process in _processes() if cluster_name in process.command}
+    named = {pid: (parent, command) for pid, parent, command in _processes() if cluster_name in command}
     # A child that was forked this instant still has the command line of its parent.
-    postmasters = tuple(
-        pid for pid, process in named.items() if "/postgres -D " in process.command and process.parent not in named
+    postmasters = [
+        pid for pid, (parent, command) in named.items() if "/postgres -D " in command and parent not in named
+    ]
+    children = (
+        pid for pid, (parent, command) in named.items() if command.startswith("postgres: ") or parent in postmasters
     )
-    children = tuple(
-        pid
-        for pid, process in named.items()
-        if process.command.startswith("postgres: ") or process.parent in postmasters
-    )
-    return ClusterProcesses(postmasters, children)
+    return ClusterProcesses(tuple(postmasters), tuple(children))
 
 
 def end_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> None:
@@ -440,14 +431,8 @@ def _signal(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool
     return not processes_of(cluster_name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
-    pid: int
-    parent: int
-    command: str
-
-
-def _processes() -> Iterator[_Process]:
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Number, parent and command line of each process."""
     if not (_PROC / "self" / "cmdline").exists():
         # macOS has no /proc.
         listing = subprocess.run(
@@ -455,11 +440,11 @@ def _processes() -> Iterator[_Process]:
         )
         for line in listing.stdout.splitlines():
             pid, parent, *command = line.split(maxsplit=2)
-            yield _Process(int(pid), int(parent), "".join(command))
+            yield int(pid), int(parent), "".join(command)
         return
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             with suppress(OSError):  # it has just ended
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 after_name = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield _Process(int(entry.name), int(after_name[1]), command)
+                yield int(entry.name), int(after_name[1]), command

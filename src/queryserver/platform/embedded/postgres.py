@@ -27,6 +27,7 @@ from queryserver.platform.embedded.cluster import (
     SERVICE_ROLE,
     STORAGE_DIRECTORY,
     SUPERUSER,
+    ClusterSecrets,
     EmbeddedDefaults,
     EmbeddedPostgresError,
     PostgresCluster,
@@ -41,6 +42,7 @@ from queryserver.platform.embedded.cluster import (
 )
 from queryserver.platform.settings.editor import InterpreterSettings
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.threads import background
 
 LOOPBACK = "127.0.0.1"
 
@@ -107,8 +109,7 @@ class Postmaster:
     def address(self) -> Address:
         """The same after a restart."""
         if self._address is None:
-            message = "the server was not started"
-            raise RuntimeError(message)
+            raise RuntimeError("the server was not started")
         return self._address
 
     @property
@@ -245,8 +246,9 @@ def _socket_directory(account: ServerAccount | None) -> Path:
             if account:
                 account.own(directory)
             return directory
-    message = "No directory for the socket of the embedded PostgreSQL: neither TMPDIR nor /tmp can be used."
-    raise EmbeddedPostgresError(message)
+    raise EmbeddedPostgresError(
+        "No directory for the socket of the embedded PostgreSQL: neither TMPDIR nor /tmp can be used."
+    )
 
 
 def _private(path: str, flags: int) -> int:
@@ -274,19 +276,10 @@ class EmbeddedPostgres:
             postmaster = Postmaster(cluster, durable=durable)
             try:
                 await _to_the_end(postmaster.start)
-                watch = asyncio.create_task(_watch(postmaster), name="embedded-postgres-watch")
-                try:
+                async with background(_watch(postmaster), "embedded-postgres-watch"):
                     yield cls(cluster, postmaster)
-                finally:
-                    watch.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await watch
             finally:
                 await _to_the_end(postmaster.stop)
-
-    @property
-    def state_directory(self) -> Path:
-        return self._cluster.home.parent
 
     @property
     def socket_directory(self) -> Path:
@@ -298,25 +291,38 @@ class EmbeddedPostgres:
         """Port on 127.0.0.1 (and number of the socket). It takes logins of the sample role only."""
         return self._postmaster.address.port
 
+    @property
+    def defaults(self) -> EmbeddedDefaults:
+        return _defaults(self._cluster.home, self._postmaster.address, self._cluster.secrets)
+
     def admin_dsn(self, database: str = "postgres") -> str:
-        return self._socket_dsn(SUPERUSER, self._cluster.secrets.superuser, database)
+        return _socket_dsn(self._postmaster.address, SUPERUSER, self._cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
         """For the service's own tables; the role owns its database and is no superuser."""
-        return self._socket_dsn(SERVICE_ROLE, self._cluster.secrets.service, database)
+        return _socket_dsn(self._postmaster.address, SERVICE_ROLE, self._cluster.secrets.service, database)
 
     def sample_dsn(self) -> str:
         """For statements of users: a role that can open the sample database and nothing else."""
-        password = quote(self._cluster.secrets.sample, safe="")
-        return f"postgresql://{SAMPLE_ROLE}:{password}@{LOOPBACK}:{self.port}/{SAMPLE_DATABASE}"
+        return self.defaults.sample_dsn
 
     def role_password(self, role: str) -> str:
         return {SERVICE_ROLE: self._cluster.secrets.service, SAMPLE_ROLE: self._cluster.secrets.sample}[role]
 
-    def _socket_dsn(self, role: str, password: str, database: str) -> str:
-        host = quote(str(self.socket_directory), safe="")
-        login = f"{role}:{quote(password, safe='')}"
-        return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={self.port}"
+
+def _defaults(home: Path, address: Address, secrets: ClusterSecrets) -> EmbeddedDefaults:
+    login = f"{SAMPLE_ROLE}:{quote(secrets.sample, safe='')}"
+    return EmbeddedDefaults(
+        service_dsn=_socket_dsn(address, SERVICE_ROLE, secrets.service, SERVICE_ROLE),
+        sample_dsn=f"postgresql://{login}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}",
+        databases_dir=home.parent / "databases",
+        files_dir=home.parent / STORAGE_DIRECTORY,
+    )
+
+
+def _socket_dsn(address: Address, role: str, password: str, database: str) -> str:
+    login, host = f"{role}:{quote(password, safe='')}", quote(address.socket_directory, safe="")
+    return f"postgresql://{login}@/{quote(database, safe='')}?host={host}&port={address.port}"
 
 
 def _home(state_dir: Path) -> Path:
@@ -326,8 +332,7 @@ def _home(state_dir: Path) -> Path:
         home.parent.mkdir(mode=0o700, exist_ok=True)
         home.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        message = f"The state directory {state_dir} cannot be used: {error.strerror}."
-        raise EmbeddedPostgresError(message) from error
+        raise EmbeddedPostgresError(f"The state directory {state_dir} cannot be used: {error.strerror}.") from error
     return home
 
 
@@ -339,10 +344,9 @@ def _locked(file: Path) -> Generator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            message = (
+            raise EmbeddedPostgresError(
                 f"Another server runs on the state directory {file.parent.parent}. Stop it, or choose another one."
-            )
-            raise EmbeddedPostgresError(message) from None
+            ) from None
         yield
     finally:
         os.close(descriptor)
@@ -385,15 +389,7 @@ def running_defaults(state_dir: Path) -> EmbeddedDefaults | None:
     address = recorded_address(home)
     if address is None:
         return None
-    secrets = kept_secrets(home / "secrets.json", may_create=False)
-    host = quote(address.socket_directory, safe="")
-    service, sample = quote(secrets.service, safe=""), quote(secrets.sample, safe="")
-    return EmbeddedDefaults(
-        service_dsn=f"postgresql://{SERVICE_ROLE}:{service}@/{SERVICE_ROLE}?host={host}&port={address.port}",
-        sample_dsn=f"postgresql://{SAMPLE_ROLE}:{sample}@{LOOPBACK}:{address.port}/{SAMPLE_DATABASE}",
-        databases_dir=home.parent / "databases",
-        files_dir=home.parent / STORAGE_DIRECTORY,
-    )
+    return _defaults(home, address, kept_secrets(home / "secrets.json", may_create=False))
 
 
 def with_defaults(settings: Settings, defaults: EmbeddedDefaults) -> Settings:

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import gzip
 import random
+import re
 import shutil
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -25,7 +26,6 @@ from queryserver.platform.embedded.cluster import (
     SAMPLE_ROLE,
     SERVICE_ROLE,
     SQLITE_FILE,
-    STORAGE_DIRECTORY,
     EmbeddedDefaults,
     package_directory,
     sync,
@@ -70,19 +70,16 @@ class SampleTable:
     """One table; the column types are spelled so that PostgreSQL, DuckDB and SQLite all read them."""
 
     name: str
-    columns: tuple[tuple[str, str], ...]
+    columns: str
     constraint: str
     rows: Sequence[tuple[Value, ...]]
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """In the order of the rows."""
-        return tuple(name for name, _ in self.columns)
+        return tuple(column.split()[0] for column in re.split(r",\s", self.columns))
 
     def create_statement(self) -> str:
-        """The CREATE TABLE statement, for all three engines."""
-        columns = ", ".join(f"{name} {sql_type}" for name, sql_type in self.columns)
-        return f"CREATE TABLE {self.name} ({columns}, {self.constraint})"
+        return f"CREATE TABLE {self.name} ({self.columns}, {self.constraint})"
 
 
 def sample_tables() -> tuple[SampleTable, ...]:
@@ -101,16 +98,11 @@ def _customers(chance: random.Random) -> SampleTable:
         limit = _money(chance, 10_000, 500_000) if chance.random() > 0.3 else None
         name = f"{chance.choice(_FIRST_NAMES)} {chance.choice(_LAST_NAMES)}"
         rows.append((number, name, email, country, city, _day(chance), chance.random() > 0.15, limit))
-    columns = (
-        ("id", "INTEGER NOT NULL"),
-        ("name", "VARCHAR(80) NOT NULL"),
-        ("email", "VARCHAR(120)"),
-        ("country", "CHAR(2) NOT NULL"),
-        ("city", "VARCHAR(60)"),
-        ("signed_up_on", "DATE NOT NULL"),
-        ("is_active", "BOOLEAN NOT NULL"),
-        ("credit_limit", "DECIMAL(10,2)"),
-    )
+    columns = """
+        id INTEGER NOT NULL, name VARCHAR(80) NOT NULL, email VARCHAR(120), country CHAR(2) NOT NULL,
+        city VARCHAR(60), signed_up_on DATE NOT NULL, is_active BOOLEAN NOT NULL,
+        credit_limit DECIMAL(10,2)
+    """
     return SampleTable("customers", columns, "PRIMARY KEY (id)", rows)
 
 
@@ -120,14 +112,10 @@ def _products(chance: random.Random) -> SampleTable:
     for number, (kind, name) in enumerate(goods[:PRODUCTS], start=1):
         weight = round(chance.uniform(0.05, 12), 3) if chance.random() > 0.1 else None
         rows.append((number, name.capitalize(), kind, _money(chance, 299, 19_999), weight, chance.random() < 0.1))
-    columns = (
-        ("id", "INTEGER NOT NULL"),
-        ("name", "VARCHAR(80) NOT NULL"),
-        ("category", "VARCHAR(20) NOT NULL"),
-        ("price", "DECIMAL(10,2) NOT NULL"),
-        ("weight_kg", "DOUBLE PRECISION"),
-        ("is_discontinued", "BOOLEAN NOT NULL"),
-    )
+    columns = """
+        id INTEGER NOT NULL, name VARCHAR(80) NOT NULL, category VARCHAR(20) NOT NULL,
+        price DECIMAL(10,2) NOT NULL, weight_kg DOUBLE PRECISION, is_discontinued BOOLEAN NOT NULL
+    """
     return SampleTable("products", columns, "PRIMARY KEY (id)", rows)
 
 
@@ -140,14 +128,10 @@ def _orders(chance: random.Random, customers: SampleTable) -> SampleTable:
             shipped_on = ordered_at.date() + timedelta(days=chance.randint(1, 9))
         customer = chance.randint(1, len(customers.rows))
         rows.append((number, customer, ordered_at, status, shipped_on, chance.choice(_NOTES)))
-    columns = (
-        ("id", "INTEGER NOT NULL"),
-        ("customer_id", "INTEGER NOT NULL REFERENCES customers (id)"),
-        ("ordered_at", "TIMESTAMP NOT NULL"),
-        ("status", "VARCHAR(12) NOT NULL"),
-        ("shipped_on", "DATE"),
-        ("note", "TEXT"),
-    )
+    columns = """
+        id INTEGER NOT NULL, customer_id INTEGER NOT NULL REFERENCES customers (id),
+        ordered_at TIMESTAMP NOT NULL, status VARCHAR(12) NOT NULL, shipped_on DATE, note TEXT
+    """
     return SampleTable("orders", columns, "PRIMARY KEY (id)", rows)
 
 
@@ -157,14 +141,11 @@ def _order_items(chance: random.Random, orders: SampleTable, products: SampleTab
         for line, product in enumerate(chance.sample(products.rows, chance.randint(1, 4)), start=1):
             discount = Decimal(chance.choice((5, 10, 25))) / 100 if chance.random() < 0.2 else None
             rows.append((order[0], line, product[0], chance.randint(1, 6), product[3], discount))
-    columns = (
-        ("order_id", "INTEGER NOT NULL REFERENCES orders (id)"),
-        ("line", "SMALLINT NOT NULL"),
-        ("product_id", "INTEGER NOT NULL REFERENCES products (id)"),
-        ("quantity", "INTEGER NOT NULL"),
-        ("unit_price", "DECIMAL(10,2) NOT NULL"),
-        ("discount", "DECIMAL(3,2)"),
-    )
+    columns = """
+        order_id INTEGER NOT NULL REFERENCES orders (id), line SMALLINT NOT NULL,
+        product_id INTEGER NOT NULL REFERENCES products (id), quantity INTEGER NOT NULL,
+        unit_price DECIMAL(10,2) NOT NULL, discount DECIMAL(3,2)
+    """
     return SampleTable("order_items", columns, "PRIMARY KEY (order_id, line)", rows)
 
 
@@ -178,16 +159,11 @@ def _web_requests(chance: random.Random) -> SampleTable:
         took_ms = round(chance.lognormvariate(3, 1), 3)
         client = f"192.0.2.{chance.randint(1, 254)}"
         rows.append((number, at.replace(tzinfo=UTC), client, path, status, sent, took_ms, chance.choice(_AGENTS)))
-    columns = (
-        ("id", "BIGINT NOT NULL"),
-        ("requested_at", "TIMESTAMP WITH TIME ZONE NOT NULL"),
-        ("client", "VARCHAR(45) NOT NULL"),
-        ("path", "TEXT NOT NULL"),
-        ("status", "SMALLINT NOT NULL"),
-        ("bytes_sent", "BIGINT"),
-        ("took_ms", "DOUBLE PRECISION NOT NULL"),
-        ("user_agent", "TEXT"),
-    )
+    columns = """
+        id BIGINT NOT NULL, requested_at TIMESTAMP WITH TIME ZONE NOT NULL, client VARCHAR(45) NOT NULL,
+        path TEXT NOT NULL, status SMALLINT NOT NULL, bytes_sent BIGINT,
+        took_ms DOUBLE PRECISION NOT NULL, user_agent TEXT
+    """
     return SampleTable("web_requests", columns, "PRIMARY KEY (id)", rows)
 
 
@@ -241,7 +217,7 @@ def _write_sqlite(file: Path, tables: tuple[SampleTable, ...]) -> None:
     with closing(sqlite3.connect(file)) as connection, connection:
         for table in tables:
             connection.execute(table.create_statement())
-            marks = ", ".join("?" * len(table.columns))
+            marks = ", ".join("?" * len(table.column_names))
             rows = (tuple(map(_for_sqlite, row)) for row in table.rows)
             connection.executemany(f"INSERT INTO {table.name} VALUES ({marks})", rows)  # noqa: S608 our own table name
 
@@ -331,7 +307,7 @@ _UNFINISHED = f"{SAMPLE_DATABASE}_unfinished"
 _CONNECT_S = 10
 _COMMAND_S = 60
 # PostgreSQL lets a role change its own password and settings: both are put back at each start.
-_SAMPLE_ROLE_RULES = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
+_SAMPLE_ROLE_RULES = "LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS CONNECTION LIMIT 10"
 _OWNER_RULES = "NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS PASSWORD NULL"
 # Default privileges belong to the common owner, and would hold for the tables that other users make afterwards.
 # DROP OWNED would revoke the owner's right to connect.
@@ -355,9 +331,16 @@ async def ensure_databases(server: EmbeddedPostgres, tables: tuple[SampleTable, 
     connection = await _connect(server.admin_dsn())
     try:
         # It makes the logins of users, and has no right of theirs itself.
-        await _ensure_role(connection, SERVICE_ROLE, "CREATEROLE", server.role_password(SERVICE_ROLE))
-        await _ensure_role(connection, SAMPLE_ROLE, _SAMPLE_ROLE_RULES, server.role_password(SAMPLE_ROLE))
-        await _ensure_owner(connection)
+        # Passwords are of the URL-safe alphabet, so that they need no escaping.
+        await _ensure_role(
+            connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.role_password(SERVICE_ROLE)}'"
+        )
+        await _ensure_role(
+            connection, SAMPLE_ROLE, f"{_SAMPLE_ROLE_RULES} PASSWORD '{server.role_password(SAMPLE_ROLE)}'"
+        )
+        await _ensure_role(connection, SAMPLE_OWNER, _OWNER_RULES)
+        await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SAMPLE_ROLE}")
+        await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
         if not await _exists(connection, SERVICE_ROLE):
             await connection.execute(f"CREATE DATABASE {SERVICE_ROLE} OWNER {SERVICE_ROLE}")
         for database in (SERVICE_ROLE, "postgres", "template1"):
@@ -369,21 +352,11 @@ async def ensure_databases(server: EmbeddedPostgres, tables: tuple[SampleTable, 
         await connection.close(timeout=_CONNECT_S)
 
 
-async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str, password: str) -> None:
+async def _ensure_role(connection: asyncpg.Connection, role: str, rules: str) -> None:
     if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role):
         await connection.execute(f"CREATE ROLE {role}")
-    # The password is of the URL-safe alphabet, so that it needs no escaping.
-    await connection.execute(f"ALTER ROLE {role} LOGIN PASSWORD '{password}' {rules}")
+    await connection.execute(f"ALTER ROLE {role} {rules}")
     await connection.execute(f"ALTER ROLE {role} RESET ALL")
-
-
-async def _ensure_owner(connection: asyncpg.Connection) -> None:
-    if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", SAMPLE_OWNER):
-        await connection.execute(f"CREATE ROLE {SAMPLE_OWNER}")
-    await connection.execute(f"ALTER ROLE {SAMPLE_OWNER} {_OWNER_RULES}")
-    await connection.execute(f"ALTER ROLE {SAMPLE_OWNER} RESET ALL")
-    await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SAMPLE_ROLE}")
-    await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")
 
 
 async def _repair_sample(server: EmbeddedPostgres) -> None:
@@ -437,10 +410,8 @@ async def prepare(state_dir: Path, *, durable: bool = True) -> AsyncGenerator[Em
     """
     await asyncio.to_thread(package_directory)
     async with EmbeddedPostgres.start(state_dir, durable=durable) as server:
-        databases_dir = server.state_directory / "databases"
-        tables = await asyncio.to_thread(sample_tables)
-        files_dir = server.state_directory / STORAGE_DIRECTORY
-        await asyncio.to_thread(ensure_sample_files, databases_dir, tables)
-        await asyncio.to_thread(ensure_sample_storage, files_dir, tables)
+        tables, defaults = await asyncio.to_thread(sample_tables), server.defaults
+        await asyncio.to_thread(ensure_sample_files, defaults.databases_dir, tables)
+        await asyncio.to_thread(ensure_sample_storage, defaults.files_dir, tables)
         await ensure_databases(server, tables)
-        yield EmbeddedDefaults(server.service_dsn(), server.sample_dsn(), databases_dir, files_dir)
+        yield defaults

@@ -103,14 +103,6 @@ class AuthSettings(Section):
         return self.api_auth or (("custom_jwt", "jwt") if self.jwt.key_server_url else ("jwt",))
 
     @property
-    def access_token_lifetime(self) -> timedelta:
-        return timedelta(seconds=self.access_token_lifetime_s)
-
-    @property
-    def refresh_token_lifetime(self) -> timedelta:
-        return timedelta(seconds=self.refresh_token_lifetime_s)
-
-    @property
     def recheck(self) -> timedelta:
         return timedelta(seconds=self.recheck_s)
 
@@ -176,8 +168,7 @@ def _zone(name: str) -> str:
     try:
         _ = name == "UTC" or ZoneInfo(name)  # UTC needs no zone files, which minimal systems lack
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        message = "must be an IANA time zone such as Europe/Berlin."
-        raise ValueError(message) from None
+        raise ValueError("must be an IANA time zone such as Europe/Berlin.") from None
     return name
 
 
@@ -186,8 +177,7 @@ def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
         try:
             re.compile(pattern)
         except re.error as error:
-            message = f"holds a bad regular expression: {error}."
-            raise ValueError(message) from None
+            raise ValueError(f"holds a bad regular expression: {error}.") from None
     return patterns
 
 

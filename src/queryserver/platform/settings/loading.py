@@ -127,7 +127,6 @@ class _Layers:
         self._spellings: dict[tuple[str, SettingOrigin], str] = {}
 
     def put(self, given: Mapping[str, Any], origin: SettingOrigin) -> None:
-        """Lay a table of `origin` on top."""
         self._section(Settings, given, self.values, "", origin)
 
     def _section(
@@ -232,15 +231,13 @@ class _SecretSource:
         Raises ValueError with a text for a person, without the content.
         """
         if not isinstance(self.where, str) or not self.where.strip():
-            message = f"its {self.kind} must be given as text."
-            raise ValueError(message)
+            raise ValueError(f"its {self.kind} must be given as text.")
         if self.kind == "script":
             return _output(self.where).rstrip("\r\n")
         try:
             return Path(self.where).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            message = f"its file {self.where} cannot be read: {_reason(error)}."
-            raise ValueError(message) from None
+            raise ValueError(f"its file {self.where} cannot be read: {_reason(error)}.") from None
 
 
 def _without_source(name: str, value: Any, secrets: Collection[str]) -> tuple[str, Any]:
@@ -394,7 +391,6 @@ def _name(text: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A value as TOML writes it."""
     match value:
         case bool() | int() | float():
             return json.dumps(value)

@@ -6,7 +6,6 @@ import json
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from itertools import pairwise
@@ -55,8 +54,7 @@ def _place(value: Any) -> Any:
         return Path(value).expanduser()
     if isinstance(value, Path):
         return value
-    message = "must be a path."
-    raise ValueError(message)
+    raise ValueError("must be a path.")
 
 
 Flag: TypeAlias = StrictBool
@@ -198,8 +196,7 @@ def _network(name: Any) -> Network:
     try:
         return ip_network(str(name), strict=False)
     except ValueError:
-        message = f"holds {str(name)[:60]!r}, which is no address range such as 10.0.0.0/8."
-        raise ValueError(message) from None
+        raise ValueError(f"holds {str(name)[:60]!r}, which is no address range such as 10.0.0.0/8.") from None
 
 
 Networks: TypeAlias = Annotated[tuple[Network, ...], BeforeValidator(_networks)]
@@ -267,11 +264,10 @@ class DatabaseSettings(Section):
         text = url.get_secret_value()
         scheme = text.partition(":")[0].lower()
         if text and scheme not in SCHEMES:
-            message = (
+            raise ValueError(
                 f"must be a PostgreSQL address (postgresql://…), not {scheme[:20]}: "
                 "the service needs a database that takes concurrent writes."
             )
-            raise ValueError(message)
         return url
 
     @property
@@ -287,14 +283,6 @@ class DatabaseSettings(Section):
         if not url or self.sslmode == DRIVERS_OWN or "sslmode" in parse_qs(urlsplit(url).query):
             return url or None
         return f"{url}{'&' if '?' in url else '?'}sslmode={self.sslmode}"
-
-    @property
-    def connect_timeout(self) -> timedelta:
-        return timedelta(seconds=self.connect_timeout_s)
-
-    @property
-    def statement_timeout(self) -> timedelta:
-        return timedelta(seconds=self.statement_timeout_s)
 
 
 class CatalogSettings(Section):
@@ -400,21 +388,18 @@ def _result_storage(value: Any) -> Any:
     given = _object(value)
     unknown = given.keys() - {"backend", "properties"}
     if unknown:
-        message = f"has no key {min(unknown)}; it has backend and properties."
-        raise ValueError(message)
+        raise ValueError(f"has no key {min(unknown)}; it has backend and properties.")
     name = given.get("backend")
     kind = next((one for one in _BACKENDS if name == one.backend), None)
     if kind is None and isinstance(name, str):
         kind = next((one for ending, one in _OLD_NAMES.items() if name.endswith(ending)), None)
     if kind is None:
-        message = f"backend must be one of {', '.join(one.backend for one in _BACKENDS)}."
-        raise ValueError(message)
+        raise ValueError(f"backend must be one of {', '.join(one.backend for one in _BACKENDS)}.")
     try:
         return kind.model_validate(given.get("properties", {}))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        message = f"property {'.'.join(map(str, first['loc'])) or 'properties'}: {first['msg']}"
-        raise ValueError(message) from None
+        raise ValueError(f"property {'.'.join(map(str, first['loc'])) or 'properties'}: {first['msg']}") from None
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -422,11 +407,9 @@ def _object(value: Any) -> Mapping[str, Any]:
         try:
             value = json.loads(value)
         except ValueError:
-            message = "must be a JSON object."
-            raise ValueError(message) from None
+            raise ValueError("must be a JSON object.") from None
     if not isinstance(value, Mapping):
-        message = "must be a JSON object."
-        raise ValueError(message)  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
+        raise ValueError("must be a JSON object.")  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
     return value
 
 
@@ -464,6 +447,5 @@ class TaskServerSettings(Section):
     def _is_redis(cls, url: Secret) -> Secret:
         scheme = url.get_secret_value().partition(":")[0].lower()
         if scheme not in {"redis", "rediss", "unix"}:
-            message = f"must be a Redis address (redis://…), not {scheme[:20]}."
-            raise ValueError(message)
+            raise ValueError(f"must be a Redis address (redis://…), not {scheme[:20]}.")
         return url

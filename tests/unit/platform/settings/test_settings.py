@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,8 @@ def problems(read: Reader, toml: str = "", environ: Mapping[str, str] | None = N
 def test_without_a_file_the_contract_defaults_hold(read: Reader) -> None:
     settings = read()
     assert (settings.desktop.http_host, settings.desktop.http_port) == ("127.0.0.1", 8888)
-    assert settings.desktop.auth.access_token_lifetime == timedelta(days=1)
-    assert settings.desktop.auth.refresh_token_lifetime == timedelta(days=7)
+    assert settings.desktop.auth.access_token_lifetime_s == 86400
+    assert settings.desktop.auth.refresh_token_lifetime_s == 7 * 86400
     assert settings.desktop.auth.authenticators == ("jwt",)
     assert (settings.editor.default_limit, settings.editor.result_max_rows) == (5000, 1_000_000)
     assert settings.desktop.database.dsn is None
