@@ -11,7 +11,7 @@ from tests.api.dialects import ALL, Dialect
 from tests.api.driving import Api, Caller, open_api
 from tests.fixtures.database import execute
 
-from queryserver.identity.passwords import _PARAMETERS
+from queryserver.engines.sqlalchemy.values import _PARAMETERS
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.settings.tree import Settings
 
