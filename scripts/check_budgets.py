@@ -1,8 +1,8 @@
 """Print the sizes of files and functions in src and compare them with the budgets of docs/architecture.md.
 
-Exit code 1 when a file has more than 600 lines or a function more than 50 (120 where services are built, one after the
-other), the median file has less than 150 lines or the median function more than 12, more than 6 % of the files have less
-than 40 lines, or a function lacks a return type.
+Exit code 1 when a file has more than 600 lines or a function more than 50 (120 where services are built one after the
+other), the median file has less than 150 lines or the median function more than 12, more than 6 % of the files have
+less than 40 lines, or a function lacks a return type.
 """
 
 import ast

@@ -64,7 +64,11 @@ _BACKLOG = 2048
 # Calls make little that only the search for cycles can free: by default it would run at every tenth call.
 _GARBAGE_THRESHOLDS = (20_000, 10, 10)
 _TRIM_EVERY_S = 15.0
-_M_ARENA_MAX = -8  # malloc.h of glibc
+# malloc.h of glibc
+_M_ARENA_MAX = -8
+_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD = -1
+_LARGEST_IN_HEAP = 16 * 1024 * 1024
 
 
 def pause_s(failures: int) -> float:
@@ -478,11 +482,15 @@ def use_one_heap() -> None:
     """Let all threads take memory from one heap. To be called before they begin.
 
     glibc gives each thread a heap of its own, up to eight for each core, and returns little of them: the pieces of a
-    hundred downloads at once, made by a dozen threads, cost three times their size. Without glibc nothing happens.
+    hundred downloads at once, made by a dozen threads, cost three times their size. Blocks above 16 MiB stay outside
+    of the heap: glibc would take the second hash of a password (19 MiB) from it, and keep that. Without glibc nothing
+    happens.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_M_ARENA_MAX, 1)
+        set_option(_M_MMAP_THRESHOLD, _LARGEST_IN_HEAP)
+        set_option(_M_TRIM_THRESHOLD, 2 * _LARGEST_IN_HEAP)
 
 
 async def _return_memory() -> None:

@@ -1,31 +1,21 @@
 """One application for the tests of a process: three real engines, and scripted ones where a rule needs them."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from argon2 import PasswordHasher
 from tests.api.dialects import ALL, Dialect
 from tests.api.driving import Api, Caller, open_api
 from tests.fixtures.database import execute
 
-from queryserver.engines.sqlalchemy.values import _PARAMETERS
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.settings.tree import Settings
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 _SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quick_hashes() -> Iterator[None]:
-    """Passwords hashed at the lowest cost: the real one takes 30 ms of each application and each login."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_PARAMETERS, "_parameters", PasswordHasher(1, 64, 1)._parameters)
-        yield
 
 
 @pytest.fixture(scope="session")

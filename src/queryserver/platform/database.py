@@ -270,7 +270,7 @@ class CoalescingReader:
         keys = list(asked)
         try:
             if self._one is not None and len(keys) == 1:
-                found = {keys[0]: row for row in await self._database.fetch(self._one, *keys[0])}
+                found = dict(zip(keys, await self._database.fetch(self._one, *keys[0]), strict=False))
             else:
                 rows = await self._database.fetch(self._many, *map(list, zip(*keys, strict=True)))
                 found = {keys[row["n"] - 1]: row for row in rows}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from argon2 import PasswordHasher
+from tests.fixtures.passwords import PRODUCT
 from tests.timing import at_best
 
 from queryserver.errors.base import LoginBackendUnavailable
@@ -51,3 +52,8 @@ async def test_a_flood_is_refused_and_the_loop_stays_free() -> None:
             return pause_s, (refused, results.count(False))
 
         assert await at_best(pause_in_a_flood, below_s=1) == (100, 500)
+
+
+def test_a_server_hashes_at_least_at_the_cost_that_owasp_recommends() -> None:
+    assert PRODUCT.memory_cost >= 19 * 1024
+    assert PRODUCT.time_cost >= 2
