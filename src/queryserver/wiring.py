@@ -158,19 +158,19 @@ async def open_services(
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, importing.janitor.clean_up):
             kept.retention.include(clean_up)
         for running in (
-            page.running() if page else nullcontext(),
-            services.request_limits.running(),
-            kept.retention.running(),
-            services.connection_tests.running(),
-            metadata.lookups.running(),
-            statements.runner.running(take_over_all=alone),
-            importing.janitor.running(),
-            searching.running(),
-            statements.queue.listening(),
-            connectors.watching(),
-            listening(kept.dsn, partial(_notified, services), connectors.may_have_changed),
+            page.running if page else nullcontext,
+            services.request_limits.running,
+            kept.retention.running,
+            services.connection_tests.running,
+            metadata.lookups.running,
+            partial(statements.runner.running, take_over_all=alone),
+            importing.janitor.running,
+            searching.running,
+            statements.queue.listening,
+            connectors.watching,
+            partial(listening, kept.dsn, partial(_notified, services), connectors.may_have_changed),
         ):
-            await stack.enter_async_context(running)
+            await stack.enter_async_context(running())
         yield services
 
 

@@ -328,7 +328,9 @@ class BrokenHistory(History):
 
 @pytest.mark.platform(11)
 async def test_an_unforeseen_fault_shows_an_id_and_nothing_else(api: Api, ana: Caller):
-    broken = replace(api.services, history=BrokenHistory(), registry=CollectorRegistry())
+    broken = replace(
+        api.services, statements=replace(api.services.statements, history=BrokenHistory()), registry=CollectorRegistry()
+    )
     app = create_app(api.services.settings, services=broken)
     async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test") as http:
         caller = Caller(replace(api, app=app, http=http), ana.username, ana.headers)

@@ -19,7 +19,7 @@ _WRITTEN = re.compile(
     r"""|\b(?:failure|answer|_of_importer)\(\s*\d{3},\s*["']([a-z_]+)["']"""
     r"""|\bDownloadRefused\(\s*["']([a-z_]+)["']"""
     r"""|StatementState\.\w+: \(-?\d+, ["']([a-z_]+)["']\)"""
-    r"""|\(["']([a-z_]+)["'], ["'][A-Z][^"']*\.["']\)"""
+    r"""|\(["'](?!queryserver_)([a-z_]+)["'], ["'][A-Z][^"']*\.["']\)"""
     r"""|errors\.\w+: \(\d{3}, ["']([a-z_]+)["']\)"""
 )
 

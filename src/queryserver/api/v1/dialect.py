@@ -5,7 +5,7 @@ from fastapi import Response
 from queryserver.api.answers import answer
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
-from queryserver.api.v1.editor import shapes
+from queryserver.api.v1.editor.results import shown_handle
 
 router = PathGroup()
 
@@ -26,6 +26,6 @@ async def analyze(call: Call, dialect: str, database: str, table: str, column: s
             operationId=str(status.id),
             history_uuid=str(status.id),
             history_id=status.history_id,
-            handle=shapes.handle(started.record),
+            handle=shown_handle(started.record),
         )
     )

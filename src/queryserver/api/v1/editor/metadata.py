@@ -14,7 +14,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
 from queryserver.api.table import names_of
-from queryserver.api.v1.editor.shapes import cell_form, handle, meta
+from queryserver.api.v1.editor.results import cell_form, column_meta, shown_handle
 from queryserver.catalog.browsing import NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
@@ -159,7 +159,7 @@ async def sample(
         if started is None:
             return _rows(TableSample(message=NOT_SAMPLED), form)
         operation = str(started.record.status.id)
-        result = wire.SampleStart(status=0, handle=handle(started.record))
+        result = wire.SampleStart(status=0, handle=shown_handle(started.record))
         return answer(wire.SampleStartResponse(status=0, result=result, operationId=operation, history_uuid=operation))
     if wanted is None:
         return _rows(await samples.hello(call.user, connector, form), form)
@@ -171,7 +171,7 @@ def _rows(sample: TableSample, form: CellForm) -> Response:
     body = wire.SampleResponse(
         status=0,
         headers=[one.name for one in sample.columns],
-        full_headers=meta(sample.columns, big_numbers_as_text=form.big_numbers_as_text),
+        full_headers=column_meta(sample.columns, big_numbers_as_text=form.big_numbers_as_text),
         rows=[],
         message=sample.message,
         isEscaped=form.is_escaped,

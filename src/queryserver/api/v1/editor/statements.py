@@ -12,8 +12,16 @@ from queryserver.api.answers import answer, milliseconds, moment, while_connecte
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.api.v1.editor import shapes
-from queryserver.api.v1.editor.shapes import cell_form, operation_of, page_answer
+from queryserver.api.v1.editor.results import (
+    cell_form,
+    error_place,
+    failure_body,
+    operation_of,
+    page_answer,
+    query_status,
+    shown_handle,
+    shown_times,
+)
 from queryserver.catalog.explaining import PlanRequest
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
@@ -147,13 +155,13 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
 def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
     parent = record.parent_uuid or None
     if record.status.outcome is not None:
-        return shapes.failure_body(record).model_copy(update={"history_parent_uuid": parent})
+        return failure_body(record).model_copy(update={"history_parent_uuid": parent})
     return wire.ExecuteResponse(
         status=0,
         history_id=record.status.history_id,
         history_uuid=str(record.status.id),
-        handle=shapes.handle(record),
-        query_status=shapes.query_status(record.status),
+        handle=shown_handle(record),
+        query_status=query_status(record.status),
         history_parent_uuid=parent,
     )
 
@@ -163,9 +171,7 @@ async def cancel_statement(call: Call) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
     operation_id = await operation_of(call, await call.read(requests.EndRequest))
     status = await call.services.statements.ending.cancel(call.user, operation_id)
-    return answer(
-        wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=shapes.query_status(status))
-    )
+    return answer(wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=query_status(status)))
 
 
 @router.operation("close_statement")
@@ -196,7 +202,7 @@ async def explain(call: Call, dialect: str | None = None) -> Response:
             code=refusal.code,
             message=refusal.message,
             statement=explained.statement,
-            **shapes.error_place(refusal.position),
+            **error_place(refusal.position),
         )
     )
 
@@ -245,8 +251,8 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             message=entry.message,
             database=entry.database or "",
             rows=entry.rows,
-            **shapes.times(entry),
-            **shapes.error_place(entry.error_position),
+            **shown_times(entry),
+            **error_place(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",
     )
