@@ -17,7 +17,7 @@ QueryServerError
 │                      UploadNotFound, MetadataNotFound (TableNotFound)
 ├─ Conflict ────────── NameTaken, VersionConflict, NoMoreStatements, DownloadRefused, PathExists,
 │                      DirectoryNotEmpty, ChangedMeanwhile, OperationInProgress, StoreQuotaExceeded
-├─ TooManyRequests ─── TooManyConnections, TooManyStreams, LoginThrottled
+├─ TooManyRequests ─── TooManyStreams, LoginThrottled
 ├─ NotSupported ────── CodecNotAvailable, DriverNotInstalled, SourceNotConfigured
 ├─ EngineError ─────── StatementRejected (StatementDenied), EngineForbidden, EngineUnavailable, EngineTimeout,
 │                      SessionLost, OutcomeUnknown, CredentialsRequired, RowTooLarge
