@@ -1,4 +1,4 @@
-"""Closing and cleaning up by age (Contract platform 12.1, 12.2), and new keys for secrets."""
+"""The commands close_queries, close_sessions and cleanup, which work by age, and rotate-keys (Contract platform 12)."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack

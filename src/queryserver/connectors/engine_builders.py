@@ -2,7 +2,8 @@
 
 A new interface is a function and a row here, its options a model in `connectors/options.py`, its listing a row in
 `connectors/types.py`. A new dialect of `hiveserver2` is a row of `HS2_OPTIONS` there and of `VARIANTS` of the engine;
-urls of the interface `sqlalchemy` are in `connectors/sqlalchemy.py`.
+urls of the interface `sqlalchemy` are in `connectors/sqlalchemy.py`. What the importer can do for a dialect is in the
+tables of `imports/model.py`.
 """
 
 from collections.abc import Callable, Mapping

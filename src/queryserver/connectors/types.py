@@ -1,4 +1,7 @@
-"""The catalogue of types of connectors, one row for each dialect and interface (Contract platform 5.1)."""
+"""The catalogue of types of connectors, one row for each dialect and interface (Contract platform 5.1).
+
+What else a new dialect needs is listed in `connectors/engine_builders.py`.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Builds the services of files from the settings: `open_storage`; below it the stores and how paths are read."""
+"""Builds the services of files from the settings: `open_storage`; below it the stores and how paths are read.
+
+A new scheme is a member of `Scheme` and its rows in `files/model.py`, a folder in `files/stores` with a function that
+builds its store from the settings, and a row of `_MODULES` here.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -129,7 +129,10 @@ _OLD_LOGS = """from statement_logs where statement_id in (
 
 @dataclass(frozen=True, slots=True)
 class RetentionTimes:
-    """How long things are kept, and how often they are cleaned up."""
+    """How long logs, history and texts are kept, and how often they are cleaned up.
+
+    A result is kept for `EditorSettings.result_retention` from its end: the end of a run writes `expires_at`.
+    """
 
     logs: timedelta
     history: timedelta

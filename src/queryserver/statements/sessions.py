@@ -1,4 +1,7 @@
-"""Sessions that callers open and close themselves (Contract editor 9)."""
+"""Sessions that callers open and close themselves (Contract editor 9).
+
+The command close_sessions closes those of all users by age: `retention.RetentionSweep.close_sessions`.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,7 @@
-"""Paths that begin with a dialect: analyze. They come after all fixed groups."""
+"""Paths that begin with a dialect: analyze. They come after all fixed groups.
+
+`Connectors.resolve` refuses an unknown dialect, in the words of `errors.statements.UnknownDialect`.
+"""
 
 from fastapi import Response
 

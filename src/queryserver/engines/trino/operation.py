@@ -1,4 +1,7 @@
-"""A statement at Trino: it advances only when its next URI is requested; its progress, its rows and its session."""
+"""A statement at Trino: it advances only when its next URI is requested; its rows and its session.
+
+The progress of an answer is computed in `protocol.TrinoPage.progress`; here it never falls.
+"""
 
 import asyncio
 import json
