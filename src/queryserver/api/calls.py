@@ -19,6 +19,7 @@ from uuid import uuid4
 import structlog
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import URL, Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -541,3 +542,41 @@ def _group_of(path: str) -> str | None:
     """The third segment of a path or template; None where it is a parameter, or there is none."""
     parts = path.split("/", 4)
     return None if len(parts) < 4 or "{" in parts[3] else parts[3]
+
+
+# Routes are matched against the percent-encoded path in one normal form, so that `%2F` stays part of a name; a path
+# parameter declared `{database:segment}` or `{table:name}` is decoded when it is read.
+
+
+class RawConvertor(Convertor[str]):
+    """A part of the path as it stands there, still encoded: `%2F` is part of a name."""
+
+    def __init__(self, regex: str) -> None:
+        self.regex = regex  # pyright: ignore[reportAttributeAccessIssue] Starlette reads it from the instance
+
+    def convert(self, value: str) -> str:
+        return value
+
+
+class NameConvertor(RawConvertor):
+    """One path segment, decoded once. Invalid UTF-8 and U+0000 never match: 404."""
+
+    def convert(self, value: str) -> str:
+        return unquote_to_bytes(value).decode()
+
+
+# The interface of a context, the optimizer calls of Hue (Contract platform 7.8); any other text is an unknown path.
+register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
+_CALLS = "query_risk|query_compatibility|similar_queries|predict"
+register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{_CALLS}"))
+# What stands behind `=` in storage calls.
+register_url_convertor("raw", RawConvertor(".*"))
+# One segment or more that are not empty: `names_of` takes them apart.
+register_url_convertor("rest", RawConvertor("[^/]+(?:/[^/]+)*"))
+register_url_convertor("segment", NameConvertor("[^/]*"))
+register_url_convertor("name", NameConvertor("[^/]+"))
+
+
+def names_of(rest: str) -> tuple[str, ...]:
+    """The decoded names of the segments that a parameter `{…:rest}` took."""
+    return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))

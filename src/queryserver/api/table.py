@@ -1,18 +1,12 @@
-"""The table of operations, from which routes are made, and how path parameters are read.
-
-Routes are matched against the percent-encoded path in one normal form, so that `%2F` stays part of a name; a path
-parameter declared `{database:segment}` or `{table:name}` is decoded when it is read.
-"""
+"""The table of operations, from which routes and the API description are made."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
 import yaml
-from starlette.convertors import Convertor, register_url_convertor
 
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.fields import Fields
@@ -65,37 +59,3 @@ def operations() -> Mapping[str, Operation]:
     text = files("queryserver.api").joinpath("operations.yaml").read_bytes()
     rows: list[dict[str, Any]] = yaml.load(text, Loader=yaml.CSafeLoader)["operations"]
     return {row["id"]: Operation(**row) for row in rows if row["status"] == "served"}
-
-
-class RawConvertor(Convertor[str]):
-    """A part of the path as it stands there, still encoded: `%2F` is part of a name."""
-
-    def __init__(self, regex: str) -> None:
-        self.regex = regex  # pyright: ignore[reportAttributeAccessIssue] Starlette reads it from the instance
-
-    def convert(self, value: str) -> str:
-        return value
-
-
-class NameConvertor(RawConvertor):
-    """One path segment, decoded once. Invalid UTF-8 and U+0000 never match: 404."""
-
-    def convert(self, value: str) -> str:
-        return unquote_to_bytes(value).decode()
-
-
-# The interface of a context, the optimizer calls of Hue (Contract platform 7.8); any other text is an unknown path.
-register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
-_CALLS = "query_risk|query_compatibility|similar_queries|predict"
-register_url_convertor("optimizer", RawConvertor(f"top_(?:databases|tables|columns|filters|joins|aggs)|{_CALLS}"))
-# What stands behind `=` in storage calls.
-register_url_convertor("raw", RawConvertor(".*"))
-# One segment or more that are not empty: `names_of` takes them apart.
-register_url_convertor("rest", RawConvertor("[^/]+(?:/[^/]+)*"))
-register_url_convertor("segment", NameConvertor("[^/]*"))
-register_url_convertor("name", NameConvertor("[^/]+"))
-
-
-def names_of(rest: str) -> tuple[str, ...]:
-    """The decoded names of the segments that a parameter `{…:rest}` took."""
-    return tuple(unquote_to_bytes(part).decode() for part in rest.split("/"))

@@ -9,11 +9,10 @@ import orjson
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.calls import Call, PathGroup, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
-from queryserver.api.table import names_of
 from queryserver.api.v1.editor.results import cell_form, column_meta, shown_handle
 from queryserver.catalog.browsing import NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
