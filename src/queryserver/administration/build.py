@@ -12,11 +12,10 @@ from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.types import TYPES
-from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
 from queryserver.platform.database import Database
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.prometheus import MetricsPage, PrometheusMetrics
+from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.desktop import MetricsSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.statements.overview import HistoryFacts
@@ -55,11 +54,11 @@ def metrics_of(settings: MetricsSettings, registry: CollectorRegistry) -> Metric
     """The metrics that all services write."""
     if not settings.enable_prometheus:
         return UNMEASURED
-    return PrometheusMetrics(registry, dialects=[one.dialect for one in TYPES], schemes=list(Scheme))
+    return Metrics(registry, dialects=[one.dialect for one in TYPES])
 
 
 def metrics_page(
     registry: CollectorRegistry, metrics: Metrics, database: Database, threads: Executor
 ) -> MetricsPage | None:
     """The page of `GET /metrics`; None where nothing is counted."""
-    return MetricsPage(registry, metrics, database, threads) if isinstance(metrics, PrometheusMetrics) else None
+    return MetricsPage(registry, metrics, database, threads) if metrics is not UNMEASURED else None

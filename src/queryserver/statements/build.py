@@ -65,7 +65,9 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(open_database(dsn, settings.desktop.database, metrics.query))
+        database = await stack.enter_async_context(
+            open_database(dsn, settings.desktop.database, metrics.queries.observe)
+        )
         records = StatementRecords(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
