@@ -86,10 +86,10 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
 
     `subject`: the names of what is changed, such as a user and a group.
     """
-    from queryserver.platform.logs import AUDIT, AuditTrail  # noqa: PLC0415 slow to import
+    from queryserver.platform.logs import AUDIT  # noqa: PLC0415 slow to import
 
     names = " ".join(name for name in subject if name)
-    with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
+    with AUDIT.event(operator(), operation, names, facts={"by": "command"}):
         yield
 
 

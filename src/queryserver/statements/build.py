@@ -20,7 +20,7 @@ from queryserver.identity.callers import Streams
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.limits import ByteBudget, disk_floor
-from queryserver.platform.logs import AUDIT, AuditTrail
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_newest
 from queryserver.platform.settings.sections import LocalResults
@@ -199,7 +199,7 @@ def statement_services(
             allowed_settings=allowed_settings,
             texts=TextLimits(editor.statement_text_max_bytes_per_user, editor.statement_text_kept_bytes),
         ),
-        audit=AuditTrail(AUDIT),
+        audit=AUDIT,
         choosing=Choosing(computing),
     )
     ending = Ending(
@@ -226,7 +226,7 @@ def statement_services(
         submissions=submissions,
         following=following,
         reading=reading,
-        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AuditTrail(AUDIT)),
+        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AUDIT),
         ending=ending,
         history=History(records, connectors),
         sessions=sessions,
@@ -255,7 +255,7 @@ def results_location(settings: Settings) -> Path:
 def statement_administration(
     database: Database, records: StatementRecords, notify_cancel: CancelNotifier
 ) -> StatementAdministration:
-    return StatementAdministration(database, records, notify_cancel, AuditTrail(AUDIT))
+    return StatementAdministration(database, records, notify_cancel, AUDIT)
 
 
 @asynccontextmanager
