@@ -5,7 +5,7 @@ import os
 import tempfile
 import time
 from collections import Counter as Sums
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
@@ -17,8 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 
 from queryserver import __version__
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.platform.database import Database
-from queryserver.platform.deployment import ServiceFacts, read_service_facts
+from queryserver.platform.database import Database, Row
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.threads import background
 
@@ -28,6 +27,12 @@ _FACTS_EVERY_S = 10.0
 _FACTS_WITHIN_S = 2.0
 _POOL_EVERY_S = 5.0
 _VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+
+# By partial indexes, which hold the active and the stored statements only.
+_ACTIVE = """
+select dialect, state, count(*) as statements from statements where state in ('waiting', 'running') group by 1, 2
+"""
+_STORED_BYTES = "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
 
 
 @contextmanager
@@ -88,7 +93,8 @@ class MetricsPage:
         self._metrics = metrics
         self._database = database
         self._threads = threads
-        self._facts: ServiceFacts | None = None
+        self._facts: tuple[Sequence[Row], int] | None = None
+        """Active statements by dialect and state, and the bytes of stored results, of all servers."""
         self._facts_due_at = 0.0
         self._reading = asyncio.Lock()
         self._shown = CollectorRegistry()
@@ -110,7 +116,8 @@ class MetricsPage:
                 self._facts_due_at = time.monotonic() + _FACTS_EVERY_S
                 try:
                     async with asyncio.timeout(_FACTS_WITHIN_S):
-                        self._facts = await read_service_facts(self._database)
+                        active = await self._database.fetch(_ACTIVE)
+                        self._facts = active, await self._database.value(_STORED_BYTES)
                 except (DatabaseUnavailable, TimeoutError):
                     log.warning("metrics of the database are not up to date")
         self._count_pool()
@@ -131,10 +138,11 @@ class MetricsPage:
             "queryserver_results_bytes", "Stored results that can be read, of all servers of this database."
         )
         if self._facts is not None:
-            results.add_metric([], self._facts.results_bytes)
+            counts, results_bytes = self._facts
+            results.add_metric([], results_bytes)
             sums = Sums[tuple[str, str]]()
-            for (dialect, state), statements in self._facts.statements.items():
-                sums[self._metrics.dialect(dialect), state] += statements
+            for row in counts:
+                sums[self._metrics.dialect(row["dialect"]), row["state"]] += row["statements"]
             for labels, statements in sums.items():
                 active.add_metric(labels, statements)
         yield from (active, results)
