@@ -261,27 +261,25 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o640)
 
 
-class RecentLines(logging.Handler):
-    """Keeps the newest lines of this process as they were written, up to a number of bytes."""
+class RecentLines:
+    """Keeps the newest lines of this process as they were formed, up to `KEPT_BYTES`."""
 
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
-        super().__init__()
-        self._max_bytes = max_bytes
-        self._records: deque[bytes] = deque()
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._guard = Lock()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        line = f"{record.getMessage()}\n".encode(errors="backslashreplace")
+    def add(self, text: str) -> None:
+        line = f"{text}\n".encode(errors="backslashreplace")
         with self._guard:
-            self._records.append(line)
+            self._lines.append(line)
             self._bytes += len(line)
-            while self._bytes > self._max_bytes:
-                self._bytes -= len(self._records.popleft())
+            while self._bytes > KEPT_BYTES:
+                self._bytes -= len(self._lines.popleft())
 
     def tail(self, max_bytes: int) -> bytes:
         with self._guard:
-            content = b"".join(self._records)
+            content = b"".join(self._lines)
         return _whole_lines(content[-max_bytes - 1 :], is_begin=len(content) <= max_bytes)
 
 
@@ -355,8 +353,9 @@ def stop_logging() -> None:
 class _Entrance(QueueHandler):
     """Forms the line at once: the ids of the call are known only here."""
 
-    def __init__(self, waiting: "queue.Queue[logging.LogRecord]") -> None:
+    def __init__(self, waiting: "queue.Queue[logging.LogRecord]", *, has_file: bool) -> None:
         super().__init__(waiting)
+        self._has_file = has_file
         self._waiting = waiting
         self._dropped = 0
 
@@ -367,6 +366,8 @@ class _Entrance(QueueHandler):
         except queue.Full:
             self._dropped += 1
             return
+        if not self._has_file:
+            RECENT.add(record.getMessage())
         if self._dropped and self._waiting.qsize() < _MOST_WAITING // 2:
             dropped, self._dropped = self._dropped, 0
             logging.getLogger(__name__).warning("%d lines of the log were dropped: nobody read them", dropped)
@@ -375,14 +376,14 @@ class _Entrance(QueueHandler):
 def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _Entrance:
     """The queue of lines of that form, with a thread that writes them."""
     waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
-    entrance = _Entrance(waiting)
+    entrance = _Entrance(waiting, has_file=file is not None)
     entrance.setFormatter(LineFormatter(form, Redactor(settings.redact)))
     sink: logging.Handler
     if file is None:
         sink = logging.StreamHandler(sys.stderr)
     else:
         sink = SharedLogFile(file, max_bytes=settings.max_bytes, backup_count=settings.backup_count)
-    writer = QueueListener(waiting, sink, *([RECENT] if file is None else []))
+    writer = QueueListener(waiting, sink)
     writer.start()
     _writers.append(writer)
     return entrance
