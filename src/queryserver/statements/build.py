@@ -22,7 +22,7 @@ from queryserver.platform.database import Database, Notices, open_database, requ
 from queryserver.platform.limits import ByteBudget, disk_floor
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.migrations import require_newest
+from queryserver.platform.migrations import open_service_database, require_newest
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
@@ -261,9 +261,7 @@ def statement_administration(
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
     """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
-    dsn = required_dsn(settings)
-    await require_newest(dsn)
-    async with open_database(dsn, settings.desktop.database) as database:
+    async with open_service_database(settings) as database:
         records = StatementRecords(database, statement_ends(settings))
         notices = Notices(database)
 
