@@ -7,7 +7,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from queryserver.administration.build import configuration_services, metrics_of, metrics_page
+from queryserver.administration.build import configuration_services
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import metadata_cache, metadata_services
 from queryserver.connectors.build import stored_connectors
@@ -18,6 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored
+from queryserver.connectors.types import TYPES
 from queryserver.engines.protocol import Engine
 from queryserver.files.build import BUILDERS, Builder, open_storage
 from queryserver.files.model import Scheme
@@ -29,7 +30,9 @@ from queryserver.platform.computing import computing_of
 from queryserver.platform.database import Notices, listening
 from queryserver.platform.deployment import RequestCounts
 from queryserver.platform.limits import ByteBudget
+from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.migrations import require_newest
+from queryserver.platform.prometheus import MetricsPage
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.stopping import ENGINES_CLOSED_WITHIN_S, stop_step
 from queryserver.platform.threads import open_threads
@@ -55,7 +58,8 @@ async def open_services(
     """
     async with AsyncExitStack() as stack:
         registry = registry or CollectorRegistry()
-        metrics = metrics_of(settings.desktop.metrics, registry)
+        is_measured, dialects = settings.desktop.metrics.enable_prometheus, [one.dialect for one in TYPES]
+        metrics = Metrics(registry, dialects=dialects) if is_measured else UNMEASURED
         kept = await stack.enter_async_context(open_records(settings, metrics))
         accounts = await stack.enter_async_context(open_accounts(settings, kept.database, metrics))
         builder, stored = EngineBuilder(settings), ConnectorRepository(kept.database, accounts.sealer)
@@ -133,7 +137,7 @@ async def open_services(
             result_store=kept.results.ping,
         )
         stored_ones = stored_connectors(stored, builder, connectors.refresh)
-        page = metrics_page(registry, metrics, kept.database, threads.upkeep)
+        page = MetricsPage(registry, metrics, kept.database, threads.upkeep) if is_measured else None
         services = Services(
             settings=settings,
             accounts=accounts,

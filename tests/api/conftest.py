@@ -24,7 +24,7 @@ async def users_url(tcp_open: EmbeddedPostgres) -> str:
     admin = tcp_open.admin_dsn()
     await execute(admin, "CREATE ROLE api_tests LOGIN PASSWORD 'planted-secret'")
     await execute(admin, "CREATE DATABASE api_tests TEMPLATE template0 OWNER api_tests")
-    return f"postgresql://api_tests:planted-secret@127.0.0.1:{tcp_open.port}/api_tests"
+    return f"postgresql://api_tests:planted-secret@127.0.0.1:{tcp_open.address.port}/api_tests"
 
 
 def make_settings(

@@ -179,7 +179,9 @@ async def test_all_names_are_there_after_one_statement_and_nothing_private(count
     await ana.run(POSTGRESQL, "SELECT 'verysecrettext'")
     await ana.run(POSTGRESQL, "SELECT verysecretcolumn")
     await ana.get("storage/view=file:///verysecretpath")
+    await ana.get("storage/view=verysecretscheme:///")
     page = await scraped(counted)
+    assert 'queryserver_storage_operations_total{fs="other"' in page.text
     assert NAMES - page.names - {name.removesuffix("_total") for name in page.names} == set()
     for name, labels in LABELS.items():
         found = page.labels(name)

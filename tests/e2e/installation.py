@@ -163,7 +163,7 @@ async def installed(
     admin = postgres.admin_dsn()
     await execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD '{name}'")
     await execute(admin, f"CREATE DATABASE {name} TEMPLATE template0 OWNER {name}")
-    users_dsn = f"postgresql://{name}:{name}@127.0.0.1:{postgres.port}/{name}"
+    users_dsn = f"postgresql://{name}:{name}@127.0.0.1:{postgres.address.port}/{name}"
     databases = directory / "databases"
     databases.mkdir()
     (databases / "e2e.sqlite").touch()

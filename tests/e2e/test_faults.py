@@ -136,7 +136,7 @@ async def test_a_full_disk_fails_the_statement_with_a_reason(place: Installation
 
 @pytest.mark.platform(98, 99)
 async def test_an_outage_of_the_database_is_said_and_survived(place: Installation, postgres: EmbeddedPostgres) -> None:
-    async with Cable(postgres.port) as cable:
+    async with Cable(postgres.address.port) as cable:
         dsn = _dsn_over(cable, place, postgres)
         async with place.through(dsn).server(desktop__database__connect_timeout_s="1") as node:
             running = await node.submit("postgresql", "SELECT pg_sleep(3), 'through the outage'")
@@ -169,7 +169,7 @@ async def test_an_outage_of_the_database_is_said_and_survived(place: Installatio
 async def test_an_outage_longer_than_the_lease_leaves_nothing_running_for_ever(
     place: Installation, postgres: EmbeddedPostgres
 ) -> None:
-    async with Cable(postgres.port) as cable:
+    async with Cable(postgres.address.port) as cable:
         dsn = _dsn_over(cable, place, postgres)
         async with place.through(dsn).server(desktop__database__connect_timeout_s="1") as node:
             quick = await node.submit("postgresql", "SELECT pg_sleep(1.5)")
@@ -239,14 +239,14 @@ async def test_an_engine_that_is_down_fails_the_statement_and_is_used_again_when
 ) -> None:
     settings = place.directory / "queryserver.toml"
     port = int(settings.read_text().partition("x:x@127.0.0.1:")[2].partition("/")[0])
-    url = place.users_dsn.replace(f":{postgres.port}/", f":{port}/")
+    url = place.users_dsn.replace(f":{postgres.address.port}/", f":{port}/")
     settings.write_text(settings.read_text().replace(f"postgresql://x:x@127.0.0.1:{port}/x", url))
     async with place.server() as node:
         down = await node.submit("away", "SELECT 1")
         body = await node.status(down, wait=20)
         assert (body["query_status"]["state"], body["code"]) == ("failed", "engine_unavailable")
         assert "127.0.0.1" not in body["message"]
-        async with Cable(postgres.port, port=port):
+        async with Cable(postgres.address.port, port=port):
             assert await node.value("away", "SELECT 1") == 1
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from tests.e2e.harness import ServerProcess, free_port, running_server, started
 
-from queryserver.platform.embedded.cluster import Binaries, PostgresCluster, kept_secrets, processes_of
+from queryserver.platform.embedded.cluster import PostgresCluster, kept_secrets, processes_of
 from queryserver.platform.embedded.postgres import recorded_address
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ def postgres_runs(data_dir: Path) -> bool:
     """Whether any process of the embedded PostgreSQL of the directory lives."""
     home = data_dir / "postgresql"
     secrets = kept_secrets(home / "secrets.json", may_create=False)
-    return bool(processes_of(PostgresCluster(home, None, Binaries(home), secrets).name))
+    return bool(processes_of(PostgresCluster(home, None, home, secrets).name))
 
 
 async def postgres_ends(data_dir: Path) -> bool:

@@ -1,23 +1,15 @@
-"""From the services of a server to those about the server itself: configuration, logs, metrics."""
+"""From the services of a server to those about the server itself: configuration and logs."""
 
 from collections.abc import Iterable
-from concurrent.futures import Executor
 from dataclasses import dataclass
-
-from prometheus_client import CollectorRegistry
 
 from queryserver.administration.client_configuration import ClientConfiguration, harmless
 from queryserver.administration.configuration_check import RESULTS, ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.administration.server_logs import ServerLogs
 from queryserver.connectors.engines import Connectors
-from queryserver.connectors.types import TYPES
-from queryserver.files.model import Scheme
 from queryserver.files.places import Stores
 from queryserver.platform.database import Database
-from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.prometheus import MetricsPage, PrometheusMetrics
-from queryserver.platform.settings.desktop import MetricsSettings
 from queryserver.platform.settings.tree import Settings, SettingsFinding
 from queryserver.statements.overview import HistoryFacts
 
@@ -49,17 +41,3 @@ def configuration_services(
         check=ConfigurationCheck(settings, check_results),
         logs=ServerLogs(settings.desktop.logging.file),
     )
-
-
-def metrics_of(settings: MetricsSettings, registry: CollectorRegistry) -> Metrics:
-    """The metrics that all services write."""
-    if not settings.enable_prometheus:
-        return UNMEASURED
-    return PrometheusMetrics(registry, dialects=[one.dialect for one in TYPES], schemes=list(Scheme))
-
-
-def metrics_page(
-    registry: CollectorRegistry, metrics: Metrics, database: Database, threads: Executor
-) -> MetricsPage | None:
-    """The page of `GET /metrics`; None where nothing is counted."""
-    return MetricsPage(registry, metrics, database, threads) if isinstance(metrics, PrometheusMetrics) else None

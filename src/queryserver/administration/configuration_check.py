@@ -21,8 +21,7 @@ from queryserver.identity.build import AUTHENTICATORS, BACKENDS
 from queryserver.identity.external_keys import KeyServers, NoKeys
 from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
-from queryserver.platform.database import Database
-from queryserver.platform.deployment import Deployment, read_deployment
+from queryserver.platform.database import Row
 from queryserver.platform.limits import affordable_connections
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.loading import shown_value
@@ -39,6 +38,21 @@ KEY_SERVERS = "desktop.auth.jwt.key_server_url"
 _REPORT_WITHIN_S = 28.0
 _CHECK_WITHIN_S = 10.0
 _BROKER_WITHIN_S = 5.0
+
+# A login sees the addresses of its own connections; a socket and loopback are the same host.
+# Entries of the history are counted up to $1; `connectors` are the ids of the stored ones.
+_DEPLOYMENT = """
+    select
+        exists (select from pg_extension where extname = 'pg_trgm') as has_trigrams,
+        (
+            select count(distinct case when client_addr in ('127.0.0.1', '::1') then null else client_addr end)
+                + max(case when client_addr is null or client_addr in ('127.0.0.1', '::1') then 1 else 0 end)
+            from pg_stat_activity
+            where datname = current_database() and usename = current_user and backend_type = 'client backend'
+        ) as hosts,
+        (select count(*) from (select from statements where in_history limit $1) entries) as history_entries,
+        (select coalesce(array_agg(id), '{}') from connectors where deleted_at is null) as connectors
+"""
 
 Check: TypeAlias = Callable[[Settings], Awaitable[Iterable[SettingsFinding]]]
 
@@ -62,7 +76,7 @@ class CheckReport:
 
 
 class ConfigurationCheck:
-    """Runs the checks of `queryserver config check` that change nothing, one caller at a time.
+    """Runs the checks of `queryserver config check` that write nothing and build no plug-in, one caller at a time.
 
     `results` checks the result store.
     """
@@ -76,7 +90,8 @@ class ConfigurationCheck:
         """Within 30 s."""
         try:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
-                findings = await check_running(self._settings, self._results)
+                tried = await _tried(self._settings, self._results)
+                findings = _in_order(chain(await _written(self._settings), *tried))
         except TimeoutError:
             findings = [SettingsFinding.error("desktop", f"could not be checked within {_REPORT_WITHIN_S:.0f} s.")]
         return CheckReport(self._settings, findings)
@@ -90,14 +105,6 @@ async def check_settings(settings: Settings, *, offline: bool = False) -> Sequen
     found = [*await _written(settings), *await unloadable(settings)]
     tried = [] if offline else await _tried(settings, check_results)
     return _in_order(chain(found, *tried))
-
-
-async def check_running(settings: Settings, results: Check) -> Sequence[SettingsFinding]:
-    """Like `check_settings`, for a server that runs with them: nothing is written, and no plug-in is built.
-
-    `results` checks the result store.
-    """
-    return _in_order(chain(await _written(settings), *await _tried(settings, results)))
 
 
 def _in_order(found: Iterable[SettingsFinding]) -> Sequence[SettingsFinding]:
@@ -178,29 +185,24 @@ def _of_this_machine(settings: Settings) -> Iterator[SettingsFinding]:
 async def check_database(settings: Settings) -> Sequence[SettingsFinding]:
     """Raises DatabaseUnavailable, SchemaMismatch."""
     async with open_service_database(settings) as database:
-        return await database_findings(settings, database)
+        [found] = await database.fetch(_DEPLOYMENT, MANY_DOCUMENTS + 1)
+    return list(_deployment_findings(settings, found))
 
 
-async def database_findings(settings: Settings, database: Database) -> Sequence[SettingsFinding]:
-    """The findings in an open database of the newest schema. Raises DatabaseUnavailable."""
-    deployment = await read_deployment(database, count_up_to=MANY_DOCUMENTS + 1)
-    return list(_deployment_findings(settings, deployment))
-
-
-def _deployment_findings(settings: Settings, deployment: Deployment) -> Iterator[SettingsFinding]:
-    if settings.metadata.index.enabled and not deployment.has_trigrams:
+def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFinding]:
+    if settings.metadata.index.enabled and not found["has_trigrams"]:
         # A warning by Contract platform 8.4; ADR 37 says why no action is needed.
         text = "is on, and the database lacks the extension pg_trgm. Searches work without it, as fast."
         yield SettingsFinding.warning("metadata.index.enabled", text)
     kept = settings.desktop.task_server.result_file_storage
-    if deployment.hosts > 1 and (kept is None or isinstance(kept, LocalResults)):
-        text = f"keeps results in a directory, and {deployment.hosts} hosts use the database: all must share it."
+    if found["hosts"] > 1 and (kept is None or isinstance(kept, LocalResults)):
+        text = f"keeps results in a directory, and {found['hosts']} hosts use the database: all must share it."
         yield SettingsFinding.warning(RESULTS, text)
-    if deployment.history_entries > MANY_DOCUMENTS:
+    if found["history_entries"] > MANY_DOCUMENTS:
         text = f"keeps more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
         yield SettingsFinding.warning("editor.history_retention_days", text)
     for name in settings.notebook.interpreters_shown_on_wheel:
-        if name.isdecimal() and int(name) not in deployment.connectors:
+        if name.isdecimal() and int(name) not in found["connectors"]:
             yield SettingsFinding.warning(
                 "notebook.interpreters_shown_on_wheel", f"names {name}, which is no stored connector."
             )

@@ -18,7 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
-from queryserver.platform.threads import in_background
+from queryserver.platform.threads import background
 
 log = structlog.get_logger(__name__)
 
@@ -126,7 +126,7 @@ class MetadataCache:
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Sweeps old answers while inside."""
-        return in_background(self._sweep(), name="metadata-sweep")
+        return background(self._sweep(), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, question: CatalogQuestion[Any]) -> CacheEntry:
         """`login` is the user's name in the data source, if that wants credentials."""

@@ -4,7 +4,7 @@ import asyncio
 import os
 import pwd
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
@@ -29,14 +29,14 @@ PasswordFromStdin: TypeAlias = Annotated[
 ]
 
 
-def settings_of(config: Path | None, overrides: Mapping[str, Any] | None = None) -> Settings:
+def settings_of(config: Path | None) -> Settings:
     """The settings for a command; in the embedded mode with the address of the running database.
 
     Raises ConfigurationError.
     """
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 
-    settings = load_settings(config, os.environ, overrides=overrides)
+    settings = load_settings(config, os.environ)
     # A terminal is no place for audit events: without a file of their own they go to the log file of the server.
     logs = settings.desktop.logging
     audit_file = logs.audit_file or logs.file
@@ -86,10 +86,10 @@ def audited(operation: str, *subject: str | None) -> Generator[None]:
 
     `subject`: the names of what is changed, such as a user and a group.
     """
-    from queryserver.platform.logs import AUDIT, AuditTrail  # noqa: PLC0415 slow to import
+    from queryserver.platform.logs import AUDIT  # noqa: PLC0415 slow to import
 
     names = " ".join(name for name in subject if name)
-    with AuditTrail(AUDIT).event(operator(), operation, names, facts={"by": "command"}):
+    with AUDIT.event(operator(), operation, names, facts={"by": "command"}):
         yield
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 from types import MappingProxyType
 
 import structlog
+from prometheus_client import Gauge
 
 from queryserver.connectors.model import Connector
 from queryserver.connectors.types import flags_of
@@ -35,6 +36,7 @@ class _Kept:
 
     connector: Connector
     engine: Engine
+    sessions: Gauge
     uses: int = 0
     is_retired: bool = False
 
@@ -47,7 +49,7 @@ class EngineUses:
 
     def __init__(self, build: Callable[[Connector], Engine], metrics: Metrics = UNMEASURED) -> None:
         self._build = build
-        self._metrics = metrics
+        self._sessions = metrics.engine_sessions
         self._kept: dict[tuple[str, int], _Kept] = {}
         self._retired: set[_Kept] = set()
         self._closings: set[asyncio.Task[None]] = set()
@@ -59,7 +61,7 @@ class EngineUses:
         """
         if _key(connector) not in self._kept:
             engine = await asyncio.to_thread(self._build, connector)
-            self._kept.setdefault(_key(connector), _Kept(connector, engine))
+            self._kept.setdefault(_key(connector), _Kept(connector, engine, self._sessions(connector.dialect)))
 
     def engine(self, connector: Connector) -> Engine:
         """The engine of this version, for its capabilities; not to open anything in it."""
@@ -71,7 +73,7 @@ class EngineUses:
         kept = self._of(connector)
         kept.uses += 1
         try:
-            with self._metrics.engine_session(connector.dialect):
+            with kept.sessions.track_inprogress():
                 yield kept.engine
         finally:
             kept.uses -= 1
@@ -112,7 +114,9 @@ class EngineUses:
     def _of(self, connector: Connector) -> _Kept:
         kept = self._kept.get(_key(connector))
         if kept is None:
-            kept = self._kept[_key(connector)] = _Kept(connector, self._build(connector))
+            kept = self._kept[_key(connector)] = _Kept(
+                connector, self._build(connector), self._sessions(connector.dialect)
+            )
         return kept
 
     def _close_aside(self, kept: _Kept) -> None:

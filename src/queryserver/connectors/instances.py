@@ -16,7 +16,7 @@ from queryserver.connectors.types import Catalogue, Category, ConnectorType, Fla
 from queryserver.errors.base import NameTaken, QueryServerError, UnknownGroup, VersionConflict
 from queryserver.errors.statements import ConnectorRefused, ConnectorTypeNotFound, connector_not_found, immutable_field
 from queryserver.identity.model import User
-from queryserver.platform.logs import AUDIT, AuditEvent
+from queryserver.platform.logs import AUDIT
 
 _CHANGE_ATTEMPTS = 5
 _LONGEST_NAME = 100
@@ -45,15 +45,7 @@ def connector_event(user: User, operation: str, subject: str | None) -> Generato
         outcome = error.code
         raise
     finally:
-        AUDIT.record(
-            AuditEvent(
-                user=user.username,
-                effective_user=user.username,
-                operation=f"connector.{operation}",
-                path=event.subject,
-                outcome=outcome,
-            )
-        )
+        AUDIT.record(user.username, f"connector.{operation}", path=event.subject, outcome=outcome)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from queryserver.files.protocol import ClusterFileSystem, FileSystem, Storage, T
 from queryserver.identity.model import User, UsernameRule
 from queryserver.identity.repository import AccountRepository
 from queryserver.platform.limits import LruCache
-from queryserver.platform.logs import Audit, AuditEvent
+from queryserver.platform.logs import AuditTrail
 
 IMPERSONATE = "security.impersonate"
 
@@ -302,7 +302,7 @@ class Noted:
 class StorageAudit:
     """Writes one audit event for each write, download and refusal."""
 
-    def __init__(self, audit: Audit) -> None:
+    def __init__(self, audit: AuditTrail) -> None:
         self._audit = audit
 
     @contextmanager
@@ -322,7 +322,7 @@ class StorageAudit:
         """Write the event of a move or copy that another process had begun: that one could not."""
         # Only GET calls act as another user (Contract storage 2.1), so the caller is the acting user.
         name = transfer.acting.name
-        self._audit.record(AuditEvent(name, name, f"storage.{transfer.kind}", str(transfer.source), outcome))
+        self._audit.record(name, f"storage.{transfer.kind}", path=str(transfer.source), outcome=outcome)
 
     def record(
         self,
@@ -334,12 +334,10 @@ class StorageAudit:
         size_bytes: int | None = None,
     ) -> None:
         self._audit.record(
-            AuditEvent(
-                user=caller.user.username,
-                effective_user=caller.acting.name,
-                operation=operation,
-                path=str(path),
-                outcome=outcome,
-                size_bytes=size_bytes,
-            )
+            caller.user.username,
+            operation,
+            path=str(path),
+            outcome=outcome,
+            effective_user=caller.acting.name,
+            size_bytes=size_bytes,
         )

@@ -69,7 +69,7 @@ async def open_accounts(
     auth = settings.desktop.auth
     rules, records = account_rules(auth), AccountRepository(database)
     async with AsyncExitStack() as stack:
-        trail = AuditTrail(AUDIT)
+        trail = AUDIT
         bearers = await _open_bearers(settings, database, stack, metrics, trail)
         passwords = stack.enter_context(Passwords.open())
         throttle = LoginThrottle(database, auth)
@@ -260,7 +260,7 @@ async def ensure_administrator(accounts: Accounts, given: str | None, show: Call
     name, password = "admin", given or "".join(secrets.choice(alphabet) for _ in range(_PASSWORD_LENGTH))
     if not await accounts.create_first(name, password):
         return
-    trail = AuditTrail(AUDIT)
+    trail = AUDIT
     for operation in ("user.create", "user.make_admin"):
         trail.record(name, operation, name, facts=BY_SERVER)
     if given is None:
@@ -315,7 +315,7 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     """The checks of tokens, with a result for each."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
-        bearers = await _open_bearers(settings, database, stack, UNMEASURED, AuditTrail(AUDIT))
+        bearers = await _open_bearers(settings, database, stack, UNMEASURED, AUDIT)
         yield Explainer(
             bearers.keyring,
             bearers.callers,

@@ -277,12 +277,12 @@ class KeyCache:
             keys = await self._source.fetch()
         except NoKeys:
             self._failed_at = self._clock()
-            self._metrics.keys_fetched("failed")
+            self._metrics.key_fetches.labels("failed").inc()
             return False
         else:
             self._keys, self._known = keys, frozenset(keys.keys)
             self._fetched_at, self._failed_at = self._clock(), None
-            self._metrics.keys_fetched("ok")
+            self._metrics.key_fetches.labels("ok").inc()
             log.info("keys fetched", keys=len(keys.keys))
             return True
         finally:

@@ -243,12 +243,12 @@ class ExternalBearers:
                 _log_refused(_REVOKED)
                 raise
         except NotAuthenticated:
-            self._metrics.external_token("refused")
+            self._metrics.external_tokens.labels("refused").inc()
             raise
         except ServiceUnavailable:
-            self._metrics.external_token("unavailable")
+            self._metrics.external_tokens.labels("unavailable").inc()
             raise
-        self._metrics.external_token("accepted")
+        self._metrics.external_tokens.labels("accepted").inc()
         return replace(user, external_token=ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
 
     async def verify(self, token: str) -> None:

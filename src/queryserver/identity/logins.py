@@ -99,18 +99,18 @@ class Logins:
         except QueryServerError as error:
             match error:
                 case LoginThrottled():
-                    self._metrics.login_throttled()
+                    self._metrics.logins_throttled.inc()
                 case AuthenticationFailed():
-                    self._metrics.login("refused", "")
+                    self._metrics.logins.labels("refused", "none").inc()
                 case LoginBackendUnavailable():
-                    self._metrics.login("unavailable", "")
+                    self._metrics.logins.labels("unavailable", "none").inc()
                 case _:
                     pass
             # The name as it was given; there need not be such a user.
             self._audit.record(username, "login", outcome=error.code, client=request.client)
             raise
         pair = self._tokens.issue(login)
-        self._metrics.login("accepted", back_end)
+        self._metrics.logins.labels("accepted", back_end).inc()
         self._audit.record(login.username, "login", client=request.client, facts={"back_end": back_end})
         return pair
 

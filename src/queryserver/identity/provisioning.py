@@ -42,14 +42,14 @@ class Provisioning:
         usernames: UsernameRule,
         *,
         default_group: str,
-        audit: AuditTrail | None = None,
+        audit: AuditTrail = AUDIT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._callers = callers
         self._accounts = accounts
         self._usernames = usernames
         self._default_group = default_group
-        self._audit = audit or AuditTrail(AUDIT)
+        self._audit = audit
         self._settled = LruCache[int, _GroupsOf](_MOST_SETTLED, life_s=_SETTLED_S, clock=clock)
 
     async def user(

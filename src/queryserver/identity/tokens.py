@@ -289,7 +289,7 @@ class Tokens:
         )
 
     def _signed(self, kind: TokenType, user_id: int, epoch: int, family: str, jti: str) -> str:
-        self._metrics.token_issued(kind.value)
+        self._metrics.tokens_issued.labels(kind.value).inc()
         now = int(self._clock())
         is_access, settings = kind is TokenType.ACCESS, self._settings
         life_s = settings.access_token_lifetime_s if is_access else settings.refresh_token_lifetime_s

@@ -16,7 +16,7 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadUsage
 from queryserver.platform.database import Database
-from queryserver.platform.threads import in_background
+from queryserver.platform.threads import background
 from queryserver.statements.session_repository import CredentialBook
 
 
@@ -184,7 +184,7 @@ class ImportJanitor:
     def running(self) -> AbstractAsyncContextManager[None]:
         """While inside, search at the beginning, twice a minute, and at once when it is wanted."""
         self.wanted.set()
-        return in_background(self._search_repeatedly(), name="import-janitor")
+        return background(self._search_repeatedly(), name="import-janitor")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
         held = [data for data in self.connectors.data_to_hold() if await self.may_hold(data)]

@@ -198,16 +198,15 @@ async def open_database(
 
 
 async def _prepare_connection(connection: Connection) -> None:
-    await connection.set_type_codec("jsonb", encoder=_to_json, decoder=orjson.loads, schema="pg_catalog")
+    def to_json(value: object) -> str:
+        return orjson.dumps(value).decode()
+
+    await connection.set_type_codec("jsonb", encoder=to_json, decoder=orjson.loads, schema="pg_catalog")
 
 
 async def _leave_as_is(connection: Connection) -> None:
     """Our own SQL leaves no session state behind, so the usual reset would only cost each call a round trip."""
     del connection
-
-
-def _to_json(value: object) -> str:
-    return orjson.dumps(value).decode()
 
 
 _LARGEST_QUERY = 200

@@ -1,8 +1,7 @@
-"""Facts about the deployment as a whole: stored values, counts of calls and statements, and sealing with a new key."""
+"""Of the deployment as a whole: values that all servers share, counts of calls, and sealing with a new key."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from queryserver.platform.database import Database
@@ -73,66 +72,6 @@ class RequestCounts:
     async def forget(self, *, before: int) -> None:
         """Delete the counts before that minute."""
         await self._database.execute("delete from request_counts where minute < $1", before)
-
-
-_ACTIVE = """
-select dialect, state, count(*) as statements from statements where state in ('waiting', 'running') group by 1, 2
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceFacts:
-    """Counts in the service database, of all servers that share it."""
-
-    results_bytes: int
-    statements: Mapping[tuple[str, str], int]
-    """Statements that wait or run, by dialect and state."""
-
-
-async def read_service_facts(database: Database) -> ServiceFacts:
-    """By partial indexes, which hold the active and the stored statements only. Raises DatabaseUnavailable."""
-    active = await database.fetch(_ACTIVE)
-    return ServiceFacts(
-        results_bytes=await database.value(
-            "select coalesce(sum(size_bytes), 0)::bigint from statements where state = 'available'"
-        ),
-        statements={(row["dialect"], row["state"]): row["statements"] for row in active},
-    )
-
-
-# A login sees the addresses of its own connections; a socket and loopback are the same host.
-_DEPLOYMENT = """
-    select
-        exists (select from pg_extension where extname = 'pg_trgm') as has_trigrams,
-        (
-            select count(distinct case when client_addr in ('127.0.0.1', '::1') then null else client_addr end)
-                + max(case when client_addr is null or client_addr in ('127.0.0.1', '::1') then 1 else 0 end)
-            from pg_stat_activity
-            where datname = current_database() and usename = current_user and backend_type = 'client backend'
-        ) as hosts,
-        (select count(*) from (select from statements where in_history limit $1) entries) as history_entries,
-        (select coalesce(array_agg(id), '{}') from connectors where deleted_at is null) as connectors
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Deployment:
-    """`hosts`: machines from which servers and commands are connected; `connectors`: ids of the stored ones.
-
-    `history_entries` are counted up to a limit.
-    """
-
-    has_trigrams: bool
-    hosts: int
-    history_entries: int
-    connectors: frozenset[int]
-
-
-async def read_deployment(database: Database, *, count_up_to: int) -> Deployment:
-    """Raises DatabaseUnavailable."""
-    row = await database.row(_DEPLOYMENT, count_up_to)
-    assert row is not None  # noqa: S101 a select without `from` gives one row
-    return Deployment(row["has_trigrams"], row["hosts"], row["history_entries"], frozenset(row["connectors"]))
 
 
 _BATCH = 500

@@ -12,7 +12,6 @@ import traceback
 from collections import deque
 from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging import LogRecord
@@ -20,7 +19,7 @@ from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import structlog
 
@@ -144,46 +143,6 @@ def _value(value: Any) -> str:
     return escaped(json.dumps(text, ensure_ascii=False) if not text or " " in text or '"' in text else text)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEvent:
-    """One action of a user, done or refused. Never holds a secret, nor the text of a statement.
-
-    `user`: the caller; at a login, the name as given. `operation`: such as `storage.delete`. `path`: in normal form;
-    `subject`: a changed or used object that is no file. `outcome`: `ok`, or the code of the error. `facts`: further
-    ones by name, such as `operation_id`.
-    """
-
-    user: str
-    effective_user: str
-    operation: str
-    path: str
-    outcome: str
-    size_bytes: int | None = None
-    client: str = ""
-    subject: str = ""
-    facts: Mapping[str, str | int] = field(default_factory=lambda: MappingProxyType({}))
-
-
-class Audit(Protocol):
-    """Writes audit events; never fails a call."""
-
-    def record(self, event: AuditEvent) -> None: ...
-
-
-class AuditLog:
-    """Audit events as lines of the logger `queryserver.audit`.
-
-    Both forms of lines escape what does not print, so that no name or path makes a line of its own (Rule T29).
-    """
-
-    def record(self, event: AuditEvent) -> None:
-        always = {"user": event.user, "effective_user": event.effective_user, "path": event.path}
-        further = {"size": event.size_bytes, "client": event.client or None, "subject": event.subject or None}
-        given = {name: value for name, value in further.items() if value is not None}
-        fields = {**always, "outcome": event.outcome, **given, **event.facts}
-        logging.getLogger(AUDIT_LOGGER).info(event.operation, extra={FIELDS: fields})
-
-
 OK = "ok"
 _LONGEST = 150
 _NO_FACTS: Mapping[str, str | int] = MappingProxyType({})
@@ -192,10 +151,11 @@ BY_SERVER: Mapping[str, str] = MappingProxyType({"by": "server"})
 
 
 class AuditTrail:
-    """Writes one event for each action, done or refused."""
+    """Writes one event for each action, done or refused, as a line of the logger `queryserver.audit`; fails no call.
 
-    def __init__(self, audit: Audit) -> None:
-        self._audit = audit
+    No event holds a secret, or the text of a statement. Both forms of lines escape what does not print, so that no
+    name or path makes a line of its own (Rule T29).
+    """
 
     def record(
         self,
@@ -206,10 +166,20 @@ class AuditTrail:
         outcome: str = OK,
         client: str = "",
         facts: Mapping[str, str | int] = _NO_FACTS,
+        effective_user: str | None = None,
+        path: str = "",
+        size_bytes: int | None = None,
     ) -> None:
-        """Write one event, such as `record(user, "statement.start", connector)`. Names are cut where they are long."""
-        name, subject = user[:_LONGEST], subject[:_LONGEST]
-        self._audit.record(AuditEvent(name, name, operation, "", outcome, client=client, subject=subject, facts=facts))
+        """Write one event, such as `record(user, "statement.start", connector)`. Names are cut where they are long.
+
+        `user`: the caller; at a login, the name as given. `path`: of a file, in normal form; `subject`: a changed or
+        used object that is no file. `outcome`: `ok`, or the code of the error. `facts`: further ones by name.
+        """
+        user = user[:_LONGEST]
+        fields = {"user": user, "effective_user": effective_user or user, "path": path, "outcome": outcome}
+        further = {"size": size_bytes, "client": client or None, "subject": subject[:_LONGEST] or None}
+        given = {name: value for name, value in further.items() if value is not None}
+        logging.getLogger(AUDIT_LOGGER).info(operation, extra={FIELDS: {**fields, **given, **facts}})
 
     @contextmanager
     def event(
@@ -242,7 +212,7 @@ def _code_of(error: Exception) -> str:
     return error.code if isinstance(error, QueryServerError) else QueryServerError.code
 
 
-AUDIT: Audit = AuditLog()
+AUDIT = AuditTrail()
 """For all services; its file is set by `configure_logging`."""
 
 
@@ -291,27 +261,25 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o640)
 
 
-class RecentLines(logging.Handler):
-    """Keeps the newest lines of this process as they were written, up to a number of bytes."""
+class RecentLines:
+    """Keeps the newest lines of this process as they were formed, up to `KEPT_BYTES`."""
 
-    def __init__(self, max_bytes: int = KEPT_BYTES) -> None:
-        super().__init__()
-        self._max_bytes = max_bytes
-        self._records: deque[bytes] = deque()
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._guard = Lock()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        line = f"{record.getMessage()}\n".encode(errors="backslashreplace")
+    def add(self, text: str) -> None:
+        line = f"{text}\n".encode(errors="backslashreplace")
         with self._guard:
-            self._records.append(line)
+            self._lines.append(line)
             self._bytes += len(line)
-            while self._bytes > self._max_bytes:
-                self._bytes -= len(self._records.popleft())
+            while self._bytes > KEPT_BYTES:
+                self._bytes -= len(self._lines.popleft())
 
     def tail(self, max_bytes: int) -> bytes:
         with self._guard:
-            content = b"".join(self._records)
+            content = b"".join(self._lines)
         return _whole_lines(content[-max_bytes - 1 :], is_begin=len(content) <= max_bytes)
 
 
@@ -385,8 +353,9 @@ def stop_logging() -> None:
 class _Entrance(QueueHandler):
     """Forms the line at once: the ids of the call are known only here."""
 
-    def __init__(self, waiting: "queue.Queue[logging.LogRecord]") -> None:
+    def __init__(self, waiting: "queue.Queue[logging.LogRecord]", *, has_file: bool) -> None:
         super().__init__(waiting)
+        self._has_file = has_file
         self._waiting = waiting
         self._dropped = 0
 
@@ -397,6 +366,8 @@ class _Entrance(QueueHandler):
         except queue.Full:
             self._dropped += 1
             return
+        if not self._has_file:
+            RECENT.add(record.getMessage())
         if self._dropped and self._waiting.qsize() < _MOST_WAITING // 2:
             dropped, self._dropped = self._dropped, 0
             logging.getLogger(__name__).warning("%d lines of the log were dropped: nobody read them", dropped)
@@ -405,14 +376,14 @@ class _Entrance(QueueHandler):
 def _entrance(settings: LoggingSettings, form: Literal["text", "json"], file: Path | None) -> _Entrance:
     """The queue of lines of that form, with a thread that writes them."""
     waiting: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING)
-    entrance = _Entrance(waiting)
+    entrance = _Entrance(waiting, has_file=file is not None)
     entrance.setFormatter(LineFormatter(form, Redactor(settings.redact)))
     sink: logging.Handler
     if file is None:
         sink = logging.StreamHandler(sys.stderr)
     else:
         sink = SharedLogFile(file, max_bytes=settings.max_bytes, backup_count=settings.backup_count)
-    writer = QueueListener(waiting, sink, *([RECENT] if file is None else []))
+    writer = QueueListener(waiting, sink)
     writer.start()
     _writers.append(writer)
     return entrance

@@ -1,65 +1,85 @@
-"""What is counted (Contract platform 9.3). No value may name a user, statement, path or host."""
+"""What is counted (Contract platform 9.3). No value of a label may name a user, statement, path or host."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from collections.abc import Collection
+from functools import partial
 
-Judgement = Literal["accepted", "refused", "unavailable"]
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+OTHER = "other"
+"""Stands for values of labels that are not among the known ones: callers must not make series."""
+
+_QUERY_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30)
+_STATEMENT_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600)
 
 
 class Metrics:
-    """Counts nothing, as for commands and with `enable_prometheus = false`; `PrometheusMetrics` counts.
+    """The instruments of all services; in one of several worker processes, its part of the counts.
 
-    Dialects that the catalogue does not know are counted together, and so are unknown schemes.
+    Dialects that are not among `dialects` are counted together.
     """
 
-    def login(self, result: Judgement, back_end: str) -> None:
-        """A login was judged; `back_end` is its name in the settings, empty when none of them accepted it."""
-
-    def login_throttled(self) -> None:
-        """A login was refused before the password was checked."""
-
-    def token_issued(self, kind: str) -> None:
-        """A token was issued: `access` or `refresh`."""
-
-    def external_token(self, result: Judgement) -> None:
-        """A token of another issuer was judged."""
-
-    def keys_fetched(self, result: Literal["ok", "failed"]) -> None:
-        """The keys of a key server were requested."""
-
-    def index_objects(self, counts: Mapping[str, int]) -> None:
-        """How many objects of each kind the index of the metadata search has now."""
-
-    def searched(self, source: str, seconds: float) -> None:
-        """A source of the metadata search was searched, with success or not."""
+    def __init__(self, registry: CollectorRegistry, *, dialects: Collection[str]) -> None:
+        self._dialects = frozenset(dialects)
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        gauge = partial(Gauge, registry=registry, multiprocess_mode="livesum")
+        self.logins = counter(
+            "queryserver_logins", "Logins judged, by the back end that said yes.", ["result", "backend"]
+        )
+        self.logins_throttled = counter("queryserver_login_throttled", "Logins refused because too many had failed.")
+        self.tokens_issued = counter("queryserver_tokens_issued", "Own tokens issued.", ["type"])
+        self.external_tokens = counter("queryserver_external_jwt", "Tokens of other issuers judged.", ["result"])
+        self.key_fetches = counter("queryserver_jwks_fetch", "Key sets asked for.", ["result"])
+        self.index_objects = gauge(
+            "queryserver_metadata_index_objects",
+            "Objects in the index of the metadata search.",
+            ["kind"],
+            multiprocess_mode="mostrecent",
+        )
+        self.searches = histogram("queryserver_search_seconds", "Time that a source of the search took.", ["source"])
+        self._ended = counter("queryserver_statements", "Statements that have ended.", ["dialect", "outcome"])
+        self._seconds = histogram(
+            "queryserver_statement_seconds",
+            "Time from the beginning of the work on a statement to its end.",
+            ["dialect"],
+            buckets=_STATEMENT_S,
+        )
+        self._failures = counter("queryserver_engine_errors", "Refusals and failures of engines.", ["dialect", "kind"])
+        self._sessions = gauge(
+            "queryserver_engine_sessions", "Engine sessions open now, those of looks at metadata included.", ["dialect"]
+        )
+        self.leases_lost = counter("queryserver_leases_lost", "Statements that another process took over.")
+        self.results_expired = counter("queryserver_results_expired", "Results whose time was over.")
+        self.storage_operations = counter(
+            "queryserver_storage_operations", "Calls on files that were answered.", ["fs", "operation", "outcome"]
+        )
+        self.uploads = gauge("queryserver_uploads_active", "Uploads on their way.")
+        self.queries = histogram(
+            "queryserver_db_query_seconds", "Time that a connection to the service database was used.", buckets=_QUERY_S
+        )
+        self.connections = gauge(
+            "queryserver_db_pool_connections",
+            "Connections to the service database, by whether they are in use.",
+            ["state"],
+        )
 
     def statement_ended(self, dialect: str, outcome: str, seconds: float) -> None:
         """A statement reached its terminal state `outcome`, that long after a runner had begun with it."""
+        known = self.dialect(dialect)
+        self._ended.labels(known, outcome).inc()
+        self._seconds.labels(known).observe(seconds)
 
     def engine_failed(self, dialect: str, kind: str) -> None:
         """An engine refused or failed; `kind` is the code of the error."""
+        self._failures.labels(self.dialect(dialect), kind).inc()
 
-    def engine_session(self, dialect: str) -> AbstractContextManager[None]:
-        """Counts as an open engine session while inside."""
-        del dialect
-        return nullcontext()
+    def engine_sessions(self, dialect: str) -> Gauge:
+        """How many sessions are open in engines of that dialect."""
+        return self._sessions.labels(self.dialect(dialect))
 
-    def lease_lost(self) -> None:
-        """Another process took a running statement over."""
-
-    def results_expired(self, results: int) -> None:
-        """So many results were deleted, whose time was over."""
-
-    def storage_operation(self, scheme: str, operation: str, outcome: str) -> None:
-        """One call on files was answered; `outcome` is `ok` or the code of its error."""
-
-    def upload(self) -> AbstractContextManager[None]:
-        """Counts as an upload under way while inside."""
-        return nullcontext()
-
-    def query(self, seconds: float, /) -> None:
-        """A connection to the service database was used that long."""
+    def dialect(self, name: str) -> str:
+        """The name as a label: that of the catalogue, or `other`."""
+        return name if name in self._dialects else OTHER
 
 
-UNMEASURED = Metrics()
+UNMEASURED = Metrics(CollectorRegistry(), dialects=())
+"""Of commands, and with `enable_prometheus = false`: nobody reads them."""

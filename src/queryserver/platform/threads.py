@@ -139,14 +139,3 @@ def open_threads() -> Generator[Threads]:
             unpacking=fair("unpacking", 4),
             parquet=fair("parquet"),
         )
-
-
-@asynccontextmanager
-async def in_background(work: Coroutine[Any, Any, None], *, name: str) -> AsyncGenerator[None]:
-    """A task that works while inside, and has ended afterwards."""
-    task = asyncio.create_task(work, name=name)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -18,7 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import CatalogEngine, DatabaseDescription, TableDescription, TableKind
 from queryserver.errors.base import QueryServerError
 from queryserver.identity.model import User
-from queryserver.platform.threads import in_background
+from queryserver.platform.threads import background
 from queryserver.search.model import DATABASE, TABLE, VIEW, IndexedColumn, IndexedObject, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
 
@@ -77,7 +77,7 @@ class IndexFeed:
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Writes while inside."""
-        return in_background(self._write(), name="metadata-index-feed")
+        return background(self._write(), name="metadata-index-feed")
 
     def add(self, user: User, connector: Connector, question: CatalogQuestion[Any], answer: object) -> None:
         """Queue an answer of an engine. Never waits and never fails; the oldest answer above 200 is dropped."""

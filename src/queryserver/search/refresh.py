@@ -124,7 +124,8 @@ class IndexRefresh:
                     swept = clock()
                 self._start_due()
                 if clock() - counted >= _COUNT_EVERY_S:
-                    self.metrics.index_objects(await self.records.counts())
+                    for kind, objects in (await self.records.counts()).items():
+                        self.metrics.index_objects.labels(kind).set(objects)
                     counted = clock()
             except errors.QueryServerError as error:
                 log.warning("metadata index not kept", code=error.code)

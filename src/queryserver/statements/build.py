@@ -20,9 +20,9 @@ from queryserver.identity.callers import Streams
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.limits import ByteBudget, disk_floor
-from queryserver.platform.logs import AUDIT, AuditTrail
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.platform.migrations import require_newest
+from queryserver.platform.migrations import open_service_database, require_newest
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
@@ -65,7 +65,9 @@ async def open_records(settings: Settings, metrics: Metrics = UNMEASURED) -> Asy
     dsn = required_dsn(settings)
     await require_newest(dsn)
     async with AsyncExitStack() as stack:
-        database = await stack.enter_async_context(open_database(dsn, settings.desktop.database, metrics.query))
+        database = await stack.enter_async_context(
+            open_database(dsn, settings.desktop.database, metrics.queries.observe)
+        )
         records = StatementRecords(database, statement_ends(settings))
         stack.push_async_callback(records.aclose)
         files = PrivateStorage(results_location(settings), floor=disk_floor(settings))
@@ -197,7 +199,7 @@ def statement_services(
             allowed_settings=allowed_settings,
             texts=TextLimits(editor.statement_text_max_bytes_per_user, editor.statement_text_kept_bytes),
         ),
-        audit=AuditTrail(AUDIT),
+        audit=AUDIT,
         choosing=Choosing(computing),
     )
     ending = Ending(
@@ -224,7 +226,7 @@ def statement_services(
         submissions=submissions,
         following=following,
         reading=reading,
-        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AuditTrail(AUDIT)),
+        downloads=Downloads(access, reading, enabled=settings.desktop.enable_download, audit=AUDIT),
         ending=ending,
         history=History(records, connectors),
         sessions=sessions,
@@ -253,15 +255,13 @@ def results_location(settings: Settings) -> Path:
 def statement_administration(
     database: Database, records: StatementRecords, notify_cancel: CancelNotifier
 ) -> StatementAdministration:
-    return StatementAdministration(database, records, notify_cancel, AuditTrail(AUDIT))
+    return StatementAdministration(database, records, notify_cancel, AUDIT)
 
 
 @asynccontextmanager
 async def open_statements(settings: Settings) -> AsyncGenerator[StatementAdministration]:
     """The administration alone, for commands. Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable."""
-    dsn = required_dsn(settings)
-    await require_newest(dsn)
-    async with open_database(dsn, settings.desktop.database) as database:
+    async with open_service_database(settings) as database:
         records = StatementRecords(database, statement_ends(settings))
         notices = Notices(database)
 

@@ -150,7 +150,7 @@ class Execution:
         except (LeaseLost, DatabaseUnavailable) as error:
             # Another runner has it, it was canceled before it was sent, or the sweep will take it.
             if isinstance(error, LeaseLost) and self._stopping is None:
-                self._metrics.lease_lost()
+                self._metrics.leases_lost.inc()
             log.info("run given up", operation_id=str(self.assignment.lease.statement_id))
 
     async def _supervised(self) -> Outcome:

@@ -15,7 +15,7 @@ from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
 from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Sealer
-from queryserver.platform.logs import AUDIT, AuditTrail
+from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
 from queryserver.statements.model import (
     Assignment,
@@ -390,7 +390,7 @@ def _stored_columns(columns: Sequence[Column] | None) -> list[list[str]] | None:
 
 def statement_ends(settings: Settings) -> OnEnd:
     """Writes an audit event for each end, and a log line where the audit has a file of its own."""
-    audit, has_file = AuditTrail(AUDIT), settings.desktop.logging.audit_file is not None
+    audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
 
     def record(end: StatementEnd) -> None:
         facts: dict[str, str | int] = {

@@ -277,7 +277,7 @@ class RetentionSweep:
         total, expired = 0, _BATCH
         while expired == _BATCH:
             expired = await self._database.value(_EXPIRE, _BATCH)
-            self._metrics.results_expired(expired)
+            self._metrics.results_expired.inc(expired)
             total += expired
         return total
 

@@ -317,7 +317,7 @@ class Runner:
             if kept.get(statement_id, True):
                 # Requested at another instance, or no longer ours: in both cases the work here ends.
                 if statement_id not in kept:
-                    self._metrics.lease_lost()
+                    self._metrics.leases_lost.inc()
                 self.cancel(statement_id)
         recorded = self.held.recorded()
         renewed = await self._sessions.renew(owner=self.owner, lease=lease)

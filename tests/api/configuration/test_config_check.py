@@ -185,7 +185,7 @@ async def test_local_results_of_several_hosts_must_be_shared(read, database_dsn,
     with rules.open("a") as stream:
         stream.write("host all all 127.0.0.9/32 trust\n")
     await execute(tcp_open.admin_dsn(), "SELECT pg_reload_conf()")
-    async with from_another_address(tcp_open.port) as port:
+    async with from_another_address(tcp_open.address.port) as port:
         elsewhere = await asyncpg.connect(database_dsn, host="127.0.0.1", port=port)
         found = await lines(settings)
         await elsewhere.close()

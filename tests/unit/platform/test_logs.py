@@ -10,15 +10,7 @@ import structlog
 from tests.cases import each
 from tests.timing import processor_s
 
-from queryserver.platform.logs import (
-    MOST_CHARACTERS,
-    AuditEvent,
-    AuditLog,
-    Redactor,
-    SharedLogFile,
-    configure_logging,
-    stop_logging,
-)
+from queryserver.platform.logs import AUDIT, MOST_CHARACTERS, Redactor, SharedLogFile, configure_logging, stop_logging
 from queryserver.platform.settings.desktop import LoggingSettings
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJ1c2VyX2lkIjoxfQ.c2lnbmF0dXJl"
@@ -178,13 +170,14 @@ def test_logging_does_not_wait_for_a_reader_that_is_stuck(log: Log) -> None:
     assert time.perf_counter() - began < 60, "who waits for a reader that is stuck waits for ever"
 
 
-EVENT = AuditEvent("ana", "bob", "storage.delete", "/user/bob/a\nb", "ok", size_bytes=3)
+def record_event() -> None:
+    AUDIT.record("ana", "storage.delete", path="/user/bob/a\nb", effective_user="bob", size_bytes=3)
 
 
 @pytest.mark.security("S15")
 def test_audit_events_stand_in_the_log_at_every_level_once(log: Log) -> None:
     log.configure(level="ERROR")
-    AuditLog().record(EVENT)
+    record_event()
     [line] = log.lines
     assert line.endswith(
         "queryserver.audit: storage.delete user=ana effective_user=bob path=/user/bob/a\\nb outcome=ok size=3"
@@ -195,7 +188,7 @@ def test_audit_events_stand_in_the_log_at_every_level_once(log: Log) -> None:
 def test_the_audit_file_has_one_json_line_per_event_and_the_log_none(log: Log, tmp_path: Path) -> None:
     file = tmp_path / "audit.log"
     log.configure(audit_file=file)
-    AuditLog().record(EVENT)
+    record_event()
     assert log.lines == []
     [line] = file.read_text().splitlines()
     value = json.loads(line)

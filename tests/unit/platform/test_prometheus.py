@@ -7,20 +7,20 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from queryserver.platform.prometheus import PrometheusMetrics
+from queryserver.platform.metrics import Metrics
 
 _WORKER = """
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry, generate_latest
-from queryserver.platform.prometheus import PrometheusMetrics
+from queryserver.platform.metrics import Metrics
 from queryserver.platform.prometheus import Merged, counts_directory
 
 registry = CollectorRegistry()
-metrics = PrometheusMetrics(registry, dialects=["hive"], schemes=[])
+metrics = Metrics(registry, dialects=["hive"])
 for _ in range(int(sys.argv[1])):
     metrics.statement_ended("hive", "available", 1.5)
-metrics.pool(used=int(sys.argv[1]), idle=0)
+metrics.connections.labels("used").set(int(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
 shown = CollectorRegistry()
@@ -36,23 +36,22 @@ def page(registry: CollectorRegistry) -> str:
 @pytest.mark.platform(100)
 def test_values_of_labels_that_nobody_knows_are_counted_together():
     registry = CollectorRegistry()
-    metrics = PrometheusMetrics(registry, dialects=["hive"], schemes=["hdfs"])
+    metrics = Metrics(registry, dialects=["hive"])
     for number in range(3):
         metrics.statement_ended(f"made-up-{number}", "failed", 1)
         metrics.engine_failed(f"made-up-{number}", "engine_error")
-        metrics.storage_operation(f"made-up-{number}", "list", "ok")
-        with metrics.engine_session(f"made-up-{number}"):
+        with metrics.engine_sessions(f"made-up-{number}").track_inprogress():
             pass
     text = page(registry)
     assert "made-up" not in text
     assert 'queryserver_statements_total{dialect="other",outcome="failed"} 3.0' in text
-    assert 'queryserver_storage_operations_total{fs="other",operation="list",outcome="ok"} 3.0' in text
 
 
 def test_sessions_and_uploads_count_while_they_are_open():
     registry = CollectorRegistry()
-    metrics = PrometheusMetrics(registry, dialects=["hive"], schemes=[])
-    with metrics.engine_session("hive"), metrics.engine_session("hive"), metrics.upload():
+    metrics = Metrics(registry, dialects=["hive"])
+    sessions = metrics.engine_sessions("hive")
+    with sessions.track_inprogress(), sessions.track_inprogress(), metrics.uploads.track_inprogress():
         text = page(registry)
         assert 'queryserver_engine_sessions{dialect="hive"} 2.0' in text
         assert "queryserver_uploads_active 1.0" in text

@@ -134,7 +134,7 @@ async def upload_file(call: ImporterCall) -> Response:
     length = announced_bytes(call.request)
     if length == 0:
         raise errors.MissingParameter(_MISSING)
-    with call.services.streams.place(call.user) as place, call.services.metrics.upload():
+    with call.services.streams.place(call.user) as place, call.services.metrics.uploads.track_inprogress():
         room_bytes = await uploads.admit(call.user, length)
         stream = MultipartStream(pieces(call.request), content_type)
         try:

@@ -151,32 +151,18 @@ class EmbeddedDefaults:
     sqlite_path: str = SQLITE_FILE
 
 
-@dataclass(frozen=True, slots=True)
-class Binaries:
-    """One installation of PostgreSQL: `bin`, `lib` and `share` below `root`."""
+def runnable_programs(major: int, account: ServerAccount | None) -> Path:
+    """The directory of PostgreSQL `major` where `account` can execute it.
 
-    root: Path
-
-    @property
-    def initdb(self) -> Path:
-        return self.root / "bin" / "initdb"
-
-    @property
-    def postgres(self) -> Path:
-        return self.root / "bin" / "postgres"
-
-
-def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
-    """PostgreSQL `major` where `account` can execute it; a copy is made when the wheel lies where it cannot.
-
-    PostgreSQL resolves the path of its own program, so that the copy needs a place that all accounts can reach; the
-    state directory is none. The copy is made once per version. Raises EmbeddedPostgresError.
+    A copy is made when the wheel lies where it cannot. PostgreSQL resolves the path of its own program, so that the
+    copy needs a place that all accounts can reach; the state directory is none. The copy is made once per version.
+    Raises EmbeddedPostgresError.
     """
     if major not in _TREES:
         raise EmbeddedPostgresError(
             f"The database files were made by PostgreSQL {major}; this program brings {sorted(_TREES)}."
         )
-    installed = Binaries(package_directory() / _TREES[major])
+    installed = package_directory() / _TREES[major]
     if _runs(installed, account):
         return installed
     # The temporary directory comes last: systems clean it while the server runs.
@@ -186,9 +172,7 @@ def runnable_binaries(major: int, account: ServerAccount | None) -> Binaries:
         copy = _copied(installed, parent / "queryserver" / f"postgresql-{version(_PACKAGE)}-{major}")
         if copy is not None and _runs(copy, account):
             return copy
-    raise EmbeddedPostgresError(
-        f"The PostgreSQL programs in {installed.root} do not run here, nor does a copy of them."
-    )
+    raise EmbeddedPostgresError(f"The PostgreSQL programs in {installed} do not run here, nor does a copy of them.")
 
 
 def package_directory() -> Path:
@@ -202,11 +186,11 @@ def package_directory() -> Path:
     return Path(package.origin).parent
 
 
-def _runs(binaries: Binaries, account: ServerAccount | None) -> bool:
+def _runs(programs: Path, account: ServerAccount | None) -> bool:
     """Found by trying: access lists, mount options and the loader count, too. (initdb needs the libraries.)"""
     try:
         process = spawn(
-            [binaries.initdb, "--version"],
+            [programs / "bin" / "initdb", "--version"],
             account=account,
             cwd=Path("/"),
             environment={},
@@ -218,7 +202,7 @@ def _runs(binaries: Binaries, account: ServerAccount | None) -> bool:
     return process.wait(timeout=30) == 0
 
 
-def _copied(installed: Binaries, target: Path) -> Binaries | None:
+def _copied(installed: Path, target: Path) -> Path | None:
     """The copy at `target`, made if it is not there; None if the place is not ours to trust or to write."""
     try:
         target.parent.mkdir(mode=0o755, exist_ok=True)
@@ -230,21 +214,21 @@ def _copied(installed: Binaries, target: Path) -> Binaries | None:
             _copy_tree(installed, target)
     except OSError:
         return None
-    return Binaries(target / _PACKAGE / installed.root.name)
+    return target / _PACKAGE / installed.name
 
 
-def _copy_tree(installed: Binaries, target: Path) -> None:
+def _copy_tree(installed: Path, target: Path) -> None:
     """Copy what runs, at the same relative places: the programs find their libraries by them."""
     partial = Path(tempfile.mkdtemp(dir=target.parent))
     try:
-        tree = partial / _PACKAGE / installed.root.name
+        tree = partial / _PACKAGE / installed.name
         (tree / "bin").mkdir(parents=True)
         for program in ("postgres", "initdb"):
-            shutil.copy(installed.root / "bin" / program, tree / "bin")
+            shutil.copy(installed / "bin" / program, tree / "bin")
         build_only = shutil.ignore_patterns("*.a", "pkgconfig", "pgxs", "man", "doc")
         for part in ("lib", "share"):
-            shutil.copytree(installed.root / part, tree / part, symlinks=True, ignore=build_only)
-        libraries = installed.root.parent.with_name(f"{_PACKAGE}.libs")
+            shutil.copytree(installed / part, tree / part, symlinks=True, ignore=build_only)
+        libraries = installed.parent.with_name(f"{_PACKAGE}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, partial / libraries.name)
         for path in (partial, *partial.rglob("*")):
@@ -292,7 +276,8 @@ def kept_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
 class PostgresCluster:
     home: Path
     account: ServerAccount | None
-    binaries: Binaries
+    programs: Path
+    """The directory with `bin`, `lib` and `share`."""
     secrets: ClusterSecrets
 
     @property
@@ -318,15 +303,15 @@ def opened_cluster(home: Path, *, durable: bool) -> PostgresCluster:
         major = int((data / "PG_VERSION").read_text())
     except FileNotFoundError:
         major = NEWEST_MAJOR
-    binaries = runnable_binaries(major, account)
+    programs = runnable_programs(major, account)
     _delete_half_made(home)
     if data.exists():
         _write_access_rules(data, account)
     else:
-        _make(data, account, binaries, secrets, durable=durable)
+        _make(data, account, programs, secrets, durable=durable)
         # The killed start's own initdb may have been at work still, and have written to what was being deleted.
         _delete_half_made(home)
-    return PostgresCluster(home, account, binaries, secrets)
+    return PostgresCluster(home, account, programs, secrets)
 
 
 def data_argument(data: Path, account: ServerAccount | None) -> str:
@@ -347,9 +332,7 @@ def _write_access_rules(data: Path, account: ServerAccount | None) -> None:
     new.replace(rules)
 
 
-def _make(
-    data: Path, account: ServerAccount | None, binaries: Binaries, secrets: ClusterSecrets, *, durable: bool
-) -> None:
+def _make(data: Path, account: ServerAccount | None, programs: Path, secrets: ClusterSecrets, *, durable: bool) -> None:
     new = Path(tempfile.mkdtemp(prefix="new-", dir=data.parent))
     if account:
         account.own(new)
@@ -361,7 +344,7 @@ def _make(
         if account:  # /dev/stdin is opened anew, by the account
             os.fchown(password.fileno(), account.uid, account.gid)
         process = spawn(
-            [binaries.initdb, "-D", data_argument(new, account), *arguments],
+            [programs / "bin" / "initdb", "-D", data_argument(new, account), *arguments],
             account=account,
             cwd=new,
             environment=ENVIRONMENT,

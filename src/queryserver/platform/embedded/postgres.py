@@ -86,7 +86,10 @@ rm -f "$3"/.s.PGSQL.* && rmdir "$3"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The addresses of a server: a socket in a private directory, and a port on loopback."""
+    """The addresses of a server: a socket in a directory that is closed to other accounts, and a port on loopback.
+
+    The service's database is reached by the socket only. The port takes logins of the sample role only.
+    """
 
     socket_directory: str
     port: int
@@ -170,7 +173,7 @@ class Postmaster:
         self._dismiss_guard()
         self.trim_log()
         address = self.address
-        command: list[str | Path] = [self._cluster.binaries.postgres]
+        command: list[str | Path] = [self._cluster.programs / "bin" / "postgres"]
         command += ["-D", data_argument(self._cluster.data, self._cluster.account)]
         command += ["-h", LOOPBACK, "-p", str(address.port), "-k", address.socket_directory]
         command += [f"--cluster_name={self._name}", *(f"--{name}={value}" for name, value in self._options.items())]
@@ -258,9 +261,11 @@ def _private(path: str, flags: int) -> int:
 class EmbeddedPostgres:
     """A running server. It is started again, at the same addresses, when it dies."""
 
-    def __init__(self, cluster: PostgresCluster, postmaster: Postmaster) -> None:
-        self._cluster = cluster
-        self._postmaster = postmaster
+    def __init__(self, cluster: PostgresCluster, address: Address) -> None:
+        self.cluster = cluster
+        self.address = address
+        """The same after a restart."""
+        self.defaults = _defaults(cluster.home, address, cluster.secrets)
 
     @classmethod
     @asynccontextmanager
@@ -277,37 +282,16 @@ class EmbeddedPostgres:
             try:
                 await _to_the_end(postmaster.start)
                 async with background(_watch(postmaster), "embedded-postgres-watch"):
-                    yield cls(cluster, postmaster)
+                    yield cls(cluster, postmaster.address)
             finally:
                 await _to_the_end(postmaster.stop)
 
-    @property
-    def socket_directory(self) -> Path:
-        """Directory of the server's socket, closed to other accounts. The service's database is reached by it only."""
-        return Path(self._postmaster.address.socket_directory)
-
-    @property
-    def port(self) -> int:
-        """Port on 127.0.0.1 (and number of the socket). It takes logins of the sample role only."""
-        return self._postmaster.address.port
-
-    @property
-    def defaults(self) -> EmbeddedDefaults:
-        return _defaults(self._cluster.home, self._postmaster.address, self._cluster.secrets)
-
     def admin_dsn(self, database: str = "postgres") -> str:
-        return _socket_dsn(self._postmaster.address, SUPERUSER, self._cluster.secrets.superuser, database)
+        return _socket_dsn(self.address, SUPERUSER, self.cluster.secrets.superuser, database)
 
     def service_dsn(self, database: str = SERVICE_ROLE) -> str:
         """For the service's own tables; the role owns its database and is no superuser."""
-        return _socket_dsn(self._postmaster.address, SERVICE_ROLE, self._cluster.secrets.service, database)
-
-    def sample_dsn(self) -> str:
-        """For statements of users: a role that can open the sample database and nothing else."""
-        return self.defaults.sample_dsn
-
-    def role_password(self, role: str) -> str:
-        return {SERVICE_ROLE: self._cluster.secrets.service, SAMPLE_ROLE: self._cluster.secrets.sample}[role]
+        return _socket_dsn(self.address, SERVICE_ROLE, self.cluster.secrets.service, database)
 
 
 def _defaults(home: Path, address: Address, secrets: ClusterSecrets) -> EmbeddedDefaults:

@@ -328,16 +328,12 @@ _NOTHING_OF_THE_OWNER_CHANGES = """
 
 async def ensure_databases(server: EmbeddedPostgres, tables: tuple[SampleTable, ...]) -> None:
     """Make what is missing: the service's database, empty, and the users' one with the sample in it. Idempotent."""
-    connection = await _connect(server.admin_dsn())
+    connection, secrets = await _connect(server.admin_dsn()), server.cluster.secrets
     try:
         # It makes the logins of users, and has no right of theirs itself.
         # Passwords are of the URL-safe alphabet, so that they need no escaping.
-        await _ensure_role(
-            connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.role_password(SERVICE_ROLE)}'"
-        )
-        await _ensure_role(
-            connection, SAMPLE_ROLE, f"{_SAMPLE_ROLE_RULES} PASSWORD '{server.role_password(SAMPLE_ROLE)}'"
-        )
+        await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{secrets.service}'")
+        await _ensure_role(connection, SAMPLE_ROLE, f"{_SAMPLE_ROLE_RULES} PASSWORD '{secrets.sample}'")
         await _ensure_role(connection, SAMPLE_OWNER, _OWNER_RULES)
         await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SAMPLE_ROLE}")
         await connection.execute(f"GRANT {SAMPLE_OWNER} TO {SERVICE_ROLE} WITH ADMIN TRUE, INHERIT FALSE, SET FALSE")

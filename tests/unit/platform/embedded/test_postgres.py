@@ -19,7 +19,6 @@ from tests.fixtures.database import execute
 from tests.timing import at_best
 
 from queryserver.platform.embedded.cluster import (
-    Binaries,
     EmbeddedPostgresError,
     PostgresCluster,
     _copied,
@@ -29,7 +28,7 @@ from queryserver.platform.embedded.cluster import (
     opened_cluster,
     package_directory,
     processes_of,
-    runnable_binaries,
+    runnable_programs,
     server_account,
     spawn,
 )
@@ -92,9 +91,9 @@ async def test_rows_are_there_after_a_stop_and_a_start(tmp_path: Path):
 
 async def test_nothing_runs_and_no_socket_is_left_after_a_stop(tmp_path: Path):
     async with start(tmp_path) as server:
-        socket_directory = server.socket_directory
+        socket_directory = Path(server.address.socket_directory)
     assert not processes_of(cluster_of(tmp_path).name)
-    assert not socket_directory.exists()
+    assert not await asyncio.to_thread(socket_directory.exists)
     assert recorded_address(tmp_path / "postgresql") is None
 
 
@@ -224,16 +223,16 @@ async def test_a_server_that_dies_is_started_again_at_the_same_address(tmp_path:
 
 
 def cluster_name(server: EmbeddedPostgres) -> str:
-    return server._cluster.name
+    return server.cluster.name
 
 
 async def test_a_directory_that_vanishes_under_the_server_leaves_nothing_running(tmp_path: Path):
     state = tmp_path / "state"
     async with start(state) as server:
-        name, socket_directory = cluster_name(server), server.socket_directory
+        name, socket_directory = cluster_name(server), Path(server.address.socket_directory)
         await asyncio.to_thread(shutil.rmtree, state)
     assert not processes_of(name)
-    assert not socket_directory.exists()
+    assert not await asyncio.to_thread(socket_directory.exists)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.05, 0.2, 0.5])
@@ -284,7 +283,7 @@ def test_what_a_killed_start_still_writes_is_thrown_away_too(tmp_path: Path, mon
 async def test_everything_kept_is_closed_to_others(tmp_path: Path):
     state = tmp_path / "state"
     async with start(state) as server:
-        for path in (state, state / "postgresql", state / "postgresql" / "data", server.socket_directory):
+        for path in (state, state / "postgresql", state / "postgresql" / "data", Path(server.address.socket_directory)):
             assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
         for name in ("secrets.json", "log", "lock", "address.json"):
             assert stat.S_IMODE((state / "postgresql" / name).stat().st_mode) == 0o600, name
@@ -335,7 +334,7 @@ async def test_an_older_cluster_is_served_by_its_own_version(tmp_path: Path):
     home.mkdir()
     account = server_account()
     secrets = kept_secrets(home / "secrets.json", may_create=True)
-    _make(home / "data", account, runnable_binaries(16, account), secrets, durable=False)
+    _make(home / "data", account, runnable_programs(16, account), secrets, durable=False)
     async with start(tmp_path) as server:
         assert (await value(server.admin_dsn(), "SHOW server_version")).startswith("16.")
 
@@ -370,9 +369,9 @@ def test_programs_that_the_account_cannot_reach_are_copied_to_where_it_can():
     cache = Path("/var/cache") / f"queryserver-test-{os.getpid()}"
     account = server_account()
     try:
-        installed = Binaries(package_directory() / "pginstall18")
+        installed = package_directory() / "pginstall18"
         copy = _copied(installed, cache / "postgresql")
-        assert isinstance(copy, Binaries)
+        assert copy is not None
         assert _runs(copy, account)
         assert _copied(installed, cache / "postgresql") == copy
         cache.chmod(0o777)

@@ -61,11 +61,11 @@ async def server(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.security("T8")
 @each("database", SERVICE_ROLE, "postgres", "template1")
 async def test_the_sample_role_opens_no_other_database(server: EmbeddedPostgres, database: str):
-    password = server.role_password(SAMPLE_ROLE)
-    for host in ("127.0.0.1", str(server.socket_directory)):
+    password = server.cluster.secrets.sample
+    for host in ("127.0.0.1", server.address.socket_directory):
         with pytest.raises(REFUSED):
             await asyncpg.connect(
-                host=host, port=server.port, user=SAMPLE_ROLE, password=password, database=database, ssl=False
+                host=host, port=server.address.port, user=SAMPLE_ROLE, password=password, database=database, ssl=False
             )
 
 
@@ -75,16 +75,16 @@ async def test_the_service_role_cannot_log_in_over_loopback(server: EmbeddedPost
     with pytest.raises(REFUSED):
         await asyncpg.connect(
             host="127.0.0.1",
-            port=server.port,
+            port=server.address.port,
             user=SERVICE_ROLE,
-            password=server.role_password(SERVICE_ROLE),
+            password=server.cluster.secrets.service,
             database=database,
             ssl=False,
         )
 
 
 async def test_a_wrong_password_is_refused_on_socket_and_loopback(server: EmbeddedPostgres):
-    for dsn in (server.service_dsn(), server.sample_dsn(), server.admin_dsn()):
+    for dsn in (server.service_dsn(), server.defaults.sample_dsn, server.admin_dsn()):
         login, at, place = dsn.partition("@")
         with pytest.raises(asyncpg.InvalidPasswordError):
             await asyncpg.connect(f"{login}x{at}{place}")
@@ -100,7 +100,7 @@ async def test_the_service_role_is_no_superuser_and_owns_its_database(server: Em
 
 
 async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
-    connection = await asyncpg.connect(server.sample_dsn())
+    connection = await asyncpg.connect(server.defaults.sample_dsn)
     try:
         await connection.execute("CREATE SCHEMA own; CREATE TABLE own.t (a integer); DROP SCHEMA own CASCADE")
         await connection.execute("CREATE TABLE t AS SELECT * FROM customers; DROP TABLE t")
@@ -113,7 +113,7 @@ async def test_users_may_change_the_sample_database(server: EmbeddedPostgres):
     "CREATE ROLE another", "CREATE DATABASE another", "ALTER SYSTEM SET fsync = off", "SET ROLE queryserver",
     "ALTER DATABASE sample CONNECTION LIMIT 0")  # fmt: skip
 async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, statement: str):
-    connection = await asyncpg.connect(server.sample_dsn())
+    connection = await asyncpg.connect(server.defaults.sample_dsn)
     try:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute(statement)
@@ -122,23 +122,23 @@ async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, sta
 
 
 async def test_a_password_that_a_user_changed_is_put_back_at_the_next_start(server: EmbeddedPostgres):
-    await execute(server.sample_dsn(), f"ALTER ROLE {SAMPLE_ROLE} PASSWORD 'stolen'")
+    await execute(server.defaults.sample_dsn, f"ALTER ROLE {SAMPLE_ROLE} PASSWORD 'stolen'")
     await ensure_databases(server, sample_tables())
-    await execute(server.sample_dsn(), "SELECT 1")
+    await execute(server.defaults.sample_dsn, "SELECT 1")
 
 
 async def test_what_users_dropped_is_not_made_again(server: EmbeddedPostgres):
-    await execute(server.sample_dsn(), "DROP TABLE web_requests")
+    await execute(server.defaults.sample_dsn, "DROP TABLE web_requests")
     await ensure_databases(server, sample_tables())
     with pytest.raises(asyncpg.UndefinedTableError):
-        await execute(server.sample_dsn(), "SELECT 1 FROM web_requests")
+        await execute(server.defaults.sample_dsn, "SELECT 1 FROM web_requests")
 
 
 async def test_a_sample_database_that_was_not_finished_is_made_anew(tmp_path):
     async with EmbeddedPostgres.start(tmp_path, durable=False) as server:
         await execute(server.admin_dsn(), "CREATE DATABASE sample_unfinished")
         await ensure_databases(server, sample_tables())
-        await execute(server.sample_dsn(), "SELECT 1 FROM order_items")
+        await execute(server.defaults.sample_dsn, "SELECT 1 FROM order_items")
 
 
 REVENUE = "SELECT sum(quantity * unit_price * (1 - coalesce(discount, 0))) FROM order_items"
@@ -276,7 +276,7 @@ def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
     logins = UserLogins(
         server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=f"{SAMPLE_ROLE}_{{:d}}".format
     )
-    return PostgresqlEngine(address_of(server.sample_dsn()), user_logins=logins)
+    return PostgresqlEngine(address_of(server.defaults.sample_dsn), user_logins=logins)
 
 
 async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any, ...]]:

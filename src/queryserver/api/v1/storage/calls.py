@@ -36,6 +36,7 @@ from queryserver.files.operations import Outcomes, Progress, Started, Work, each
 from queryserver.files.places import Caller, Place
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import User
+from queryserver.platform.metrics import OTHER
 from queryserver.services import Services
 
 MIB = 1024 * 1024
@@ -43,7 +44,7 @@ _MAX_BODY_BYTES = MIB
 # A bulk call names up to 1000 items; a few more fields have the parameters of the call.
 _MAX_FIELDS = 1100
 _ALWAYS_READ = {"doas"}
-_NO_PLACE = "none"
+_NO_PLACE = OTHER
 
 Model = TypeVar("Model", bound=requests.StorageFields)
 
@@ -90,7 +91,7 @@ class StorageRoute(CallRoute):
     def count(self, request: Request, call: StorageCall | None, outcome: str) -> None:
         scheme = _scheme(request, call.given) if call else _NO_PLACE
         operation = self.path.removeprefix("/api/v1/storage/").partition("=")[0]
-        services_of(request).metrics.storage_operation(scheme, operation, outcome)
+        services_of(request).metrics.storage_operations.labels(scheme, operation, outcome).inc()
 
     async def read(self, request: Request, services: Services, user: User) -> StorageCall:
         """The call of a user (Contract storage 2.5). Raises domain errors."""

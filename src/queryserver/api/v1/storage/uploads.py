@@ -22,7 +22,7 @@ async def upload_file(call: StorageCall) -> Response:
     storage = call.services.storage
     length = announced_bytes(call.request)
     storage.upload_rules.admit(body_bytes=length)
-    with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
+    with call.services.metrics.uploads.track_inprogress(), call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call, file_fields=requests.FILE_NAMES, leading_fields=requests.LEADING_NAMES)
         asked = arriving.call.read(requests.UploadRequest)
         file = ArrivingFile(
@@ -63,7 +63,7 @@ async def upload_part(call: StorageCall) -> Response:
     """Keep a part; the same one again changes nothing. Contract storage 9.2."""
     call.services.storage.upload_rules.admit()
     stores = call.services.storage.stores
-    with call.services.metrics.upload(), call.services.streams.place(call.caller.user) as place:
+    with call.services.metrics.uploads.track_inprogress(), call.services.streams.place(call.caller.user) as place:
         arriving = await file_call(call)
         given = _given(call, arriving.call.read(requests.UploadPartRequest))
         content = place.rechecked(
