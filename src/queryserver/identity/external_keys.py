@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from queryserver.errors.base import KeyServerUnavailable
-from queryserver.errors.statements import EngineUnavailable
+from queryserver import errors
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
@@ -134,10 +133,6 @@ log = structlog.get_logger(__name__)
 _MAX_BYTES = 1024 * 1024
 
 
-class NoKeys(Exception):
-    """No key server gave a usable answer."""
-
-
 class KeyServers:
     """Key servers; the one that answered last is tried first. `ca`: further trusted authorities."""
 
@@ -148,18 +143,18 @@ class KeyServers:
         # Another party controls what a name resolves to: keys in the clear come from this machine or not at all.
         self._plain = HttpExchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
 
-    async def fetch(self) -> KeySet:
-        """The keys of the first address that answers as it should, each in its time. Raises NoKeys."""
+    async def fetch(self) -> KeySet | None:
+        """The keys of the first address that answers as it should, each in its time; None: none did."""
         for url in list(self._urls):
             try:
                 keys = await self._from(url)
-            except (EngineUnavailable, ValueError, OSError) as error:
-                reason = error.message if isinstance(error, EngineUnavailable) else str(error)
+            except (errors.EngineUnavailable, ValueError, OSError) as error:
+                reason = error.message if isinstance(error, errors.EngineUnavailable) else str(error)
                 log.warning("key server gives no keys", host=urlsplit(url).hostname, reason=reason)
             else:
                 self._urls.sort(key=lambda one: one != url)
                 return keys
-        raise NoKeys
+        return None
 
     async def aclose(self) -> None:
         for exchanges in (self._secured, self._plain):
@@ -275,18 +270,17 @@ class KeyCache:
     async def _fetch_now(self) -> bool:
         try:
             keys = await self._source.fetch()
-        except NoKeys:
+        finally:
+            self._fetching = None
+        if keys is None:
             self._failed_at = self._clock()
             self._metrics.keys_fetched("failed")
             return False
-        else:
-            self._keys, self._known = keys, frozenset(keys.keys)
-            self._fetched_at, self._failed_at = self._clock(), None
-            self._metrics.keys_fetched("ok")
-            log.info("keys fetched", keys=len(keys.keys))
-            return True
-        finally:
-            self._fetching = None
+        self._keys, self._known = keys, frozenset(keys.keys)
+        self._fetched_at, self._failed_at = self._clock(), None
+        self._metrics.keys_fetched("ok")
+        log.info("keys fetched", keys=len(keys.keys))
+        return True
 
     def _has_usable(self) -> bool:
         """Whether there are keys that may be used, be they due or not."""
@@ -295,7 +289,7 @@ class KeyCache:
 
     def _usable(self) -> KeySet:
         if self._keys is None or not self._has_usable():
-            raise KeyServerUnavailable("The keys of the token's issuer cannot be had. Try again later.")
+            raise errors.KeyServerUnavailable("The keys of the token's issuer cannot be had. Try again later.")
         return self._keys
 
 

@@ -11,7 +11,7 @@ from tests.fakes.issuer import jwk, rsa_key
 from tests.timing import settle
 
 from queryserver.errors.base import KeyServerUnavailable
-from queryserver.identity.external_keys import KeyCache, KeySet, NoKeys
+from queryserver.identity.external_keys import KeyCache, KeySet
 from queryserver.platform.settings.desktop import JwtSettings
 
 
@@ -68,11 +68,11 @@ class Source:
         self.gate.set()
         self.is_closed = False
 
-    async def fetch(self) -> KeySet:
+    async def fetch(self) -> KeySet | None:
         self.fetches += 1
         await self.gate.wait()
         if self.is_down:
-            raise NoKeys
+            return None
         return KeySet.parse(json.dumps({"keys": [jwk(rsa_key(kid), kid) for kid in self.kids]}).encode())
 
     async def aclose(self) -> None:
