@@ -251,8 +251,7 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
     rules = address_rules(settings)
     server = KeyServers([url], rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
     try:
-        found = await server.fetch()
-        return found is not None and bool(found.keys)
+        return bool(await server.fetch())
     finally:
         await server.aclose()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -87,26 +87,25 @@ class VerifyingKey:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class KeySet:
-    keys: tuple[VerifyingKey, ...]
+Keys: TypeAlias = tuple[VerifyingKey, ...]
 
-    @classmethod
-    def parse(cls, document: bytes) -> Self:
-        """Keys for RS256 of at least 2048 bits; others are skipped. Raises ValueError: no JWKS document."""
-        content: object = orjson.loads(document)
-        entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
-        if not isinstance(entries, list):
-            raise ValueError("has no list of keys")  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
-        listed = cast("list[object]", entries)[:_MAX_KEYS]
-        keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
-        return cls(tuple(key for key in keys if key is not None))
 
-    def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
-        """The keys of that id; without one the only key that there is."""
-        if kid is None:
-            return self.keys if len(self.keys) == 1 else ()
-        return tuple(key for key in self.keys if key.kid == kid)
+def keys_in(document: bytes) -> Keys:
+    """Keys for RS256 of at least 2048 bits; others are skipped. Raises ValueError: no JWKS document."""
+    content: object = orjson.loads(document)
+    entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("has no list of keys")  # noqa: TRY004 a document of another form is a wrong value
+    listed = cast("list[object]", entries)[:_MAX_KEYS]
+    keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
+    return tuple(key for key in keys if key is not None)
+
+
+def keys_named(keys: Keys, kid: str | None) -> Keys:
+    """The keys of that id; without one the only key that there is."""
+    if kid is None:
+        return keys if len(keys) == 1 else ()
+    return tuple(key for key in keys if key.kid == kid)
 
 
 def _key(entry: Mapping[str, Any]) -> VerifyingKey | None:
@@ -143,7 +142,7 @@ class KeyServers:
         # Another party controls what a name resolves to: keys in the clear come from this machine or not at all.
         self._plain = HttpExchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
 
-    async def fetch(self) -> KeySet | None:
+    async def fetch(self) -> Keys | None:
         """The keys of the first address that answers as it should, each in its time; None: none did."""
         for url in list(self._urls):
             try:
@@ -160,7 +159,7 @@ class KeyServers:
         for exchanges in (self._secured, self._plain):
             await exchanges.__aexit__(None, None, None)
 
-    async def _from(self, url: str) -> KeySet:
+    async def _from(self, url: str) -> Keys:
         """Raises EngineUnavailable, ValueError (no such document), OSError (the file of authorities)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
@@ -169,8 +168,8 @@ class KeyServers:
         answer = await exchanges.send(request)
         if answer.status != 200:
             raise ValueError(f"it answers {answer.status}")
-        keys = KeySet.parse(answer.body)
-        if not keys.keys:
+        keys = keys_in(answer.body)
+        if not keys:
             log.warning("key server has no usable key", host=urlsplit(url).hostname)
         return keys
 
@@ -208,7 +207,7 @@ class KeyCache:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
-        self._keys: KeySet | None = None
+        self._keys: Keys | None = None
         self._known: frozenset[VerifyingKey] = frozenset()
         self._fetched_at = 0.0
         self._failed_at: float | None = None
@@ -219,13 +218,13 @@ class KeyCache:
         """Whether a key is in the set, and the set needs no fetch now."""
         return key in self._known and self._clock() - self._fetched_at < self._settings.cache_s
 
-    async def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
+    async def find(self, kid: str | None) -> Keys:
         """The keys of that id, none when it is unknown; an unknown one may cause a fetch.
 
         Raises KeyServerUnavailable: there are no keys.
         """
         was_fetched = await self._refreshed()
-        found = self._usable().find(kid)
+        found = keys_named(self._usable(), kid)
         if found:
             return found
         now = self._clock()
@@ -237,7 +236,7 @@ class KeyCache:
         if self._fetching is None:
             self._unknown_at = now
         await self._fetch()
-        return self._usable().find(kid)
+        return keys_named(self._usable(), kid)
 
     async def aclose(self) -> None:
         if self._fetching is not None:
@@ -276,10 +275,10 @@ class KeyCache:
             self._failed_at = self._clock()
             self._metrics.keys_fetched("failed")
             return False
-        self._keys, self._known = keys, frozenset(keys.keys)
+        self._keys, self._known = keys, frozenset(keys)
         self._fetched_at, self._failed_at = self._clock(), None
         self._metrics.keys_fetched("ok")
-        log.info("keys fetched", keys=len(keys.keys))
+        log.info("keys fetched", keys=len(keys))
         return True
 
     def _has_usable(self) -> bool:
@@ -287,7 +286,7 @@ class KeyCache:
         longest = max(self._settings.cache_s, self._settings.max_stale_s)
         return self._keys is not None and self._clock() - self._fetched_at <= longest
 
-    def _usable(self) -> KeySet:
+    def _usable(self) -> Keys:
         if self._keys is None or not self._has_usable():
             raise errors.KeyServerUnavailable("The keys of the token's issuer cannot be had. Try again later.")
         return self._keys

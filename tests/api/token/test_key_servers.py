@@ -44,7 +44,7 @@ def asking(*urls: str, ca: Path | None = None, rules: AddressRules | None = None
 async def kids(servers: KeyServers) -> Sequence[str | None] | None:
     try:
         found = await servers.fetch()
-        return None if found is None else [key.kid for key in found.keys]
+        return None if found is None else [key.kid for key in found]
     finally:
         await servers.aclose()
 
