@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 from queryserver.administration.build import configuration_services
 from queryserver.administration.readiness import Readiness
 from queryserver.catalog.build import metadata_cache, metadata_services
-from queryserver.connectors.build import stored_connectors
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.engines import Connectors
+from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository
@@ -136,7 +136,7 @@ async def open_services(
             schema=partial(require_newest, kept.dsn),
             result_store=kept.results.ping,
         )
-        stored_ones = stored_connectors(stored, builder, connectors.refresh)
+        stored_ones = StoredConnectors(stored, builder, connectors.refresh)
         page = MetricsPage(registry, metrics, kept.database, threads.upkeep) if is_measured else None
         services = Services(
             settings=settings,

@@ -12,6 +12,7 @@ from tests.api.token.logins import PASSWORD, accounts
 from tests.cases import each
 from tests.fixtures.logs import told_of_audit_events
 
+from queryserver.identity.model import AuthenticatedUser
 from queryserver.platform.logs import ACCESS_LOGGER, FIELDS, LineFormatter, Redactor
 
 Event = dict[str, object]
@@ -40,7 +41,7 @@ def about(events: list[Event], operation: str) -> list[Event]:
 
 async def test_logins_are_written_down_accepted_and_refused(api: Api, audited: list[Event]):
     name = (await api.user("ana")).username + "login"
-    await accounts(api).create(name, PASSWORD)
+    await accounts(api).create(AuthenticatedUser(name), PASSWORD)
     assert (await api.stranger.post("token/auth", username=name, password="Wrong-0-word")).status_code == 401
     assert (await api.stranger.post("token/auth", username=name, password=PASSWORD)).status_code == 200
     refused, accepted = about(audited, "login")
@@ -53,7 +54,7 @@ async def test_logins_are_written_down_accepted_and_refused(api: Api, audited: l
 
 async def test_an_accepted_login_is_written_down_under_the_name_of_the_account(api: Api, audited: list[Event]):
     name = (await api.user("ana")).username + "login"
-    await accounts(api).create(name, PASSWORD)
+    await accounts(api).create(AuthenticatedUser(name), PASSWORD)
     for typed in (f" {name.upper()} ", "".join(chr(ord(letter) + 0xFEE0) for letter in name)):
         assert (await api.stranger.post("token/auth", username=typed, password=PASSWORD)).status_code == 200
     assert [event["user"] for event in about(audited, "login")] == [name] * 2

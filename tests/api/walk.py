@@ -9,6 +9,8 @@ from scripts.check_operations import SERVED, read_operations
 from tests.api.answers import operation_of
 from tests.api.driving import Api, Caller
 
+from queryserver.identity.model import AuthenticatedUser
+
 Answers = dict[tuple[str, str], httpx.Response]
 
 # What differs between two equal calls.
@@ -51,7 +53,7 @@ class Walk:
 
     async def _tokens(self) -> None:
         name = f"walker{next(_numbers)}"
-        await self._api.services.accounts.accounts.create(name, _PASSWORD)
+        await self._api.services.accounts.accounts.create(AuthenticatedUser(name), _PASSWORD)
         pair = await self._post("token/auth", username=name, password=_PASSWORD)
         await self._post("token/verify", token=pair["access"])
         await self._post("token/refresh", refresh=pair["refresh"])

@@ -15,13 +15,14 @@ import pytest
 from tests.cases import each
 from tests.fakes import http_driver
 
-from queryserver.connectors.connection_tests import EngineAttempt, RestAttempt, RestRequest
+from queryserver.connectors.connection_tests import Login, engine_login, rest_login
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.protocol import SessionOptions
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
+from queryserver.platform.outbound import HttpExchanges, HttpRequest
 from queryserver.platform.settings.editor import ConnectorPolicySettings
 from queryserver.platform.settings.tree import Settings
 
@@ -104,21 +105,21 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[World]:
 
 
 @asynccontextmanager
-async def _attempt(adapter: str, world: World) -> AsyncGenerator[EngineAttempt]:
+async def _attempt(adapter: str, world: World) -> AsyncGenerator[Login]:
     dialect, interface, options = ADAPTERS[adapter]
     filled = {name: value.format(name=_NAME, port=world.port) for name, value in options.items()}
     connector = Connector("shop", dialect, interface, "Shop", _LIMITS, options=MappingProxyType(filled))
     builder = EngineBuilder(_SETTINGS, addresses=_RULES)
-    attempt = EngineAttempt(builder.build(connector), dialect, passes_tokens=False)
+    engine = builder.build(connector)
     try:
-        yield attempt
+        yield engine_login(engine, dialect, passes_tokens=False)
     finally:
-        await attempt.close()
+        await engine.close()
 
 
-async def _try(attempt: EngineAttempt | RestAttempt) -> EngineError:
+async def _try(attempt: Login) -> EngineError:
     try:
-        async with asyncio.timeout(60), attempt.login(_ANA) as hello:
+        async with asyncio.timeout(60), attempt(_ANA) as hello:
             await hello()
     except EngineError as error:
         return error
@@ -156,11 +157,12 @@ async def test_a_name_of_a_refused_address_is_never_connected_to(adapter: str, w
 
 
 async def test_rest_servers_are_held_to_the_same(world: World) -> None:
-    attempt = RestAttempt(_RULES, RestRequest(f"http://{_NAME}:{world.port}/x?op=y", member="Path"))
+    request = HttpRequest(f"http://{_NAME}:{world.port}/x?op=y")
     world.begin([[_GOOD], [_BAD]])
-    await _try(attempt)
-    assert isinstance(await _try(attempt), HostRefused)
-    await attempt.close()
+    async with HttpExchanges(_RULES) as exchanges:
+        attempt = rest_login(exchanges, request, member="Path")
+        await _try(attempt)
+        assert isinstance(await _try(attempt), HostRefused)
     assert world.reached == {_GOOD: 1}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -184,7 +185,7 @@ async def log_in(node: Node, username: str, password: str) -> httpx.Response:
 
 async def give_password(place: Installation, username: str, password: str) -> None:
     """Users of an installation have none."""
-    with Passwords.open() as passwords:
+    with closing(Passwords()) as passwords:
         new = await passwords.hash(password)
     changed = "update users set password_hash = $2 where username = $1 returning id"
     assert await query(place.database_dsn, changed, username, new)

@@ -16,6 +16,7 @@ from tests.bench.client import Client
 from tests.e2e.harness import ServerProcess, running_server
 
 from queryserver.identity.build import open_accounts
+from queryserver.identity.model import AuthenticatedUser
 from queryserver.platform.database import open_database
 from queryserver.platform.embedded.cluster import SERVICE_ROLE, kept_secrets
 from queryserver.platform.embedded.postgres import recorded_address
@@ -240,7 +241,7 @@ async def _make_users(data_dir: Path, names: list[str]) -> None:
         open_accounts(settings, database) as accounts,
     ):
         for name in names:
-            await accounts.accounts.create(name, _PASSWORD, is_admin=False)
+            await accounts.accounts.create(AuthenticatedUser(name), _PASSWORD)
 
 
 def _service_dsn(data_dir: Path) -> str:

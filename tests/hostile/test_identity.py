@@ -17,9 +17,10 @@ from tests.cases import each
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
 from queryserver.identity.build import open_explainer
-from queryserver.identity.model import ExternalIdentity, Username, UsernameRule
+from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
-from queryserver.identity.users import Groups, Identities, IdentityRules
+from queryserver.identity.users import Groups, Identities
+from queryserver.platform.settings.desktop import AuthSettings, JwtSettings
 
 Opener = Callable[..., AbstractAsyncContextManager[Api]]
 
@@ -33,7 +34,7 @@ _INACTIVE = {"detail": "User is inactive", "code": "user_inactive"}
 
 
 def _links(api: Api) -> Identities:
-    return Identities(api.database, IdentityRules(UsernameRule(), None))
+    return Identities(api.database, AuthSettings(jwt=JwtSettings(issuer="*")))
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ async def external(opener: Opener, issuer: Issuer) -> AsyncIterator[Api]:
         issuer.serving() as url,
         opener(jwt={"key_server_url": url, **jwt}, api_auth=("custom_jwt", _SYNC, "jwt")) as api,
     ):
-        await accounts(api).create("admin", PASSWORD, is_admin=True)
+        await accounts(api).create(AuthenticatedUser("admin"), PASSWORD, is_admin=True)
         yield api
 
 
@@ -82,7 +83,7 @@ async def administrator(api: Api) -> Caller:
 
 
 async def leave(api: Api, caller: Caller, group: str) -> None:
-    await Groups(api.database).remove(caller.username, group)
+    await Groups(api.database, AuthSettings()).remove(caller.username, group)
 
 
 class TestNamesOfOtherIssuers:
@@ -123,7 +124,7 @@ class TestNamesOfOtherIssuers:
 
     async def test_a_login_back_end_cannot_name_the_local_administrator(self, opener: Opener) -> None:
         async with opener(backend=("local", _DOOR)) as api:
-            await accounts(api).create("admin", PASSWORD, is_admin=True)
+            await accounts(api).create(AuthenticatedUser("admin"), PASSWORD, is_admin=True)
             refused = await api.stranger.post("token/auth", username="admin", password="let me in")
             wrong = await api.stranger.post("token/auth", username="admin", password="wrong")
             assert (refused.status_code, refused.text) == (401, wrong.text)
@@ -362,7 +363,7 @@ class TestGuesses:
     async def behind(self, opener: Opener) -> AsyncIterator[Api]:
         """An application behind a proxy that says who the client is, with the user ana."""
         async with opener({"trusted_proxies": ("127.0.0.1",)}) as api:
-            await accounts(api).create("ana", PASSWORD)
+            await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             yield api
 
     async def test_guesses_from_four_addresses_do_not_lock_a_user_out_of_a_known_one(self, behind: Api) -> None:
@@ -388,7 +389,7 @@ class TestGuesses:
         assert every == [401] * 20 + [429] * 20
 
     async def test_a_known_address_is_known_for_its_own_user_and_for_thirty_days(self, behind: Api) -> None:
-        await accounts(behind).create("bob", PASSWORD)
+        await accounts(behind).create(AuthenticatedUser("bob"), PASSWORD)
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
         for number in range(2, 6):
             for name in ("ana", "bob"):

@@ -13,6 +13,7 @@ from tests.api.token.logins import accounts
 from tests.api.transport import scope_of
 
 from queryserver.identity.users import Groups
+from queryserver.platform.settings.desktop import AuthSettings
 
 _RECHECK_S = 1
 _BYTES = 64 * 1024 * 1024
@@ -36,7 +37,7 @@ async def disable(api: Api, user: Caller) -> None:
 
 async def withdraw(api: Api, user: Caller) -> None:
     """The rights of the default group: stores, importer, downloads."""
-    await Groups(api.database).remove(user.username, "default")
+    await Groups(api.database, AuthSettings()).remove(user.username, "default")
 
 
 CHANGES = pytest.mark.parametrize("change", [disable, withdraw], ids=["disabled", "demoted"])

@@ -9,17 +9,18 @@ from itertools import chain
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.engine_builders import EngineBuilder, postgresql_url, proxied_drivers
 from queryserver.connectors.model import Connector
 from queryserver.connectors.sources import configured_connectors
-from queryserver.connectors.sqlalchemy import postgresql_url, proxied_drivers
 from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
 from queryserver.files.stores.local.storage import PrivateStorage
 from queryserver.identity.build import AUTHENTICATORS, BACKENDS
-from queryserver.identity.external_keys import KeyServers, NoKeys
-from queryserver.identity.plug_ins import PlugInThreads, is_import_path, open_plug_in
+from queryserver.identity.external_keys import KeyServers
+from queryserver.identity.model import is_import_path
+from queryserver.identity.plug_ins import open_plug_in
+from queryserver.identity.threads import LimitedThreads
 from queryserver.platform.addresses import AddressRules, HostRefused, UnknownHost, address_rules, database_login
 from queryserver.platform.database import Row
 from queryserver.platform.limits import affordable_connections
@@ -252,9 +253,7 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
     rules = address_rules(settings)
     server = KeyServers([url], rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
     try:
-        return bool((await server.fetch()).keys)
-    except NoKeys:
-        return False
+        return bool(await server.fetch())
     finally:
         await server.aclose()
 
@@ -263,7 +262,7 @@ async def unloadable(settings: Settings) -> Sequence[SettingsFinding]:
     """Plug-ins are built and closed again, as they are when a server starts."""
     auth = settings.desktop.auth
     found: list[SettingsFinding] = []
-    threads = PlugInThreads()
+    threads = LimitedThreads()
     try:
         for key, names, built_in, method in (
             ("desktop.auth.backend", auth.backend, BACKENDS, "login"),

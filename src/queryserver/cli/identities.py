@@ -83,9 +83,9 @@ def list_links(
 
 
 def _identities(settings: Settings) -> AbstractAsyncContextManager[Identities]:
-    from queryserver.identity.build import open_identities  # noqa: PLC0415 slow to import
+    from queryserver.identity.build import open_records  # noqa: PLC0415 slow to import
 
-    return open_identities(settings)
+    return open_records(settings, Identities)
 
 
 authentication_app = typer.Typer(help="Check tokens.", no_args_is_help=True)

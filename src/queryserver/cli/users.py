@@ -18,7 +18,8 @@ from queryserver.cli.context import (
     read_password,
     settings_of,
 )
-from queryserver.identity.users import Accounts, Groups, Person
+from queryserver.identity.model import AuthenticatedUser
+from queryserver.identity.users import Accounts, Groups, checked_identity
 from queryserver.platform.settings.tree import Settings
 
 app = typer.Typer()
@@ -57,18 +58,13 @@ def create_user(
         raise typer.BadParameter("Give --subject with --issuer only.")
     identity = None
     if issuer is not None:
-        from queryserver.identity.build import checked_identity  # noqa: PLC0415 slow to import
-
-        identity = checked_identity(settings_of(config), name, issuer, subject)
+        identity = checked_identity(settings_of(config).desktop.auth, name, issuer, subject)
     password = "" if identity else read_password(from_stdin=password_stdin)
-    person = Person(email, first_name, last_name, tuple(group or ()))
+    person = AuthenticatedUser(name, first_name, last_name, email, group)
 
     async def work(accounts: Accounts) -> None:
         await accounts.ensure_default_group()
-        if identity:
-            username = await accounts.create_linked(name, identity, is_admin=admin, person=person)
-        else:
-            username = await accounts.create(name, password, is_admin=admin, person=person)
+        username = await accounts.create(person, password, identity=identity, is_admin=admin)
         typer.echo(f"User {username.shown} created.")
 
     administrate(_accounts, config, work, "user.create", name)
@@ -214,6 +210,6 @@ def _accounts(settings: Settings) -> AbstractAsyncContextManager[Accounts]:
 
 
 def _groups(settings: Settings) -> AbstractAsyncContextManager[Groups]:
-    from queryserver.identity.build import open_groups  # noqa: PLC0415 slow to import
+    from queryserver.identity.build import open_records  # noqa: PLC0415 slow to import
 
-    return open_groups(settings)
+    return open_records(settings, Groups)

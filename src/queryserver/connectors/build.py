@@ -1,52 +1,17 @@
-"""From settings to the administration of stored connectors, and what commands do with them."""
+"""What commands do with stored connectors and their secrets."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from queryserver.connectors.engine_builders import EngineBuilder, section_defaults
-from queryserver.connectors.instances import GivenConnector, StoredConnectors
+from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.repository import ConnectorRepository
-from queryserver.connectors.sources import ConnectorChecks
-from queryserver.connectors.types import catalogue_of
 from queryserver.identity.keys import FINGERPRINT_FACT, AesSealer, Keyring, open_keyring
 from queryserver.platform.database import Database
 from queryserver.platform.deployment import FactRepository, reseal
 from queryserver.platform.migrations import open_service_database
 from queryserver.platform.settings.tree import Settings
-
-_IN_MEMORY = {
-    one: GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
-    for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
-}
-"""What is installed when the settings name nothing."""
-
-
-def stored_connectors(
-    records: ConnectorRepository, builder: EngineBuilder, changed: Callable[[], Awaitable[None]]
-) -> StoredConnectors:
-    """`changed` is awaited after each change: when it returns, this process has read it."""
-    settings, desktop = builder.settings, builder.settings.desktop
-    hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
-    examples = {
-        key: GivenConnector(
-            nice_name=table.nice_name or key,
-            dialect=table.dialect,
-            interface=table.interface,
-            settings=table.settings,
-            groups=table.groups,
-        )
-        for key, table in desktop.connectors.items()
-    }
-    return StoredConnectors(
-        records=records,
-        checks=ConnectorChecks(builder),
-        catalogue=catalogue_of(lambda dialect: section_defaults(dialect, settings)),
-        changed=changed,
-        default_groups=(desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else (),
-        offers=lambda dialect: dialect not in hidden and (not only or dialect in only),
-        examples=examples or _IN_MEMORY,
-    )
 
 
 @asynccontextmanager
@@ -61,7 +26,7 @@ async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectors
 
     async with _opened(settings) as (database, keyring):
         records = ConnectorRepository(database, AesSealer(keyring))
-        yield stored_connectors(records, EngineBuilder(settings), changed)
+        yield StoredConnectors(records, EngineBuilder(settings), changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import orjson
 import structlog
 
+from queryserver import errors
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.failures import cleaned, reason_of
 from queryserver.connectors.instances import Draft, GivenConnector, StoredConnectors, connector_event
@@ -21,12 +22,10 @@ from queryserver.connectors.options import HdfsOptions, flag_of
 from queryserver.connectors.sources import EMBEDDED, draft_connector, option_errors, require_folder_of, rest_options
 from queryserver.connectors.types import Runs
 from queryserver.engines.connections import MEMORY
-from queryserver.engines.protocol import Engine, SessionOptions
+from queryserver.engines.protocol import Engine, EngineSession, SessionOptions
 from queryserver.engines.sessions import Answer, run
-from queryserver.errors.base import QueryServerError, TooManyRequests
-from queryserver.errors.statements import CredentialsRequired, EngineError, StatementRejected, interface_not_supported
 from queryserver.identity.model import User
-from queryserver.platform.addresses import AddressRules, HttpServer
+from queryserver.platform.addresses import HttpServer
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
 
 log = structlog.get_logger(__name__)
@@ -42,6 +41,8 @@ _NOT_VERIFIED = "Certificates are not verified (ssl_validate is false)"
 
 Hello: TypeAlias = Callable[[], Awaitable[str | None]]
 """Runs a first statement and returns the version of the data source; None where it states none. Raises EngineError."""
+Login: TypeAlias = Callable[[User], AbstractAsyncContextManager[Hello]]
+"""Raises EngineError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class ConnectionTestOutcome:
 class _Trial:
     """A data source to be tried; the test closes it."""
 
-    attempt: "EngineAttempt | RestAttempt"
+    login: Login
+    close: Callable[[], Awaitable[object]]
     places: Sequence[tuple[str, int]]
     """Hosts and ports, of which one must answer; port 0: only the driver knows it; empty: no host is known."""
     takes_own_logins: bool = False
@@ -119,11 +121,11 @@ class ConnectionTests:
             draft = await self._connectors.draft(given, instance)
             row = draft.row
             if row.runs is Runs.NO:
-                raise interface_not_supported(
+                raise errors.interface_not_supported(
                     f"Connectors of {row.dialect} with {row.interface} can be stored, and neither run nor tested."
                 )
             if self._open >= _AT_ONCE:
-                raise TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
+                raise errors.TooManyRequests(f"{_AT_ONCE} connections are being tested already.")
             name = given.nice_name or (instance.nice_name if instance else row.nice_name)
             outcome = await self._test(user, draft, f"{name} - {row.dialect}: ")
             event.outcome = outcome.reason or "ok"
@@ -167,9 +169,9 @@ class ConnectionTests:
         try:
             await self._connect(trial.places, course)
             if not trial.takes_own_logins:
-                await _log_in(trial.attempt, user, course)
+                await _log_in(trial.login, user, course)
         finally:
-            await trial.attempt.close()
+            await trial.close()
 
     async def _connect(self, places: Sequence[tuple[str, int]], course: "_Course") -> None:
         """To the first address that takes a connection. Where the driver alone knows the port, the login connects."""
@@ -178,7 +180,7 @@ class ConnectionTests:
             for host, port in places:
                 try:
                     found += [(address, port) for address in await self._addresses.resolve(host, port)]
-                except EngineError as error:
+                except errors.EngineError as error:
                     unknown = error
             if unknown is not None and not found:
                 raise unknown
@@ -218,7 +220,8 @@ class ConnectionTests:
             in_memory = MappingProxyType({**connector.options, "path": MEMORY})
             engine = self._engines(builder, replace(connector, options=in_memory, read_only=False))
         return _Trial(
-            EngineAttempt(engine, row.dialect, passes_tokens=builder.settings.desktop.use_thrift_http_jwt),
+            engine_login(engine, row.dialect, passes_tokens=builder.settings.desktop.use_thrift_http_jwt),
+            engine.close,
             places=await asyncio.to_thread(_places, engine, connector),
             takes_own_logins=engine.capabilities.wants_credentials,
             warnings=warnings,
@@ -292,7 +295,7 @@ def _result(error: BaseException | None, draft: Draft, trial: _Trial, course: _C
     if error is None:
         untried = [] if course.is_connected else [_ONLY_NAME if trial.places else _NO_ADDRESS]
         return "", [*trial.warnings, *untried, _OWN_LOGIN]
-    if not isinstance(error, QueryServerError | OSError):
+    if not isinstance(error, errors.QueryServerError | OSError):
         log.error("connection test failed", exc_info=error)
     reason = reason_of(error)
     if reason in {"auth", "engine"}:
@@ -300,16 +303,16 @@ def _result(error: BaseException | None, draft: Draft, trial: _Trial, course: _C
     return reason, [cleaned(error, draft.settings, trial.places), *trial.warnings]
 
 
-async def _log_in(attempt: "EngineAttempt | RestAttempt", user: User, course: _Course) -> None:
+async def _log_in(login: Login, user: User, course: _Course) -> None:
     is_done = False
     try:
         async with AsyncExitStack() as stack:
             with course.step("login"):
-                hello = await stack.enter_async_context(attempt.login(user))
+                hello = await stack.enter_async_context(login(user))
             with course.step("statement"):
                 course.server_version = await hello()
             is_done = True
-    except EngineError as error:
+    except errors.EngineError as error:
         if not is_done:
             raise
         log.info("tested session did not close cleanly", code=error.code)
@@ -355,39 +358,32 @@ _VERSIONS = {
 _LONGEST_VERSION = 200
 
 
-class EngineAttempt:
-    """An engine, which it owns."""
-
-    def __init__(self, engine: Engine, dialect: str, *, passes_tokens: bool) -> None:
-        self._engine = engine
-        self._dialect = dialect
-        self._passes_tokens = passes_tokens
+def engine_login(engine: Engine, dialect: str, *, passes_tokens: bool) -> Login:
+    """For the caller where the data source acts for users."""
 
     @asynccontextmanager
-    async def login(self, user: User) -> AsyncGenerator[Hello]:
-        """Log in, for the caller where the data source acts for users. Raises EngineError."""
-        token = user.external_token if self._passes_tokens else None
-        options = SessionOptions(
+    async def login(user: User) -> AsyncGenerator[Hello]:
+        token = user.external_token if passes_tokens else None
+        given = SessionOptions(
             external_token=token.text if token else None, token_expires_at=token.expires_at if token else None
         )
-        async with self._engine.session(user, options) as session:
+        async with engine.session(user, given) as session:
+            yield lambda: _version(session, dialect)
 
-            async def hello() -> str | None:
-                await run(session, _HELLOS.get(self._dialect, _HELLO), max_rows=1)
-                statement = _VERSIONS.get(self._dialect)
-                try:
-                    answer = await run(session, statement, max_rows=1) if statement else Answer()
-                except EngineError:  # an engine without a version may be a good one
-                    return None
-                for batch in answer.rows:
-                    if batch.num_rows and batch.num_columns:
-                        return str(batch.column(0)[0].as_py())[:_LONGEST_VERSION]
-                return None
+    return login
 
-            yield hello
 
-    async def close(self) -> None:
-        await self._engine.close()
+async def _version(session: EngineSession, dialect: str) -> str | None:
+    await run(session, _HELLOS.get(dialect, _HELLO), max_rows=1)
+    statement = _VERSIONS.get(dialect)
+    try:
+        answer = await run(session, statement, max_rows=1) if statement else Answer()
+    except errors.EngineError:  # an engine without a version may be a good one
+        return None
+    for batch in answer.rows:
+        if batch.num_rows and batch.num_columns:
+            return str(batch.column(0)[0].as_py())[:_LONGEST_VERSION]
+    return None
 
 
 # Servers with a REST interface, which take no statements.
@@ -396,64 +392,49 @@ _MAX_BYTES = 256 * 1024
 _LONGEST_REST_VERSION = 300
 
 
-@dataclass(frozen=True, slots=True)
-class RestRequest:
-    """A GET that only a server of the type answers with an object that has `member`, a text."""
-
-    url: str
-    member: str
-    has_version: bool = False
-    """Whether `member` is the version."""
-    as_user: bool = False
-    """Names the caller the way WebHDFS wants it; the url has a query then."""
-    headers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-
-
 def _rest_trial(connector: Connector, builder: EngineBuilder) -> _Trial:
-    options = rest_options(connector, builder)
+    options, exchanges = rest_options(connector, builder), HttpExchanges(builder.addresses)
     if isinstance(options, HdfsOptions):
         url = options.server_url.rstrip("/")
-        request = RestRequest(f"{url}?op=GETHOMEDIRECTORY", member="Path", as_user=True)
+        login = rest_login(exchanges, HttpRequest(f"{url}?op=GETHOMEDIRECTORY"), member="Path", as_user=True)
     else:
         url, headers = options.url.rstrip("/"), dict[str, str]()
         if options.username:
-            login = base64.b64encode(f"{options.username}:{options.password}".encode()).decode()
-            headers["Authorization"] = f"Basic {login}"
-        request = RestRequest(f"{url}/api/atlas/admin/version", member="Version", has_version=True, headers=headers)
+            basic = base64.b64encode(f"{options.username}:{options.password}".encode()).decode()
+            headers["Authorization"] = f"Basic {basic}"
+        request = HttpRequest(f"{url}/api/atlas/admin/version", headers=headers)
+        login = rest_login(exchanges, request, member="Version", has_version=True)
     server = HttpServer(url)
-    return _Trial(RestAttempt(builder.addresses, request), [(server.host, server.port)])
+    return _Trial(login, exchanges.__aexit__, [(server.host, server.port)])
 
 
-class RestAttempt:
-    """A server with a REST interface."""
+def rest_login(
+    exchanges: HttpExchanges, request: HttpRequest, *, member: str, has_version: bool = False, as_user: bool = False
+) -> Login:
+    """A GET that only a server of the type answers with an object that has `member`, a text; it proves the login, too.
 
-    def __init__(self, rules: AddressRules, request: RestRequest) -> None:
-        self._exchanges = HttpExchanges(rules)
-        self._request = request
+    `has_version`: `member` is the version. `as_user` names the caller the way WebHDFS wants it, behind the query.
+    """
 
     @asynccontextmanager
-    async def login(self, user: User) -> AsyncGenerator[Hello]:
-        """The only exchange proves the login, too. Raises EngineError."""
-        request, url = self._request, self._request.url
-        if request.as_user:
-            url = f"{url}&{urlencode({'user.name': user.username})}"
-        answer = await self._exchanges.send(HttpRequest(url, headers=request.headers, max_bytes=_MAX_BYTES))
+    async def login(user: User) -> AsyncGenerator[Hello]:
+        url = f"{request.url}&{urlencode({'user.name': user.username})}" if as_user else request.url
+        answer = await exchanges.send(replace(request, url=url, max_bytes=_MAX_BYTES))
         if answer.status in {401, 403}:
-            raise CredentialsRequired("The server refused the login.")
+            raise errors.CredentialsRequired("The server refused the login.")
 
         async def hello() -> str | None:
             if answer.status != 200:
-                raise StatementRejected(f"The server answered with HTTP {answer.status}.")
+                raise errors.StatementRejected(f"The server answered with HTTP {answer.status}.")
             try:
                 body = orjson.loads(answer.body)
             except orjson.JSONDecodeError:
                 body = None
-            value = body.get(request.member) if isinstance(body, dict) else None
+            value = body.get(member) if isinstance(body, dict) else None
             if not isinstance(value, str):
-                raise StatementRejected("The server answered, but not as one of this type.")
-            return value[:_LONGEST_REST_VERSION] if request.has_version else None
+                raise errors.StatementRejected("The server answered, but not as one of this type.")
+            return value[:_LONGEST_REST_VERSION] if has_version else None
 
         yield hello
 
-    async def close(self) -> None:
-        await self._exchanges.__aexit__()
+    return login

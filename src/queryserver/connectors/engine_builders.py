@@ -2,40 +2,29 @@
 
 A new interface is a function and a row here, its options a model in `connectors/options.py`, its listing a row in
 `connectors/types.py`. A new dialect of `hiveserver2` is a row of `HS2_OPTIONS` there and of `VARIANTS` of the engine;
-urls of the interface `sqlalchemy` are in `connectors/sqlalchemy.py`. What the importer can do for a dialect is in the
+urls of the interface `sqlalchemy` are read by `connectors/urls.py`. What the importer can do for a dialect is in the
 tables of `imports/model.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
+from queryserver import errors
+from queryserver.connectors import options, urls
 from queryserver.connectors.model import Connector, SettingValue
-from queryserver.connectors.options import (
-    HS2_OPTIONS,
-    DuckdbOptions,
-    Hs2Options,
-    Model,
-    OptionRules,
-    OptionsRefused,
-    PhoenixOptions,
-    Problem,
-    SqliteOptions,
-    TrinoOptions,
-    read_options,
-)
+from queryserver.engines.connections import client_tls
 from queryserver.engines.protocol import Engine
-from queryserver.errors.base import ConfigurationError
-from queryserver.errors.files import InvalidPath
-from queryserver.errors.statements import DriverNotInstalled, interface_not_supported
-from queryserver.platform.addresses import AddressRules, address_rules, database_name
+from queryserver.platform.addresses import AddressRules, address_rules, database_name, database_servers
+from queryserver.platform.embedded.cluster import SAMPLE_DATABASE, SAMPLE_OWNER, SAMPLE_ROLE
 from queryserver.platform.limits import disk_floor
 from queryserver.platform.settings.editor import EngineTlsSettings
-from queryserver.platform.settings.tree import Settings
+from queryserver.platform.settings.tree import Settings, SettingsFinding
 
 if TYPE_CHECKING:
     from queryserver.engines.duckdb.engine import FilePlace
@@ -76,26 +65,26 @@ class EngineBuilder:
         place = f"notebook.interpreters.{connector.key}."
         build = BUILDERS.get(interface)
         if build is None and connector.is_stored:
-            raise interface_not_supported(f"Connectors of {connector.dialect} with {interface} do not run here.")
+            raise errors.interface_not_supported(f"Connectors of {connector.dialect} with {interface} do not run here.")
         if build is None:
-            raise ConfigurationError([f"{place}interface: {interface} cannot be run here."])
+            raise errors.ConfigurationError([f"{place}interface: {interface} cannot be run here."])
         try:
             return build(connector, self)
-        except InvalidPath as error:
-            raise OptionsRefused(connector.key, [Problem("path", error.message.rstrip("."))]) from error
-        except OptionsRefused:
+        except errors.InvalidPath as error:
+            raise options.OptionsRefused(connector.key, [options.Problem("path", error.message.rstrip("."))]) from error
+        except options.OptionsRefused:
             raise
-        except ConfigurationError as error:
+        except errors.ConfigurationError as error:
             # Adapters know the option, not the connector.
             found = [one if one.startswith(place) else f"{place}{one}" for one in error.problems]
-            raise ConfigurationError(found) from error
+            raise errors.ConfigurationError(found) from error
 
-    def options(self, model: type[Model], connector: Connector) -> Model:
+    def read_options(self, model: type[options.Model], connector: Connector) -> options.Model:
         """The connector's options. Raises OptionsRefused with every problem."""
-        return read_options(model, connector.key, connector.options, self.rules(connector))
+        return options.read_options(model, connector.key, connector.options, self.rules(connector))
 
-    def rules(self, connector: Connector) -> OptionRules:
-        return OptionRules(
+    def rules(self, connector: Connector) -> options.OptionRules:
+        return options.OptionRules(
             self.policy, self.addresses, is_stored=connector.is_stored, is_own_database=self._is_own_database
         )
 
@@ -111,14 +100,14 @@ class EngineBuilder:
 def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.duckdb.engine import TEMPORARY_MAX_BYTES, DuckdbEngine
 
-    options = builder.options(DuckdbOptions, connector)
-    temporary = options.max_temp_directory_size
+    given = builder.read_options(options.DuckdbOptions, connector)
+    temporary = given.max_temp_directory_size
     return DuckdbEngine(
-        path=options.path,
+        path=given.path,
         root=builder.databases_dir,
-        memory_limit=options.memory_limit,
-        threads=options.threads,
-        read_only=connector.read_only or options.read_only,
+        memory_limit=given.memory_limit,
+        threads=given.threads,
+        read_only=connector.read_only or given.read_only,
         files=builder.files,
         cell_max_bytes=builder.cell_max_bytes,
         temporary_max_bytes=TEMPORARY_MAX_BYTES if temporary is None else temporary,
@@ -129,11 +118,11 @@ def _duckdb(connector: Connector, builder: EngineBuilder) -> Engine:
 def _sqlite(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.sqlite.engine import SqliteEngine
 
-    options = builder.options(SqliteOptions, connector)
+    given = builder.read_options(options.SqliteOptions, connector)
     return SqliteEngine(
-        path=options.path,
+        path=given.path,
         root=builder.databases_dir,
-        read_only=connector.read_only or options.read_only,
+        read_only=connector.read_only or given.read_only,
         cell_max_bytes=builder.cell_max_bytes,
     )
 
@@ -143,21 +132,21 @@ def _trino(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.trino.engine import TrinoEngine
     from queryserver.engines.trino.protocol import PRESTO, TRINO, TrinoAddress, TrinoAuthentication
 
-    options = builder.options(TrinoOptions, connector)
+    given = builder.read_options(options.TrinoOptions, connector)
     address = TrinoAddress(
-        url=options.url,
-        catalog=options.catalog,
-        schema=options.schema_,
-        username=options.username,
-        password=options.password,
-        authentication=TrinoAuthentication(options.auth_mechanism),
-        has_impersonation=options.has_impersonation,
-        ssl_validate=options.ssl_validate,
-        ssl_ca=options.ssl_ca,
-        session_properties=MappingProxyType(dict(options.session_properties)),
-        client_tags=options.client_tags,
-        source=options.source or "queryserver",
-        time_zone=options.timezone,
+        url=given.url,
+        catalog=given.catalog,
+        schema=given.schema_,
+        username=given.username,
+        password=given.password,
+        authentication=TrinoAuthentication(given.auth_mechanism),
+        has_impersonation=given.has_impersonation,
+        ssl_validate=given.ssl_validate,
+        ssl_ca=given.ssl_ca,
+        session_properties=MappingProxyType(dict(given.session_properties)),
+        client_tags=given.client_tags,
+        source=given.source or "queryserver",
+        time_zone=given.timezone,
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
@@ -169,16 +158,16 @@ def _phoenix(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixAuthentication
     from queryserver.engines.phoenix.engine import PhoenixEngine
 
-    options = builder.options(PhoenixOptions, connector)
-    if options.auth_mechanism == PhoenixAuthentication.SPNEGO:
+    given = builder.read_options(options.PhoenixOptions, connector)
+    if given.auth_mechanism == PhoenixAuthentication.SPNEGO:
         _require_kerberos(connector, "SPNEGO needs the extra `kerberos` of this server")
     address = PhoenixAddress(
-        url=options.url,
-        username=options.username,
-        password=options.password,
-        authentication=PhoenixAuthentication(options.auth_mechanism),
-        ssl_validate=options.ssl_validate,
-        ssl_ca=options.ssl_ca,
+        url=given.url,
+        username=given.username,
+        password=given.password,
+        authentication=PhoenixAuthentication(given.auth_mechanism),
+        ssl_validate=given.ssl_validate,
+        ssl_ca=given.ssl_ca,
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
@@ -188,10 +177,10 @@ def _phoenix(connector: Connector, builder: EngineBuilder) -> Engine:
 def _require_kerberos(connector: Connector, text: str) -> None:
     if find_spec("gssapi") is not None:
         return
-    problem = Problem("auth_mechanism", text)
+    problem = options.Problem("auth_mechanism", text)
     if connector.is_stored:
-        raise DriverNotInstalled(problem.sentence)
-    raise OptionsRefused(connector.key, [problem])
+        raise errors.DriverNotInstalled(problem.sentence)
+    raise options.OptionsRefused(connector.key, [problem])
 
 
 def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
@@ -199,53 +188,53 @@ def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
     from queryserver.engines.hiveserver2.engine import Hs2Engine
     from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Kerberos, Limits, Mechanism, Member, Tls
 
-    model = HS2_OPTIONS.get(connector.dialect)
+    model = options.HS2_OPTIONS.get(connector.dialect)
     if model is None:
-        known = ", ".join(sorted(HS2_OPTIONS))
-        raise ConfigurationError([f"notebook.interpreters.{connector.key}.dialect: must be one of {known}."])
+        known = ", ".join(sorted(options.HS2_OPTIONS))
+        raise errors.ConfigurationError([f"notebook.interpreters.{connector.key}.dialect: must be one of {known}."])
     settings = builder.settings
     own = connector.options or _older_options(connector.dialect, settings)
-    given = {**section_defaults(connector.dialect, settings), **own}
-    connector = replace(connector, options=MappingProxyType(given))
-    options = builder.options(model, connector)
-    is_http = options.transport_mode == "http"
-    mechanism = options.auth_mechanism
+    every = {**section_defaults(connector.dialect, settings), **own}
+    connector = replace(connector, options=MappingProxyType(every))
+    given = builder.read_options(model, connector)
+    is_http = given.transport_mode == "http"
+    mechanism = given.auth_mechanism
     if not mechanism and is_http and settings.desktop.use_thrift_http_jwt:
         mechanism = "JWT"
-    mechanism = mechanism or ("NONE" if options.use_sasl or is_http else "NOSASL")
-    if problems := _hs2_contradictions(options, mechanism, is_http=is_http):
-        raise OptionsRefused(connector.key, problems)
+    mechanism = mechanism or ("NONE" if given.use_sasl or is_http else "NOSASL")
+    if problems := _hs2_contradictions(given, mechanism, is_http=is_http):
+        raise options.OptionsRefused(connector.key, problems)
     if mechanism == Mechanism.GSSAPI:
         _require_kerberos(connector, "the driver of GSSAPI is not installed: pip install queryserver[kerberos]")
     usual_service: str = model.model_fields["kerberos_service_name"].default
     address = Hs2Address(
-        members=tuple(Member(host, port) for host, port in options.server_host),
+        members=tuple(Member(host, port) for host, port in given.server_host),
         mechanism=Mechanism(mechanism),
-        http_path=options.http_path if is_http else None,
-        username=options.username,
-        password=options.password,
-        impersonation=options.impersonation_enabled,
-        kerberos=Kerberos(options.kerberos_service_name or usual_service, options.kerberos_host),
-        tls=Tls(validate=options.ssl_validate, ca=options.ssl_ca) if options.use_ssl else None,
-        database=options.database,
-        session_conf=MappingProxyType(dict(options.session_conf)),
-        query_timeout_s=options.query_timeout_s,
-        session_timeout_s=options.session_timeout_s,
-        limits=Limits(connect_s=options.connect_timeout_s),
+        http_path=given.http_path if is_http else None,
+        username=given.username,
+        password=given.password,
+        impersonation=given.impersonation_enabled,
+        kerberos=Kerberos(given.kerberos_service_name or usual_service, given.kerberos_host),
+        tls=Tls(validate=given.ssl_validate, ca=given.ssl_ca) if given.use_ssl else None,
+        database=given.database,
+        session_conf=MappingProxyType(dict(given.session_conf)),
+        query_timeout_s=given.query_timeout_s,
+        session_timeout_s=given.session_timeout_s,
+        limits=Limits(connect_s=given.connect_timeout_s),
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
     return Hs2Engine(address, VARIANTS[connector.dialect], read_only=connector.read_only)
 
 
-def _hs2_contradictions(options: Hs2Options, mechanism: str, *, is_http: bool) -> list[Problem]:
-    found = list[Problem]()
-    if mechanism == "JWT" and not (options.use_ssl or options.allow_insecure_http):
-        found.append(Problem("use_ssl", "must be true with JWT, unless allow_insecure_http is"))
+def _hs2_contradictions(given: options.Hs2Options, mechanism: str, *, is_http: bool) -> list[options.Problem]:
+    found = list[options.Problem]()
+    if mechanism == "JWT" and not (given.use_ssl or given.allow_insecure_http):
+        found.append(options.Problem("use_ssl", "must be true with JWT, unless allow_insecure_http is"))
     if mechanism == "JWT" and not is_http:
-        found.append(Problem("auth_mechanism", "JWT needs transport_mode http"))
+        found.append(options.Problem("auth_mechanism", "JWT needs transport_mode http"))
     if mechanism == "GSSAPI" and is_http:
-        found.append(Problem("auth_mechanism", "GSSAPI needs transport_mode binary"))
+        found.append(options.Problem("auth_mechanism", "GSSAPI needs transport_mode binary"))
     return found
 
 
@@ -300,9 +289,131 @@ def _tls_options(tls: EngineTlsSettings) -> Mapping[str, SettingValue]:
 
 
 def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
-    from queryserver.connectors.sqlalchemy import build
+    """Urls of engines that have an adapter of their own go there; the generic adapter serves any other dialect."""
+    given = builder.read_options(urls.UrlOptions, connector)
+    url = given.url
+    if url.dialect == "postgresql":
+        return _postgresql(connector, url, builder)
+    if url.dialect == "mysql":
+        return _mysql(connector, url, builder)
+    if url.dialect in {"trino", "phoenix"}:
+        return _by_native_client(connector, given, builder)
+    return _by_any_driver(connector, url, builder)
 
-    return build(connector, builder)
+
+def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverUrl | None:
+    """The url of a valid connector that the adapter for PostgreSQL serves; None: another one does."""
+    if connector.interface != "sqlalchemy":
+        return None
+    url = builder.read_options(urls.UrlOptions, connector).url
+    return url if url.dialect == "postgresql" else None
+
+
+def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:
+    from queryserver.engines.postgresql.engine import KeepAlive, PostgresqlAddress, PostgresqlEngine, UserLogins
+
+    given = cast("urls.PostgresqlUrlOptions", url.options)
+    keep_alive = KeepAlive(
+        idle_s=given.keepalives_idle, interval_s=given.keepalives_interval, count=given.keepalives_count
+    )
+    # libpq's own modes, but for those that check certificates: the driver would read authorities of this server.
+    verified = client_tls(url.host, check_name=given.sslmode == "verify-full") if "verify" in given.sslmode else None
+    address = PostgresqlAddress(
+        host=url.host or "localhost",
+        port=url.port or urls.PORTS["postgresql"],
+        database=url.path,
+        user=url.username,
+        password=url.password,
+        ssl=verified or given.sslmode,
+        application_name=given.application_name,
+        connect_timeout_s=given.connect_timeout,
+        server_state=given.target_session_attrs,
+        keep_alive=None if given.keepalives == "0" else keep_alive,
+        cell_max_bytes=builder.cell_max_bytes,
+        rules=url.rules(builder.rules(connector)).addresses,
+        own_database=builder.own_database,
+        own_servers=builder.addresses,
+    )
+    # The users of the sample database in the private PostgreSQL do not share a login.
+    logins, dsn = None, builder.service_dsn
+    if dsn and builder.settings.desktop.database.embedded and not connector.is_stored:
+        samples = [("127.0.0.1", port, SAMPLE_DATABASE, SAMPLE_ROLE) for _, port in database_servers(dsn)]
+        if (url.host, url.port, url.path, url.username) in samples:
+            role_of = f"{SAMPLE_ROLE}_{{:d}}".format
+            logins = UserLogins(dsn, group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=role_of)
+    return PostgresqlEngine(address, read_only=connector.read_only, user_logins=logins)
+
+
+def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:
+    from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
+
+    given = cast("urls.MysqlUrlOptions", url.options)
+    mode, tls = given.ssl_mode, None
+    if mode != "DISABLED":
+        tls = client_tls(url.host, validate=mode != "REQUIRED", check_name=mode == "VERIFY_IDENTITY")
+    address = MysqlAddress(
+        host=url.host or "localhost",
+        port=url.port or urls.PORTS["mysql"],
+        database=url.path or None,
+        user=url.username,
+        password=url.password,
+        ssl=tls,
+        connect_timeout_s=given.connect_timeout,
+        read_timeout_s=given.read_timeout,
+        cell_max_bytes=builder.cell_max_bytes,
+        rules=builder.addresses,
+    )
+    return MysqlEngine(address, read_only=connector.read_only)
+
+
+def _by_native_client(connector: Connector, given: urls.UrlOptions, builder: EngineBuilder) -> Engine:
+    """`trino://` and `phoenix://` mean what the interfaces of those names do (Contract platform 5.10)."""
+    url = given.url
+    is_trino = url.dialect == "trino"
+    is_private = is_trino and (bool(url.password) or url.port == 443)
+    host = f"[{url.host}]" if ":" in url.host else url.host or "localhost"
+    port = url.port or (443 if is_private else urls.PORTS[url.dialect])
+    meant: dict[str, SettingValue] = {
+        "url": f"{'https' if is_private else 'http'}://{host}:{port}{'' if is_trino else '/'}",
+        "username": url.username or "",
+        "password": url.password or "",
+        "auth_mechanism": "BASIC" if url.password else "NONE",
+    }
+    if is_trino:
+        meant["catalog"], _, meant["schema"] = url.path.partition("/")
+        meant["has_impersonation"] = given.has_impersonation
+        further = cast("urls.TrinoUrlOptions", url.options)
+        meant |= {"client_tags": further.client_tags, "source": further.source, "timezone": further.timezone}
+    try:
+        native = replace(connector, interface=url.dialect, options=MappingProxyType(meant))
+        return BUILDERS[url.dialect](native, builder)
+    except options.OptionsRefused as refused:
+        found = [options.Problem("url", f"its {one.setting} {one.text}", one.kind) for one in refused.found]
+        raise options.OptionsRefused(connector.key, found) from refused
+
+
+def _by_any_driver(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:
+    import sqlalchemy as sa
+
+    from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine
+
+    address = SqlalchemyAddress(
+        url=sa.URL.create(
+            url.driver,
+            username=url.username,
+            password=url.password,
+            host=url.host or None,
+            port=url.port,
+            database=url.path or None,
+            query=dict(url.query),
+        ),
+        wants_credentials=url.wants_credentials,
+        rules=builder.addresses,
+    )
+    if connector.is_stored:
+        # A connector of the settings fails in each session instead: a server starts without the driver.
+        address.require_driver()
+    return SqlalchemyEngine(address, dialect=connector.dialect, read_only=connector.read_only)
 
 
 Builder: TypeAlias = Callable[[Connector, EngineBuilder], Engine]
@@ -318,3 +429,49 @@ BUILDERS: Mapping[str, Builder] = MappingProxyType(
     }
 )
 """By interface."""
+
+_GROUP = "sqlalchemy.dialects"
+NATIVE_DIALECTS = frozenset({"postgresql", "mysql", "trino", "phoenix"})
+"""Dialects of urls that adapters of this server serve; they take no proxy from the environment."""
+
+
+def is_installed(driver: str, rules: AddressRules) -> bool:
+    """Whether the dialect `driver`, such as `oracle+oracledb`, and the package that it needs can be imported.
+
+    It is imported, which takes long for some; `rules` hold for what it connects to meanwhile.
+    """
+    import sqlalchemy as sa
+    from sqlalchemy import dialects
+    from sqlalchemy.exc import ArgumentError
+
+    from queryserver.engines.sqlalchemy.engine import driver_of
+
+    found = {one.name for one in entry_points(group=_GROUP)}
+    if driver.replace("+", ".") not in found and driver.partition("+")[0] not in {*found, *dialects.__all__}:
+        return False
+    try:
+        dialect, _ = driver_of(sa.make_url(f"{driver}://"), rules)
+    except (ArgumentError, errors.DriverNotInstalled):
+        return False
+    return not dialect.is_async
+
+
+def proxied_drivers(settings: Settings, environ: Mapping[str, str]) -> Iterator[SettingsFinding]:
+    """A warning where a proxy of the environment meets allowed drivers of installed packages; nothing is imported.
+
+    The dialects that come with SQLAlchemy do not count: their drivers speak no HTTP. The environment is read as urllib
+    and requests do: names in any case, and `no_proxy=*` switches all proxies off.
+    """
+    given = {name.lower(): text for name, text in environ.items() if text}
+    if given.keys().isdisjoint({"http_proxy", "https_proxy", "all_proxy"}) or given.get("no_proxy") == "*":
+        return
+    installed = {one.name.partition(".")[0] for one in entry_points(group=_GROUP)} - NATIVE_DIALECTS
+    drivers = [
+        name for name in settings.desktop.connector_policy.allowed_drivers if urls.driver_of(name)[1] in installed
+    ]
+    if drivers:
+        text = (
+            f"names {', '.join(drivers)}: such drivers may go through the proxy that the environment of this server"
+            " names, and no rule for addresses reaches behind it."
+        )
+        yield SettingsFinding.warning("desktop.connector_policy.allowed_drivers", text)

@@ -6,16 +6,9 @@ import ssl
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
+from queryserver import errors
 from queryserver.connectors.model import MASK, SettingValue
 from queryserver.connectors.secrets import secrets_of
-from queryserver.errors.base import NotSupported, QueryServerError
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineForbidden,
-    EngineTimeout,
-    StatementDenied,
-    StatementRejected,
-)
 from queryserver.platform.addresses import HostRefused, UnknownHost, literal_address
 
 _MAX_CHARACTERS = 500
@@ -25,11 +18,11 @@ _LEAST_SECRET = 3
 _REASONS: Sequence[tuple[type[BaseException], str]] = (
     (UnknownHost, "dns"),
     (HostRefused, "refused"),
-    (CredentialsRequired, "auth"),
-    (EngineForbidden, "auth"),
-    (EngineTimeout, "timeout"),
-    (StatementDenied, "engine"),
-    (StatementRejected, "engine"),
+    (errors.CredentialsRequired, "auth"),
+    (errors.EngineForbidden, "auth"),
+    (errors.EngineTimeout, "timeout"),
+    (errors.StatementDenied, "engine"),
+    (errors.StatementRejected, "engine"),
     (ssl.SSLError, "tls"),
     (socket.gaierror, "dns"),
     (ConnectionRefusedError, "refused"),
@@ -61,17 +54,17 @@ def reason_of(error: BaseException) -> str:
         for kind, reason in _REASONS:
             if isinstance(one, kind):
                 return reason
-    if isinstance(error, NotSupported):
+    if isinstance(error, errors.NotSupported):
         return "engine"
     if isinstance(error, OSError):
         return "refused"  # no route, network unreachable, reset
-    text = error.message if isinstance(error, QueryServerError) else ""
+    text = error.message if isinstance(error, errors.QueryServerError) else ""
     return next((reason for pattern, reason in _PATTERNS if pattern.search(text)), "other")
 
 
 def cleaned(error: BaseException, settings: Mapping[str, SettingValue], places: Sequence[tuple[str, int]]) -> str:
     """The text of an error: no trace, no secret, no address or file but those that the settings name."""
-    if isinstance(error, QueryServerError):
+    if isinstance(error, errors.QueryServerError):
         text = error.message
     elif isinstance(error, TimeoutError):
         text = "No connection came about in time."

@@ -4,25 +4,34 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from importlib.util import find_spec
 
-from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, connector_right
+from queryserver import errors
+from queryserver.connectors.engine_builders import NATIVE_DIALECTS, EngineBuilder, is_installed, section_defaults
+from queryserver.connectors.model import ConnectorInstance, NewInstance, connector_right
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.secrets import masked, with_stored_secrets
-from queryserver.connectors.sources import ConnectorChecks
-from queryserver.connectors.types import Catalogue, Category, ConnectorType, Flags, complete_settings
-from queryserver.errors.base import NameTaken, QueryServerError, UnknownGroup, VersionConflict
-from queryserver.errors.statements import ConnectorRefused, ConnectorTypeNotFound, connector_not_found, immutable_field
+from queryserver.connectors.sources import draft_connector, option_errors, require_folder_of, rest_options
+from queryserver.connectors.types import (
+    BY_PAIR,
+    Catalogue,
+    Category,
+    ConnectorType,
+    Flags,
+    Runs,
+    Settings,
+    complete_settings,
+    with_defaults,
+)
+from queryserver.connectors.urls import driver_of
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT
 
 _CHANGE_ATTEMPTS = 5
 _LONGEST_NAME = 100
 _LONGEST_DESCRIPTION = 1000
-
-Settings: TypeAlias = Mapping[str, SettingValue]
 
 
 @dataclass(slots=True)
@@ -41,7 +50,7 @@ def connector_event(user: User, operation: str, subject: str | None) -> Generato
     try:
         yield event
         outcome = event.outcome
-    except QueryServerError as error:
+    except errors.QueryServerError as error:
         outcome = error.code
         raise
     finally:
@@ -68,20 +77,15 @@ class Draft:
     """A connector of a known type with complete and valid settings, secrets in the clear."""
 
     row: ConnectorType
-    settings: Mapping[str, SettingValue] = field(repr=False)
+    settings: Settings = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownType:
+    """A type, perhaps with something laid over its defaults."""
+
     row: ConnectorType
     is_runnable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A type with something laid over its defaults."""
-
-    type: ShownType
     nice_name: str
     description: str
     settings: Settings
@@ -133,54 +137,68 @@ class Installed:
         )
 
 
+_IN_MEMORY = {
+    one: GivenConnector(nice_name=f"{name} (in memory)", dialect=one, interface=one, settings={})
+    for one, name in (("duckdb", "DuckDB"), ("sqlite", "SQLite"))
+}
+"""What is installed when the settings name nothing."""
+
+
 class StoredConnectors:
     """The stored connectors. What a user may change is checked by the caller; only visibility is checked here."""
 
     def __init__(
-        self,
-        *,
-        records: ConnectorRepository,
-        checks: ConnectorChecks,
-        catalogue: Catalogue,
-        changed: Callable[[], Awaitable[None]],
-        default_groups: tuple[str, ...],
-        offers: Callable[[str], bool],
-        examples: Mapping[str, GivenConnector],
+        self, records: ConnectorRepository, builder: EngineBuilder, changed: Callable[[], Awaitable[None]]
     ) -> None:
-        """`changed` is awaited after a change: then this process has read it.
-
-        `default_groups` may use a new connector that names no groups; `offers`: whether listings have a dialect.
-        `examples`, by their keys in the settings, are installed by `install_examples`.
-        """
+        """`changed` is awaited after a change: then this process has read it."""
+        desktop = builder.settings.desktop
         self._records = records
-        self._checks = checks
-        self._catalogue = catalogue
+        self._builder = builder
         self._changed = changed
-        self._default_groups = default_groups
-        self._offers = offers
-        self._examples = examples
+        self._catalogue: Catalogue = {
+            pair: with_defaults(row, section_defaults(row.dialect, builder.settings)) for pair, row in BY_PAIR.items()
+        }
+        hidden, only = frozenset(desktop.connectors_blacklist), frozenset(desktop.connectors_whitelist)
+        self._offered = [
+            row for row in self._catalogue.values() if row.dialect not in hidden and (not only or row.dialect in only)
+        ]
+        self._default_groups = (
+            (desktop.auth.default_user_group,) if desktop.connector_policy.grant_to_default_group else ()
+        )
+        """May use a new connector that names no groups."""
+        self._examples = {
+            key: GivenConnector(
+                nice_name=table.nice_name or key,
+                dialect=table.dialect,
+                interface=table.interface,
+                settings=table.settings,
+                groups=table.groups,
+            )
+            for key, table in desktop.connectors.items()
+        } or _IN_MEMORY
         self._changing = asyncio.Lock()
         """Changes that name no version take turns; those of other processes are few enough for `_CHANGE_ATTEMPTS`."""
+        self._installed = dict[str, bool]()
+        """By driver: what is installed later is seen after a restart."""
 
     async def types(self) -> Sequence[ShownType]:
         """The catalogue as far as it is offered, in its order."""
-        return [await self._shown_type(row) for row in self._catalogue.values() if self._offers(row.dialect)]
+        return [await self._shown_type(row) for row in self._offered]
 
-    async def template(self, dialect: str, interface: str, given: GivenConnector) -> Template:
+    async def template(self, dialect: str, interface: str, given: GivenConnector) -> ShownType:
         """A type with what was given laid over its defaults; nothing is stored.
 
         Raises ConnectorTypeNotFound, ConnectorRefused.
         """
         row = self._catalogue.get((dialect, interface))
-        if row is None or not self._offers(row.dialect):
-            offered = (one.dialect for one in self._catalogue.values() if self._offers(one.dialect))
-            raise ConnectorTypeNotFound(dialect, interface, offered)
+        if row is None or row not in self._offered:
+            raise errors.ConnectorTypeNotFound(dialect, interface, (one.dialect for one in self._offered))
         settings = complete_settings(row, given.settings or {})
         hidden = masked(settings)
         # The defaults are examples, and no secrets.
-        shown = {name: one if row.defaults.get(name) == one else hidden[name] for name, one in settings.items()}
-        return Template(
-            type=await self._shown_type(row),
+        shown = {name: one if row.settings.get(name) == one else hidden[name] for name, one in settings.items()}
+        return replace(
+            await self._shown_type(row),
             nice_name=given.nice_name or row.nice_name,
             description=given.description or row.description,
             settings=shown,
@@ -188,14 +206,14 @@ class StoredConnectors:
 
     async def visible(self, user: User) -> Sequence[ShownInstance]:
         """What the caller may see, by ascending id."""
-        stored = await self._records.all()
-        return [await self.shown(one, user) for one in stored.instances if user.may_use(connector_right(one.id))]
+        _, stored = await self._records.all()
+        return [await self.shown(one, user) for one in stored if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> ShownInstance:
         """One of them. Raises connector_not_found, also for one that the caller may not see."""
         instance = await self.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
-            raise connector_not_found(connector_id)
+            raise errors.connector_not_found(connector_id)
         return await self.shown(instance, user)
 
     async def save(self, user: User, given: GivenConnector) -> tuple[ShownInstance, bool]:
@@ -217,8 +235,8 @@ class StoredConnectors:
                         instance = await self._change(given)
                 else:
                     instance = await self._change(given)
-            except UnknownGroup as error:
-                raise ConnectorRefused({"groups": [error.message]}) from error
+            except errors.UnknownGroup as error:
+                raise errors.ConnectorRefused({"groups": [error.message]}) from error
             event.subject = str(instance.id)
         await self._changed()
         return await self.shown(instance, user), is_new
@@ -236,8 +254,8 @@ class StoredConnectors:
         return ShownInstance(
             instance=instance,
             row=row,
-            settings={**(row.defaults if row else {}), **masked(instance.settings)},
-            is_runnable=row is not None and await self._checks.is_runnable(row, instance.settings),
+            settings={**(row.settings if row else {}), **masked(instance.settings)},
+            is_runnable=row is not None and await self._is_runnable(row, instance.settings),
             shows_groups=user.is_admin,
         )
 
@@ -246,7 +264,7 @@ class StoredConnectors:
         is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
         instance = await self._records.find(int(connector_id)) if is_id else None
         if instance is None:
-            raise connector_not_found(connector_id)
+            raise errors.connector_not_found(connector_id)
         return instance
 
     async def draft(self, given: GivenConnector, instance: ConnectorInstance | None) -> Draft:
@@ -259,11 +277,41 @@ class StoredConnectors:
         if given.settings is None and instance is not None:
             return Draft(row, stored)
         settings = with_stored_secrets(complete_settings(row, given.settings or {}), stored)
-        await self._checks.require_valid(row, settings)
+        await self._require_valid(row, settings)
         return Draft(row, settings)
 
+    async def _require_valid(self, row: ConnectorType, settings: Settings) -> None:
+        """Build what runs with these settings, without connecting to anything.
+
+        Raises ConnectorRefused, or the subclass that fits, with a text for each setting that is wrong. A missing driver
+        is no error of the settings.
+        """
+        builder = self._builder
+        with option_errors(), suppress(errors.DriverNotInstalled):
+            connector = draft_connector("new", row.dialect, row.interface, settings, builder.settings)
+            if row.runs is Runs.TEST:
+                rest_options(connector, builder)
+            elif row.takes_statements:
+                # Adapters are imported at their first use, and folders are searched on the disk.
+                await asyncio.to_thread(require_folder_of, connector, builder.databases_dir)
+                engine = await asyncio.to_thread(builder.build, connector)
+                await engine.close()
+
+    async def _is_runnable(self, row: ConnectorType, settings: Settings) -> bool:
+        """Whether this server has what it needs to run statements with these settings."""
+        if not row.takes_statements or row.interface != "sqlalchemy":
+            is_kerberos = str(settings.get("auth_mechanism", "")).strip().upper() in {"GSSAPI", "SPNEGO"}
+            return row.takes_statements and (not is_kerberos or find_spec("gssapi") is not None)
+        driver, dialect = driver_of(str(settings.get("url", "")).partition("://")[0].strip())
+        if driver not in {name.lower() for name in self._builder.policy.allowed_drivers}:
+            return False
+        if dialect not in NATIVE_DIALECTS and driver not in self._installed:
+            self._installed[driver] = await asyncio.to_thread(is_installed, driver, self._builder.addresses)
+        return dialect in NATIVE_DIALECTS or self._installed[driver]
+
     async def _shown_type(self, row: ConnectorType) -> ShownType:
-        return ShownType(row, await self._checks.is_runnable(row, row.defaults))
+        is_runnable = await self._is_runnable(row, row.settings)
+        return ShownType(row, is_runnable, row.nice_name, row.description, row.settings)
 
     async def _change(self, given: GivenConnector) -> ConnectorInstance:
         """Without a version in the call the present one is changed, also when another change comes in between."""
@@ -271,21 +319,14 @@ class StoredConnectors:
             instance = await self.stored(given.id or "")
             draft = await self.draft(given, instance)
             if given.version is not None and given.version != instance.version:
-                raise VersionConflict(instance.version)
-            new = NewInstance(
-                nice_name=instance.nice_name if given.nice_name is None else given.nice_name.strip(),
-                dialect=instance.dialect,
-                interface=instance.interface,
-                description=instance.description if given.description is None else given.description,
-                settings=draft.settings,
-                groups=given.groups,
-            )
+                raise errors.VersionConflict(instance.version)
+            new = _new_instance(given, draft, given.groups, instance)
             try:
                 return await self._records.change(instance, new)
-            except VersionConflict:
+            except errors.VersionConflict:
                 if given.version is not None or attempt == _CHANGE_ATTEMPTS - 1:
                     raise
-        raise connector_not_found(given.id)
+        raise errors.connector_not_found(given.id)
 
     def _row(self, given: GivenConnector, instance: ConnectorInstance | None) -> ConnectorType:
         dialect, interface = given.dialect or "", given.interface or ""
@@ -299,13 +340,13 @@ class StoredConnectors:
                 if sent is not None and sent != stored
             }
             if changed:
-                raise immutable_field(changed, "The type of a connector cannot be changed.")
+                raise errors.immutable_field(changed, "The type of a connector cannot be changed.")
             dialect, interface = instance.dialect, instance.interface
         elif missing := [name for name in ("dialect", "interface") if not getattr(given, name)]:
-            raise ConnectorRefused({name: ["Must be given."] for name in missing})
+            raise errors.ConnectorRefused({name: ["Must be given."] for name in missing})
         row = self._catalogue.get((dialect, interface))
         if row is None:
-            raise ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
+            raise errors.ConnectorTypeNotFound(dialect, interface, (known for known, _ in self._catalogue))
         return row
 
     async def install_examples(self, user: User) -> Installed:
@@ -331,18 +372,18 @@ class StoredConnectors:
             try:
                 _require_names(given, is_new=True)
                 found[key] = await self.draft(given, None)
-            except ConnectorRefused as refused:
+            except errors.ConnectorRefused as refused:
                 problems[key] = [f"{name}: {text}" for name, texts in refused.errors.items() for text in texts]
-            except ConnectorTypeNotFound as unknown:
+            except errors.ConnectorTypeNotFound as unknown:
                 problems[key] = [unknown.message]
             for group in sorted(unknown_groups & set(given.groups or ())):
-                problems.setdefault(key, []).append(f"groups: {UnknownGroup(group).message}")
+                problems.setdefault(key, []).append(f"groups: {errors.UnknownGroup(group).message}")
             name = _folded_name(given)
             if name in names:
                 problems.setdefault(key, []).append("nice_name: Another table has the same.")
             names.add(name)
         if problems:
-            raise ConnectorRefused(problems, "The connectors of the settings are not valid.")
+            raise errors.ConnectorRefused(problems, "The connectors of the settings are not valid.")
         return found
 
     async def _install_example(self, user: User, given: GivenConnector, draft: Draft, done: Installed) -> None:
@@ -365,15 +406,15 @@ class StoredConnectors:
                 else:
                     done.added.append(created := await self._records.create(new))
                     event.subject = str(created.id)
-        except UnknownGroup as error:
-            raise ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
-        except (NameTaken, VersionConflict):
+        except errors.UnknownGroup as error:
+            raise errors.ConnectorRefused({new.nice_name: [f"groups: {error.message}"]}) from error
+        except (errors.NameTaken, errors.VersionConflict):
             # Another call is changing it at the same time: its result stays.
             if (stored := await self._named(_folded_name(given))) is not None:
                 done.unchanged.append(stored)
 
     async def _named(self, folded_name: str) -> ConnectorInstance | None:
-        stored = (await self._records.all()).instances
+        _, stored = await self._records.all()
         return next((one for one in stored if one.nice_name.casefold() == folded_name), None)
 
 
@@ -390,7 +431,7 @@ def _require_names(given: GivenConnector, *, is_new: bool) -> None:
     if is_new:
         problems |= {name: ["Must be given."] for name in ("dialect", "interface") if not getattr(given, name)}
     if problems:
-        raise ConnectorRefused(problems)
+        raise errors.ConnectorRefused(problems)
 
 
 def _folded_name(given: GivenConnector) -> str:
@@ -405,12 +446,10 @@ def _is_outdated(present: ConnectorInstance, new: NewInstance) -> bool:
     return is_ours and is_same_type and differs
 
 
-def _new_instance(given: GivenConnector, draft: Draft, groups: tuple[str, ...] | None) -> NewInstance:
-    return NewInstance(
-        nice_name=(given.nice_name or "").strip(),
-        dialect=draft.row.dialect,
-        interface=draft.row.interface,
-        description=given.description or "",
-        settings=draft.settings,
-        groups=groups,
-    )
+def _new_instance(
+    given: GivenConnector, draft: Draft, groups: tuple[str, ...] | None, before: ConnectorInstance | None = None
+) -> NewInstance:
+    """What is not given stays as it was before."""
+    name = before.nice_name if before and given.nice_name is None else (given.nice_name or "").strip()
+    description = before.description if before and given.description is None else given.description or ""
+    return NewInstance(name, draft.row.dialect, draft.row.interface, description, draft.settings, groups)

@@ -97,11 +97,3 @@ class NewInstance:
     groups: tuple[str, ...] | None
     """None: the grants stay as they are."""
     example_digest: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredInstances:
-    """All instances by ascending id, and the number of their state."""
-
-    version: int
-    instances: tuple[ConnectorInstance, ...]

@@ -246,10 +246,15 @@ def _pairs(value: Any, info: ValidationInfo) -> Mapping[str, str]:
     return pairs
 
 
-def _no_tunnel(value: bool) -> bool:
-    if value:
-        raise invalid("must be false: tunnels are not supported")
-    return value
+def only(allowed: Collection[object], otherwise: str) -> AfterValidator:
+    """One of the allowed values; `otherwise`: the text of the problem."""
+
+    def check(value: Any) -> Any:
+        if value not in allowed:
+            raise invalid(otherwise)
+        return value
+
+    return AfterValidator(check)
 
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
@@ -264,7 +269,7 @@ Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
 Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
 """None: callers give theirs through create_session."""
 Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
-Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), AfterValidator(_no_tunnel)]
+Tunnel: TypeAlias = Annotated[bool, BeforeValidator(_flag), only({False}, "must be false: tunnels are not supported")]
 
 
 class GeneralOptions(Options):
@@ -360,12 +365,6 @@ class TrinoOptions(Options):
     """Time zone of sessions; empty: the coordinator's."""
 
 
-def _protobuf(value: str) -> str:
-    if value == "JSON":
-        raise invalid("must be PROTOBUF: this server does not speak Avatica's JSON")
-    return value
-
-
 class PhoenixOptions(Options):
     """Interface `phoenix`."""
 
@@ -381,7 +380,11 @@ class PhoenixOptions(Options):
     """Whether certificates are checked."""
     ssl_ca: Authorities = ""
     """PEM text of the authorities to trust; empty: the system's."""
-    serialization: Annotated[str, choice("PROTOBUF", "JSON"), AfterValidator(_protobuf)] = "PROTOBUF"
+    serialization: Annotated[
+        str,
+        choice("PROTOBUF", "JSON"),
+        only({"PROTOBUF"}, "must be PROTOBUF: this server does not speak Avatica's JSON"),
+    ] = "PROTOBUF"
     """`PROTOBUF`; `JSON` is refused."""
 
 

@@ -1,16 +1,15 @@
 """Connectors that are kept in the service database."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 
 import orjson
 import structlog
 
-from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, StoredInstances, connector_right
+from queryserver import errors
+from queryserver.connectors.model import ConnectorInstance, NewInstance, SettingValue, connector_right
 from queryserver.connectors.secrets import masked, secrets_of, without_secrets
-from queryserver.errors.base import NameTaken, UnknownGroup, VersionConflict
-from queryserver.errors.statements import connector_in_use, connector_not_found
 from queryserver.platform.database import Connection, Database, Row, notify
 from queryserver.platform.deployment import Sealer
 
@@ -80,11 +79,13 @@ class ConnectorRepository:
         self._database = database
         self._sealer = sealer
 
-    async def all(self) -> StoredInstances:
-        """All instances, as one state. One whose secrets cannot be opened any more comes without those."""
+    async def all(self) -> tuple[int, Sequence[ConnectorInstance]]:
+        """The number of the state, and all instances in it by ascending id.
+
+        One whose secrets cannot be opened any more comes without those.
+        """
         rows = await self._database.fetch(_ALL)
-        instances = tuple(self._instance(row) for row in rows if row["id"] is not None)
-        return StoredInstances(rows[0]["state"] if rows else 0, instances)
+        return rows[0]["state"] if rows else 0, [self._instance(row) for row in rows if row["id"] is not None]
 
     async def find(self, connector_id: int) -> ConnectorInstance | None:
         """One instance as it is now; None when unknown or deleted."""
@@ -99,8 +100,6 @@ class ConnectorRepository:
             await _require_free_name(connection, new.nice_name)
             values = self._changeable(new)
             connector_id: int = await connection.fetchval(_INSERT, values[0], new.dialect, new.interface, *values[1:])
-            # Rights are texts: one may have been given before there was what it opens.
-            await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
             await _grant(connection, connector_id, new.groups or ())
             return await self._present(connection, connector_id)
 
@@ -117,9 +116,8 @@ class ConnectorRepository:
             changes = (name, description, settings, sealed, digest)
             tag = await connection.execute(_CHANGE, instance.id, instance.version, *changes)
             if tag != "UPDATE 1":
-                raise VersionConflict((await self._present(connection, instance.id)).version)
+                raise errors.VersionConflict((await self._present(connection, instance.id)).version)
             if new.groups is not None:
-                await connection.execute('delete from group_rights where "right" = $1', connector_right(instance.id))
                 await _grant(connection, instance.id, new.groups)
             return await self._present(connection, instance.id)
 
@@ -129,7 +127,7 @@ class ConnectorRepository:
         Raises connector_not_found, connector_in_use while a statement of it waits or runs.
         """
         if not 0 < connector_id <= _INT64_MAX:
-            raise connector_not_found(connector_id)
+            raise errors.connector_not_found(connector_id)
         async with self._changing() as connection:
             await self._present(connection, connector_id)
             count = await connection.fetchval(
@@ -137,7 +135,7 @@ class ConnectorRepository:
                 str(connector_id),
             )
             if count:
-                raise connector_in_use(
+                raise errors.connector_in_use(
                     f"Statements of this connector that wait or run: {count}.", beside={"running": count}
                 )
             await connection.execute(_DELETE, connector_id)
@@ -179,7 +177,7 @@ class ConnectorRepository:
     async def _present(self, connection: Connection, connector_id: int) -> ConnectorInstance:
         row = await connection.fetchrow(_FIND, connector_id)
         if row is None:
-            raise connector_not_found(connector_id)
+            raise errors.connector_not_found(connector_id)
         return self._instance(row)
 
     def _changeable(self, new: NewInstance) -> tuple[object, ...]:
@@ -219,13 +217,15 @@ async def _require_free_name(connection: Connection, name: str, *, besides: int 
     """Compared here: what the database counts as the same letter depends on how it was made."""
     rows = await connection.fetch("select id, nice_name from connectors where deleted_at is null")
     if any(row["nice_name"].casefold() == name.casefold() and row["id"] != besides for row in rows):
-        raise NameTaken(f"A connector named {name[:100]} exists already.")
+        raise errors.NameTaken(f"A connector named {name[:100]} exists already.")
 
 
 async def _grant(connection: Connection, connector_id: int, groups: tuple[str, ...]) -> None:
+    """To these groups alone. Rights are texts: one may have been given before there was what it opens."""
+    await connection.execute('delete from group_rights where "right" = $1', connector_right(connector_id))
     rows = await connection.fetch("select name from groups where name = any($1::text[]) for share", list(groups))
     known = {row["name"] for row in rows}
     for name in groups:
         if name not in known:
-            raise UnknownGroup(name)
+            raise errors.UnknownGroup(name)
     await connection.execute(_GRANT, list(groups), connector_right(connector_id))

@@ -4,32 +4,18 @@ What else a new dialect needs is listed in `connectors/engine_builders.py`.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from queryserver import errors
+from queryserver.connectors import options
 from queryserver.connectors.model import SettingValue
-from queryserver.connectors.options import (
-    HS2_OPTIONS,
-    AtlasOptions,
-    DuckdbOptions,
-    GeneralOptions,
-    HdfsOptions,
-    Options,
-    PhoenixOptions,
-    SqliteOptions,
-    TrinoOptions,
-    flag_of,
-    listed_options,
-)
 from queryserver.connectors.urls import UrlOptions
-from queryserver.errors.statements import ConnectorRefused, unknown_setting
 
-Settings: TypeAlias = tuple[tuple[str, SettingValue], ...]
-"""Names and default values in the order of the form."""
-
+Settings: TypeAlias = Mapping[str, SettingValue]
 Flags: TypeAlias = Mapping[str, str | bool]
 
 
@@ -98,16 +84,12 @@ class ConnectorType:
     interface: str
     nice_name: str
     runs: Runs
-    settings: Settings = ()
-    """With their defaults, as listings show them."""
-    flags: Flags = field(default_factory=lambda: MappingProxyType({}))
+    settings: Settings
+    """Names and default values in the order of the form, as listings show them."""
+    flags: Flags
     """Empty for what is not SQL."""
     description: str = ""
     category: Category = Category.EDITOR
-
-    @property
-    def defaults(self) -> Mapping[str, SettingValue]:
-        return dict(self.settings)
 
     @property
     def takes_statements(self) -> bool:
@@ -115,7 +97,7 @@ class ConnectorType:
         return self.runs in {Runs.YES, Runs.DRIVER}
 
 
-_TUNNEL: Mapping[str, SettingValue] = MappingProxyType({"has_ssh": False, "ssh_server_host": "127.0.0.1"})
+_TUNNEL: Settings = MappingProxyType({"has_ssh": False, "ssh_server_host": "127.0.0.1"})
 _SSH = tuple(_TUNNEL)
 _SSH_AND_CALLER = (*_SSH, "has_impersonation")
 
@@ -128,23 +110,22 @@ _PLAIN_SQL = flags("d", "TFTTFFFFFFF")
 _SPARK = flags("b", "TFTTFTTFFFT")
 _ATHENA = "awsathena+rest://ACCESS_KEY:SECRET_KEY@athena.us-west-2.amazonaws.com:443/default?s3_staging_dir=s3://bucket/scratch"
 _SOLR = "solr://user:password@localhost:8983/solr/<collection>[?use_ssl=true|false]"
-_SQLFLOW: Mapping[str, SettingValue] = {"url": "localhost:50051", "datasource": "hive://localhost:10000/iris"}
-_JDBC: Mapping[str, SettingValue] = {
+_SQLFLOW: Settings = {"url": "localhost:50051", "datasource": "hive://localhost:10000/iris"}
+_JDBC: Settings = {
     "url": "jdbc:db2://localhost:50000/SQOOP",
     "driver": "com.ibm.db2.jcc.DB2Driver",
     "user": "username",
     "password": "password",
     **_TUNNEL,
 }
-_NONE: Mapping[str, SettingValue] = MappingProxyType({})
-_NO_FLAGS: Flags = MappingProxyType({})
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _type(
     pair: str,
     name: str,
-    settings: Mapping[str, SettingValue] = _NONE,
-    flagged: Flags = _NO_FLAGS,
+    settings: Settings = _NONE,
+    flagged: Flags = _NONE,
     description: str = "",
     *,
     runs: Runs = Runs.NO,
@@ -152,22 +133,29 @@ def _type(
 ) -> ConnectorType:
     """`pair`: dialect and interface."""
     dialect, interface = pair.split()
-    return ConnectorType(dialect, interface, name, runs, tuple(settings.items()), flagged, description, category)
+    return ConnectorType(dialect, interface, name, runs, settings, flagged, description, category)
 
 
 def _own(
-    pair: str, name: str, model: type[Options], flagged: Flags = _NO_FLAGS, description: str = ""
+    pair: str,
+    name: str,
+    model: type[options.Options],
+    flagged: Flags = _NONE,
+    description: str = "",
+    *,
+    runs: Runs = Runs.YES,
+    category: Category = Category.EDITOR,
 ) -> ConnectorType:
-    return _type(pair, name, listed_options(model), flagged, description, runs=Runs.YES)
+    return _type(pair, name, options.listed_options(model), flagged, description, runs=runs, category=category)
 
 
 def _hs2(
     dialect: str, name: str, form: tuple[str, ...], flagged: Flags = _HIVE, description: str = ""
 ) -> ConnectorType:
     """`form`: the options that the listing has first, behind host and port."""
-    options = {**listed_options(HS2_OPTIONS[dialect]), **_TUNNEL}
-    first = {setting: options[setting] for setting in ("server_host", "server_port", *form)}
-    rest = {setting: value for setting, value in options.items() if setting not in _TUNNEL}
+    listed = {**options.listed_options(options.HS2_OPTIONS[dialect]), **_TUNNEL}
+    first = {setting: listed[setting] for setting in ("server_host", "server_port", *form)}
+    rest = {setting: value for setting, value in listed.items() if setting not in _TUNNEL}
     return _type(f"{dialect} hiveserver2", name, {**first, **rest}, flagged, description, runs=Runs.YES)
 
 
@@ -182,8 +170,8 @@ def _url(
     runs: Runs = Runs.DRIVER,
 ) -> ConnectorType:
     """`form`: the options that the listing has behind the url."""
-    options = listed_options(UrlOptions)
-    settings = {"url": url, **{setting: options[setting] for setting in form}}
+    listed = options.listed_options(UrlOptions)
+    settings = {"url": url, **{setting: listed[setting] for setting in form}}
     return _type(f"{dialect} sqlalchemy", name, settings, flagged, description, runs=runs)
 
 
@@ -243,7 +231,7 @@ TYPES: Sequence[ConnectorType] = (
     _type("spark livy", "Spark"),
     _type("pig oozie", "Pig"),
     _type("java oozie", "Java"),
-    _type("hdfs rest", "HDFS", listed_options(HdfsOptions), runs=Runs.TEST, category=Category.BROWSERS),
+    _own("hdfs rest", "HDFS", options.HdfsOptions, runs=Runs.TEST, category=Category.BROWSERS),
     _type("yarn rest", "YARN", category=Category.BROWSERS),
     _type("s3 s3", "S3", category=Category.BROWSERS),
     _type("adls-v1 rest", "ADLS", category=Category.BROWSERS),
@@ -253,43 +241,33 @@ TYPES: Sequence[ConnectorType] = (
         {"server_host": "localhost", "server_port": 9083},
         category=Category.CATALOGS,
     ),
-    _type("atlas rest", "Atlas", listed_options(AtlasOptions), runs=Runs.TEST, category=Category.CATALOGS),
+    _own("atlas rest", "Atlas", options.AtlasOptions, runs=Runs.TEST, category=Category.CATALOGS),
     _type("navigator rest", "Navigator", category=Category.CATALOGS),
     _type("optimizer rest", "Optimizer", category=Category.OPTIMIZERS),
     _type("oozie rest", "Oozie", category=Category.SCHEDULERS),
     _type("celery celery", "Celery", category=Category.SCHEDULERS),
-    _own("trino trino", "Trino", TrinoOptions, _FULL, "Native protocol"),
-    _own("phoenix phoenix", "Phoenix SQL", PhoenixOptions, _NO_DATABASES, "Native Query Server protocol"),
-    _own("duckdb duckdb", "DuckDB", DuckdbOptions, flags("d", "TTTTFFFFFFF"), "Embedded analytical database"),
-    _own("sqlite sqlite", "SQLite", SqliteOptions, _PLAIN_SQL, "Embedded database file"),
+    _own("trino trino", "Trino", options.TrinoOptions, _FULL, "Native protocol"),
+    _own("phoenix phoenix", "Phoenix SQL", options.PhoenixOptions, _NO_DATABASES, "Native Query Server protocol"),
+    _own("duckdb duckdb", "DuckDB", options.DuckdbOptions, flags("d", "TTTTFFFFFFF"), "Embedded analytical database"),
+    _own("sqlite sqlite", "SQLite", options.SqliteOptions, _PLAIN_SQL, "Embedded database file"),
 )
 """All rows in their order."""
 
-_BY_PAIR = {(row.dialect, row.interface): row for row in TYPES}
+Catalogue: TypeAlias = Mapping[tuple[str, str], ConnectorType]
 
-
-def type_of(dialect: str, interface: str) -> ConnectorType | None:
-    return _BY_PAIR.get((dialect, interface))
+BY_PAIR: Catalogue = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
+"""Types by dialect and interface, in their order."""
 
 
 def flags_of(dialect: str, interface: str) -> Flags:
     """The flags of a pair. An interpreter of the settings may have another: then those of its dialect, or plain SQL."""
-    row = type_of(dialect, interface) or next((one for one in TYPES if one.dialect == dialect), None)
+    row = BY_PAIR.get((dialect, interface)) or next((one for one in TYPES if one.dialect == dialect), None)
     return _PLAIN_SQL if row is None else row.flags
 
 
-Catalogue: TypeAlias = Mapping[tuple[str, str], ConnectorType]
-"""Types by dialect and interface, in their order."""
-
-
-def catalogue_of(defaults: Callable[[str], Mapping[str, SettingValue]]) -> Catalogue:
-    """All types with the defaults of this server: `defaults` gives those of a dialect that its settings name."""
-    return {pair: with_defaults(row, defaults(row.dialect)) for pair, row in _BY_PAIR.items()}
-
-
-def with_defaults(row: ConnectorType, defaults: Mapping[str, SettingValue]) -> ConnectorType:
+def with_defaults(row: ConnectorType, defaults: Settings) -> ConnectorType:
     """The type with these defaults for what it lists; other names do not count."""
-    return replace(row, settings=tuple((name, defaults.get(name, value)) for name, value in row.settings))
+    return replace(row, settings={name: defaults.get(name, value) for name, value in row.settings.items()})
 
 
 _LONGEST_S = 365 * 24 * 3600
@@ -299,8 +277,8 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_LINES = {ord(one): None for one in "\r\n\t"}
 _OF_LINES = frozenset({"ssl_ca", "credentials_json"})
 _NAME_SHOWN = 100
-_GENERAL: Mapping[str, SettingValue] = MappingProxyType(
-    {name: 1 if name.endswith("_s") else False for name in GeneralOptions.model_fields}
+_GENERAL: Settings = MappingProxyType(
+    {name: 1 if name.endswith("_s") else False for name in options.GeneralOptions.model_fields}
 )
 """Further settings of every type that runs here, each with a value of its type."""
 
@@ -310,11 +288,11 @@ def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[s
 
     Raises unknown_setting, ConnectorRefused; their texts hold no values.
     """
-    kinds = {**(_GENERAL if row.takes_statements else {}), **row.defaults}
+    kinds = {**(_GENERAL if row.takes_statements else {}), **row.settings}
     unknown = [name for name in given if name not in kinds]
     if unknown:
         text = f"Connectors of {row.dialect} with interface {row.interface} have no such setting."
-        raise unknown_setting({name[:_NAME_SHOWN]: [text] for name in unknown})
+        raise errors.unknown_setting({name[:_NAME_SHOWN]: [text] for name in unknown})
     settings, problems = dict(row.settings), dict[str, list[str]]()
     for name, kind in kinds.items():
         if given.get(name) is None:
@@ -327,7 +305,7 @@ def complete_settings(row: ConnectorType, given: Mapping[str, object]) -> dict[s
         if name.endswith("_s") and not 1 <= int(settings.get(name, 1)) <= _LONGEST_S:
             problems[name] = [f"Must be between 1 and {_LONGEST_S}."]
     if problems:
-        raise ConnectorRefused(problems)
+        raise errors.ConnectorRefused(problems)
     return settings
 
 
@@ -335,7 +313,7 @@ def _typed(name: str, value: object, kind: SettingValue) -> SettingValue:
     """The value in the type of `kind`. Raises ValueError with the text of the problem."""
     problem = None
     if isinstance(kind, bool):
-        if (flag := flag_of(value)) is not None:
+        if (flag := options.flag_of(value)) is not None:
             return flag
         problem = "Must be true or false."
     elif isinstance(kind, int):

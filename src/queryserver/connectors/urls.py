@@ -20,6 +20,7 @@ from queryserver.connectors.options import (
     Tunnel,
     choice,
     invalid,
+    only,
     problems_of,
     rules_of,
     whole,
@@ -225,13 +226,10 @@ def _of_trino(value: bool, info: ValidationInfo) -> bool:
 
 
 EXAMPLE_KEY = '{"type": "service_account", ...}'
-
-
-def _no_key(value: str) -> str:
-    """A key that would be stored and never used is refused; the example of the catalogue is none."""
-    if value not in {"", EXAMPLE_KEY}:
-        raise invalid("must be empty: drivers get no key; the environment of this server may name one to them")
-    return value
+_NO_KEY = only(
+    {"", EXAMPLE_KEY}, "must be empty: drivers get no key; the environment of this server may name one to them"
+)
+"""A key that would be stored and never used is refused; the example of the catalogue is none."""
 
 
 class UrlOptions(Options):
@@ -245,5 +243,5 @@ class UrlOptions(Options):
     """Without effect."""
     has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
     """Log in as the user of the url, run statements as the caller; only with trino."""
-    credentials_json: Annotated[Secret, AfterValidator(_no_key)] = Field("", examples=[EXAMPLE_KEY])
+    credentials_json: Annotated[Secret, _NO_KEY] = Field("", examples=[EXAMPLE_KEY])
     """Must be empty: drivers get no key."""

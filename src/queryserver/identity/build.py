@@ -5,27 +5,27 @@ import secrets
 import ssl
 import string
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
 from queryserver.identity.callers import Callers, CallerSource, Challenge
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
-from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalTokens
+from queryserver.identity.external_tokens import ExternalBearers
 from queryserver.identity.keys import AesSealer, Keyring, open_keyring
-from queryserver.identity.ldap.login import Judge, LdapLogin
+from queryserver.identity.ldap.login import LdapLogin
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
-from queryserver.identity.model import LDAP, ExternalIdentity, UsernameRule, jwt_issuer, plug_in_issuer
+from queryserver.identity.model import LDAP, UsernameRule, is_import_path, plug_in_issuer
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThreads, is_import_path, open_plug_in
+from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, open_plug_in
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, CallerRepository
+from queryserver.identity.threads import LimitedThreads
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.identity.tokens import JwtCodec, Tokens
-from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules
+from queryserver.identity.users import Accounts
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.deployment import Sealer
@@ -44,6 +44,7 @@ AUTHENTICATORS = (OWN_JWT, CUSTOM_JWT)
 """The names that `desktop.auth.api_auth` takes besides import paths."""
 
 _MOST_LOGINS_WAITING = 200
+_CHALLENGE_LIMIT_S = 2.0
 _PASSWORD_LENGTH = 20
 
 
@@ -66,14 +67,12 @@ async def open_accounts(
     Raises ConfigurationError that names all that cannot be loaded, also when the database was used with another secret
     key; DatabaseUnavailable.
     """
-    auth = settings.desktop.auth
-    rules, records = account_rules(auth), AccountRepository(database)
+    auth, records, trail = settings.desktop.auth, AccountRepository(database), AUDIT
     async with AsyncExitStack() as stack:
-        trail = AUDIT
         bearers = await _open_bearers(settings, database, stack, metrics, trail)
-        passwords = stack.enter_context(Passwords.open())
+        passwords = stack.enter_context(closing(Passwords()))
         throttle = LoginThrottle(database, auth)
-        accounts = Accounts(records, passwords, throttle, rules)
+        accounts = Accounts(records, passwords, throttle, auth)
         await accounts.ensure_default_group()
         tokens = Tokens(
             JwtCodec(bearers.keyring),
@@ -85,16 +84,15 @@ async def open_accounts(
             are_bearers=OWN_JWT in auth.authenticators,
         )
         logins = Logins(
+            auth,
             accounts=accounts,
             records=records,
             tokens=tokens,
             provisioning=bearers.provisioning,
-            backends=await _login_sources(settings, records, passwords, rules.usernames, stack),
+            backends=await _login_sources(settings, records, passwords, stack),
             throttle=throttle,
-            usernames=rules.usernames,
             audit=trail,
             metrics=metrics,
-            first_login_becomes_admin=auth.first_login_becomes_admin,
         )
         yield AccountServices(
             authenticator=await _callers(settings, bearers, tokens.caller, stack),
@@ -108,48 +106,25 @@ async def open_accounts(
 
 @dataclass(frozen=True, slots=True)
 class _Bearers:
-    """The users of tokens; `reader` and `external` are None when `custom_jwt` is off."""
+    """The users of tokens; `external` is None when `custom_jwt` is off."""
 
     keyring: Keyring
     callers: CallerRepository
     provisioning: Provisioning
-    reader: ExternalTokens | None
     external: ExternalBearers | None
 
 
 async def _open_bearers(
     settings: Settings, database: Database, stack: AsyncExitStack, metrics: Metrics, audit: AuditTrail
 ) -> _Bearers:
-    auth = settings.desktop.auth
+    """Raises ConfigurationError."""
+    auth, jwt = settings.desktop.auth, settings.desktop.auth.jwt
     keyring = await open_keyring(settings.desktop, database)
     callers = CallerRepository(database)
     stack.push_async_callback(callers.aclose)
-    provisioning = Provisioning(
-        callers,
-        AccountRepository(database),
-        account_rules(auth).usernames,
-        default_group=auth.default_user_group,
-        audit=audit,
-    )
-    reader = await stack.enter_async_context(_open_external_tokens(settings, metrics))
-    external = reader and ExternalBearers(
-        reader, provisioning, callers, create_users=auth.jwt.create_users, metrics=metrics
-    )
-    return _Bearers(keyring, callers, provisioning, reader, external)
-
-
-def account_rules(auth: AuthSettings) -> AccountRules:
-    usernames = UsernameRule(auth.ignore_username_case, auth.force_username_lowercase, auth.force_username_uppercase)
-    return AccountRules(usernames, auth.default_user_group, auth.password_min_length)
-
-
-@asynccontextmanager
-async def _open_external_tokens(settings: Settings, metrics: Metrics) -> AsyncGenerator[ExternalTokens | None]:
-    """The reader of external tokens; None when `custom_jwt` is off. Raises ConfigurationError."""
-    auth, jwt = settings.desktop.auth, settings.desktop.auth.jwt
+    provisioning = Provisioning(callers, AccountRepository(database), auth, audit=audit)
     if CUSTOM_JWT not in auth.authenticators or not jwt.key_server_url:
-        yield None
-        return
+        return _Bearers(keyring, callers, provisioning, None)
     if jwt.key_server_ca:
         try:
             await asyncio.to_thread(ssl.create_default_context, cafile=jwt.key_server_ca)
@@ -160,26 +135,24 @@ async def _open_external_tokens(settings: Settings, metrics: Metrics) -> AsyncGe
     rules = address_rules(settings)
     servers = KeyServers(jwt.key_server_url, rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
     keys = KeyCache(servers, jwt, metrics=metrics)
-    try:
-        yield ExternalTokens(keys, jwt)
-    finally:
-        await keys.aclose()
+    stack.push_async_callback(keys.aclose)
+    external = ExternalBearers(keys, jwt, provisioning, callers, metrics=metrics)
+    return _Bearers(keyring, callers, provisioning, external)
 
 
 async def _login_sources(
-    settings: Settings, records: AccountRepository, passwords: Passwords, usernames: UsernameRule, stack: AsyncExitStack
+    settings: Settings, records: AccountRepository, passwords: Passwords, stack: AsyncExitStack
 ) -> Sequence[LoginSource]:
     """The entries of `desktop.auth.backend`. Raises ConfigurationError."""
-    key = "desktop.auth.backend"
-    threads = PlugInThreads(most_waiting=_MOST_LOGINS_WAITING)
-    stack.callback(threads.close)
+    key, usernames = "desktop.auth.backend", UsernameRule.of(settings.desktop.auth)
+    threads = stack.enter_context(closing(LimitedThreads(most_waiting=_MOST_LOGINS_WAITING)))
 
     async def source(name: str) -> LoginSource:
         if name == LOCAL:
             return LoginSource(LOCAL, LocalLogin(records, passwords, usernames))
         if name == LDAP:
             ldap = settings.desktop.ldap
-            login = stack.enter_context(open_directory_login(ldap, usernames))
+            login = stack.enter_context(closing(directory_login(ldap, usernames)))
             return LoginSource(LDAP, login, creates_users=ldap.create_users_on_login, issuer=LDAP)
         _require_import_path(key, name, BACKENDS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="login")
@@ -193,8 +166,7 @@ async def _callers(settings: Settings, bearers: _Bearers, own: CallerSource, sta
     """The entries of `desktop.auth.api_auth`. Raises ConfigurationError."""
     key = "desktop.auth.api_auth"
     # Not the threads of login back ends: slow logins of strangers must not hold up the calls of users.
-    threads = PlugInThreads()
-    stack.callback(threads.close)
+    threads = stack.enter_context(closing(LimitedThreads()))
     challenges = list[Challenge]()
 
     async def source(name: str) -> CallerSource:
@@ -206,7 +178,10 @@ async def _callers(settings: Settings, bearers: _Bearers, own: CallerSource, sta
             return bearers.external.caller
         _require_import_path(key, name, AUTHENTICATORS)
         opened = open_plug_in(key, name, settings=settings, threads=threads, method="authenticate")
-        plugged = PluggedCaller(name, await stack.enter_async_context(opened), threads, bearers.provisioning)
+        instance = await stack.enter_async_context(opened)
+        # A challenge only adds to a 401 that is certain: its time is short, and hanging ones hold up no calls.
+        for_challenges = stack.enter_context(closing(LimitedThreads(threads=2, limit_s=_CHALLENGE_LIMIT_S)))
+        plugged = PluggedCaller(name, instance, threads, for_challenges, bearers.provisioning)
         challenges.append(plugged.challenge)
         return plugged.caller
 
@@ -231,24 +206,23 @@ def _require_import_path(key: str, name: str, known: Iterable[str]) -> None:
         raise ConfigurationError([f"{key}: {name} cannot be loaded: known are {', '.join(known)} and import paths."])
 
 
-def open_directory_login(ldap: LdapSettings, usernames: UsernameRule) -> AbstractContextManager[LdapLogin]:
+def directory_login(ldap: LdapSettings, usernames: UsernameRule) -> LdapLogin:
     """The back end; nothing is sent before the first login.
 
     Raises ConfigurationError: its package is not installed, or the file of authorities is of no use.
     """
     try:
-        from queryserver.identity.ldap.ldap3_directory import client_context, directory_session  # noqa: PLC0415 an extra
+        from queryserver.identity.ldap.ldap3_directory import Ldap3Session  # noqa: PLC0415 an extra
     except ModuleNotFoundError as error:
         message = "desktop.auth.backend: ldap needs the package ldap3; install queryserver[ldap]."
         raise ConfigurationError([message]) from error
     try:
-        context = client_context(ldap.ldap_cert)
+        context = ssl.create_default_context(cafile=ldap.ldap_cert)
     except ssl.SSLError as error:
         raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert} holds no certificate."]) from error
     except OSError as error:
         raise ConfigurationError([f"desktop.ldap.ldap_cert: {ldap.ldap_cert}: {error.strerror}."]) from error
-    directory = partial(directory_session, ldap.ldap_url, ldap.timeout_s, context)
-    return LdapLogin.open(directory, Judge(ldap, usernames), limit_s=ldap.timeout_s)
+    return LdapLogin(lambda: closing(Ldap3Session(ldap.ldap_url, ldap.timeout_s, context)), ldap, usernames)
 
 
 async def ensure_administrator(accounts: Accounts, given: str | None, show: Callable[[str], None]) -> None:
@@ -275,39 +249,15 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
     """The administration of users alone: it needs no secret key."""
     auth = settings.desktop.auth
     async with open_service_database(settings) as database:
-        with Passwords.open() as passwords:
-            throttle = LoginThrottle(database, auth)
-            yield Accounts(AccountRepository(database), passwords, throttle, account_rules(auth))
+        with closing(Passwords()) as passwords:
+            yield Accounts(AccountRepository(database), passwords, LoginThrottle(database, auth), auth)
 
 
 @asynccontextmanager
-async def open_groups(settings: Settings) -> AsyncGenerator[Groups]:
-    rules = account_rules(settings.desktop.auth)
+async def open_records(settings: Settings, kind: Callable[[Database, AuthSettings], T]) -> AsyncGenerator[T]:
+    """Groups or identities alone."""
     async with open_service_database(settings) as database:
-        yield Groups(database, rules.usernames, rules.default_group)
-
-
-@asynccontextmanager
-async def open_identities(settings: Settings) -> AsyncGenerator[Identities]:
-    async with open_service_database(settings) as database:
-        yield Identities(database, _identity_rules(settings))
-
-
-def checked_identity(settings: Settings, name: str, issuer: str, subject: str | None) -> ExternalIdentity:
-    """The subject of an issuer of the settings. Raises InvalidUsername, InvalidParameter."""
-    return _identity_rules(settings).identity(name, issuer, subject)
-
-
-def _identity_rules(settings: Settings) -> IdentityRules:
-    auth = settings.desktop.auth
-    if auth.jwt.issuer == ANY:
-        return IdentityRules(account_rules(auth).usernames, None)
-    issuers = {plug_in_issuer(name) for name in (*auth.backend, *auth.authenticators) if is_import_path(name)}
-    if LDAP in auth.backend:
-        issuers.add(LDAP)
-    if auth.jwt.key_server_url:
-        issuers.add(jwt_issuer(auth.jwt.issuer))
-    return IdentityRules(account_rules(auth).usernames, issuers)
+        yield kind(database, settings.desktop.auth)
 
 
 @asynccontextmanager
@@ -316,10 +266,5 @@ async def open_explainer(settings: Settings) -> AsyncGenerator[Explainer]:
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_service_database(settings))
         bearers = await _open_bearers(settings, database, stack, UNMEASURED, AUDIT)
-        yield Explainer(
-            bearers.keyring,
-            bearers.callers,
-            takes_own=OWN_JWT in settings.desktop.auth.authenticators,
-            reader=bearers.reader,
-            bearers=bearers.external,
-        )
+        takes_own = OWN_JWT in settings.desktop.auth.authenticators
+        yield Explainer(bearers.keyring, bearers.callers, takes_own, bearers.external)

@@ -3,10 +3,10 @@
 import time
 from dataclasses import dataclass
 
-from queryserver.errors.base import IdentityRefused, InvalidToken, KeyServerUnavailable, UserInactive, UserNotFound
+from queryserver import errors
 from queryserver.identity.external_keys import algorithm_of, header_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
-from queryserver.identity.external_tokens import CHECKS, ExternalBearers, ExternalTokens, TokenRefused
+from queryserver.identity.external_tokens import CHECKS, ExternalBearers, TokenRefused
 from queryserver.identity.keys import Keyring
 from queryserver.identity.repository import CallerRepository
 from queryserver.identity.tokens import ALGORITHM as OWN
@@ -29,9 +29,8 @@ class Explainer:
     keyring: Keyring
     records: CallerRepository
     takes_own: bool
-    reader: ExternalTokens | None
-    bearers: ExternalBearers | None
-    """Both None when `custom_jwt` is off."""
+    external: ExternalBearers | None
+    """None when `custom_jwt` is off."""
 
     async def explain(self, token: str) -> list[CheckResult]:
         """A result for each of CHECKS. Raises DatabaseUnavailable."""
@@ -57,28 +56,28 @@ class Explainer:
             raise TokenRefused("form", "it is no signed token, or its header cannot be read")
         if algorithm == OWN and self.takes_own:
             await self._check_own(token)
-        elif algorithm == EXTERNAL and self.reader and self.bearers:
-            await self._check_external(token, self.reader, self.bearers)
+        elif algorithm == EXTERNAL and self.external:
+            await self._check_external(token, self.external)
         elif algorithm in (OWN, EXTERNAL):
             raise TokenRefused("alg", f"tokens with {algorithm} are switched off by desktop.auth.api_auth")
         else:
             raise TokenRefused("alg", f"it is neither {OWN} nor {EXTERNAL}")
         return str(algorithm)
 
-    async def _check_external(self, token: str, reader: ExternalTokens, bearers: ExternalBearers) -> None:
+    async def _check_external(self, token: str, external: ExternalBearers) -> None:
         try:
-            await reader.read(token)
-        except KeyServerUnavailable:
+            await external.judge(token)
+        except TokenRefused:
+            raise
+        except errors.KeyServerUnavailable:
             raise TokenRefused("kid", "no key server gives keys; the log says why") from None
-        try:
-            await bearers.judge(token)
-        except IdentityRefused as refused:
+        except errors.IdentityRefused as refused:
             raise TokenRefused("user", f"{refused.reason}; `queryserver link-user` can link it") from None
-        except UserNotFound:
+        except errors.UserNotFound:
             raise TokenRefused("user", "it is unknown, and desktop.auth.jwt.create_users is false") from None
-        except UserInactive:
+        except errors.UserInactive:
             raise TokenRefused("user", "it is disabled") from None
-        except InvalidToken:
+        except errors.InvalidToken:
             raise TokenRefused("user", "the token was revoked") from None
 
     async def _check_own(self, token: str) -> None:
@@ -86,7 +85,7 @@ class Explainer:
             raise TokenRefused("kid", "no key of this server has that id")
         try:
             claims = JwtCodec(self.keyring).read(token, expired_too=True)
-        except InvalidToken:
+        except errors.InvalidToken:
             raise TokenRefused("signature", "it was not made by this server, or the claims are not its own") from None
         if claims.expires_at <= time.time():
             raise TokenRefused("times", "it has expired")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import orjson
@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from queryserver.errors.base import KeyServerUnavailable
-from queryserver.errors.statements import EngineUnavailable
+from queryserver import errors
 from queryserver.platform.addresses import AddressRules
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.outbound import HttpExchanges, HttpRequest
@@ -88,26 +87,25 @@ class VerifyingKey:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class KeySet:
-    keys: tuple[VerifyingKey, ...]
+Keys: TypeAlias = tuple[VerifyingKey, ...]
 
-    @classmethod
-    def parse(cls, document: bytes) -> Self:
-        """Keys for RS256 of at least 2048 bits; others are skipped. Raises ValueError: no JWKS document."""
-        content: object = orjson.loads(document)
-        entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
-        if not isinstance(entries, list):
-            raise ValueError("has no list of keys")  # noqa: TRY004 Pydantic reports ValueError as a problem of the value
-        listed = cast("list[object]", entries)[:_MAX_KEYS]
-        keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
-        return cls(tuple(key for key in keys if key is not None))
 
-    def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
-        """The keys of that id; without one the only key that there is."""
-        if kid is None:
-            return self.keys if len(self.keys) == 1 else ()
-        return tuple(key for key in self.keys if key.kid == kid)
+def keys_in(document: bytes) -> Keys:
+    """Keys for RS256 of at least 2048 bits; others are skipped. Raises ValueError: no JWKS document."""
+    content: object = orjson.loads(document)
+    entries = cast("dict[str, object]", content).get("keys") if isinstance(content, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("has no list of keys")  # noqa: TRY004 a document of another form is a wrong value
+    listed = cast("list[object]", entries)[:_MAX_KEYS]
+    keys = (_key(cast("Mapping[str, Any]", one)) for one in listed if isinstance(one, dict))
+    return tuple(key for key in keys if key is not None)
+
+
+def keys_named(keys: Keys, kid: str | None) -> Keys:
+    """The keys of that id; without one the only key that there is."""
+    if kid is None:
+        return keys if len(keys) == 1 else ()
+    return tuple(key for key in keys if key.kid == kid)
 
 
 def _key(entry: Mapping[str, Any]) -> VerifyingKey | None:
@@ -134,10 +132,6 @@ log = structlog.get_logger(__name__)
 _MAX_BYTES = 1024 * 1024
 
 
-class NoKeys(Exception):
-    """No key server gave a usable answer."""
-
-
 class KeyServers:
     """Key servers; the one that answered last is tried first. `ca`: further trusted authorities."""
 
@@ -148,24 +142,24 @@ class KeyServers:
         # Another party controls what a name resolves to: keys in the clear come from this machine or not at all.
         self._plain = HttpExchanges(replace(rules, allowed=_loopback_only(rules.allowed)))
 
-    async def fetch(self) -> KeySet:
-        """The keys of the first address that answers as it should, each in its time. Raises NoKeys."""
+    async def fetch(self) -> Keys | None:
+        """The keys of the first address that answers as it should, each in its time; None: none did."""
         for url in list(self._urls):
             try:
                 keys = await self._from(url)
-            except (EngineUnavailable, ValueError, OSError) as error:
-                reason = error.message if isinstance(error, EngineUnavailable) else str(error)
+            except (errors.EngineUnavailable, ValueError, OSError) as error:
+                reason = error.message if isinstance(error, errors.EngineUnavailable) else str(error)
                 log.warning("key server gives no keys", host=urlsplit(url).hostname, reason=reason)
             else:
                 self._urls.sort(key=lambda one: one != url)
                 return keys
-        raise NoKeys
+        return None
 
     async def aclose(self) -> None:
         for exchanges in (self._secured, self._plain):
             await exchanges.__aexit__(None, None, None)
 
-    async def _from(self, url: str) -> KeySet:
+    async def _from(self, url: str) -> Keys:
         """Raises EngineUnavailable, ValueError (no such document), OSError (the file of authorities)."""
         exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
@@ -174,8 +168,8 @@ class KeyServers:
         answer = await exchanges.send(request)
         if answer.status != 200:
             raise ValueError(f"it answers {answer.status}")
-        keys = KeySet.parse(answer.body)
-        if not keys.keys:
+        keys = keys_in(answer.body)
+        if not keys:
             log.warning("key server has no usable key", host=urlsplit(url).hostname)
         return keys
 
@@ -213,7 +207,7 @@ class KeyCache:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
-        self._keys: KeySet | None = None
+        self._keys: Keys | None = None
         self._known: frozenset[VerifyingKey] = frozenset()
         self._fetched_at = 0.0
         self._failed_at: float | None = None
@@ -224,13 +218,13 @@ class KeyCache:
         """Whether a key is in the set, and the set needs no fetch now."""
         return key in self._known and self._clock() - self._fetched_at < self._settings.cache_s
 
-    async def find(self, kid: str | None) -> tuple[VerifyingKey, ...]:
+    async def find(self, kid: str | None) -> Keys:
         """The keys of that id, none when it is unknown; an unknown one may cause a fetch.
 
         Raises KeyServerUnavailable: there are no keys.
         """
         was_fetched = await self._refreshed()
-        found = self._usable().find(kid)
+        found = keys_named(self._usable(), kid)
         if found:
             return found
         now = self._clock()
@@ -242,7 +236,7 @@ class KeyCache:
         if self._fetching is None:
             self._unknown_at = now
         await self._fetch()
-        return self._usable().find(kid)
+        return keys_named(self._usable(), kid)
 
     async def aclose(self) -> None:
         if self._fetching is not None:
@@ -275,27 +269,26 @@ class KeyCache:
     async def _fetch_now(self) -> bool:
         try:
             keys = await self._source.fetch()
-        except NoKeys:
+        finally:
+            self._fetching = None
+        if keys is None:
             self._failed_at = self._clock()
             self._metrics.key_fetches.labels("failed").inc()
             return False
-        else:
-            self._keys, self._known = keys, frozenset(keys.keys)
-            self._fetched_at, self._failed_at = self._clock(), None
-            self._metrics.key_fetches.labels("ok").inc()
-            log.info("keys fetched", keys=len(keys.keys))
-            return True
-        finally:
-            self._fetching = None
+        self._keys, self._known = keys, frozenset(keys)
+        self._fetched_at, self._failed_at = self._clock(), None
+        self._metrics.key_fetches.labels("ok").inc()
+        log.info("keys fetched", keys=len(keys))
+        return True
 
     def _has_usable(self) -> bool:
         """Whether there are keys that may be used, be they due or not."""
         longest = max(self._settings.cache_s, self._settings.max_stale_s)
         return self._keys is not None and self._clock() - self._fetched_at <= longest
 
-    def _usable(self) -> KeySet:
+    def _usable(self) -> Keys:
         if self._keys is None or not self._has_usable():
-            raise KeyServerUnavailable("The keys of the token's issuer cannot be had. Try again later.")
+            raise errors.KeyServerUnavailable("The keys of the token's issuer cannot be had. Try again later.")
         return self._keys
 
 

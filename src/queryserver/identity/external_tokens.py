@@ -14,24 +14,10 @@ from typing import Any, cast
 
 import structlog
 
-from queryserver.errors.base import (
-    IdentityRefused,
-    InvalidToken,
-    NotAuthenticated,
-    ServiceUnavailable,
-    UserInactive,
-    UserNotFound,
-)
+from queryserver import errors
+from queryserver.identity import model
 from queryserver.identity.callers import bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
-from queryserver.identity.model import (
-    IDENTITIES_MAX_LENGTH,
-    AuthRequest,
-    ExternalIdentity,
-    ExternalToken,
-    User,
-    jwt_issuer,
-)
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import CallerRepository
 from queryserver.platform.limits import LruCache
@@ -41,16 +27,18 @@ from queryserver.platform.settings.desktop import JwtSettings
 log = structlog.get_logger(__name__)
 
 ALGORITHM = "RS256"
-ANY = "*"
 CHECKS = ("form", "alg", "kid", "signature", "times", "iss", "aud", "user")
 """All checks, in this order."""
 
 _MOST_CHARACTERS = 16 * 1024
 _REMEMBERED = 4096
 _LATEST = 250_000_000_000  # in the year 9892: moments after 9999 have no name
+# The clocks of the servers and of the database differ by less.
+_KEEP_BEYOND = timedelta(minutes=5)
+_REVOKED = "the token was revoked"
 
 
-class TokenRefused(InvalidToken):
+class TokenRefused(errors.InvalidToken):
     """A token that failed a check; the answer is that of any bad token."""
 
     def __init__(self, check: str, reason: str) -> None:
@@ -63,7 +51,7 @@ class TokenRefused(InvalidToken):
 class ExternalClaims:
     """The content of a good token of another issuer (Contract platform 3.9)."""
 
-    identity: ExternalIdentity
+    identity: model.ExternalIdentity
     expires_at: int
     """Its `exp`: seconds since 1970."""
     refused_from: float
@@ -72,15 +60,101 @@ class ExternalClaims:
     """By which it can be ended: a digest of issuer and `jti`, without a `jti` of the signed text."""
 
 
-class ExternalTokens:
-    def __init__(self, keys: KeyCache, rules: JwtSettings, *, clock: Callable[[], float] = time.time) -> None:
+class ExternalBearers:
+    """Users of external tokens are found by identity, and made at the first call where the settings say so."""
+
+    def __init__(
+        self,
+        keys: KeyCache,
+        rules: JwtSettings,
+        provisioning: Provisioning,
+        records: CallerRepository,
+        *,
+        metrics: Metrics = UNMEASURED,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._provisioning = provisioning
+        self._records = records
+        self._metrics = metrics
         self._keys = keys
         self._rules = rules
         self._clock = clock
         # By digest: tokens are long, and secret.
         self._good = LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_REMEMBERED)
 
-    async def read(self, token: str) -> ExternalClaims:
+    async def caller(self, request: model.AuthRequest) -> model.User | None:
+        """The authenticator `custom_jwt`; None: there is no bearer of this kind. Raises as `user`."""
+        token = bearer_of(request.raw_headers)
+        return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
+
+    async def user(self, token: str) -> model.User:
+        """The bearer of a token, with the token.
+
+        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
+        """
+        try:
+            claims = await self._read(token)
+            try:
+                may_create = self._rules.create_users
+                user = await self._provisioning.user(claims.identity, token_id=claims.id, may_create=may_create)
+            except errors.IdentityRefused as refused:
+                _log_refused(refused.reason)
+                raise errors.InvalidToken from None
+            except errors.InvalidToken:
+                _log_refused(_REVOKED)
+                raise
+        except errors.NotAuthenticated:
+            self._metrics.external_tokens.labels("refused").inc()
+            raise
+        except errors.ServiceUnavailable:
+            self._metrics.external_tokens.labels("unavailable").inc()
+            raise
+        self._metrics.external_tokens.labels("accepted").inc()
+        return replace(user, external_token=model.ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
+
+    async def verify(self, token: str) -> None:
+        """Nothing, when `user` would give a user; none is made. Raises as `user`."""
+        try:
+            await self.judge(token)
+        except errors.IdentityRefused as refused:
+            _log_refused(refused.reason)
+            raise errors.InvalidToken from None
+
+    async def judge(self, token: str) -> None:
+        """As `verify`, with the reason of a refused identity. Raises IdentityRefused, else as `user`."""
+        claims = await self._read(token)
+        known = await self._provisioning.known(claims.identity, token_id=claims.id)
+        if known is None:
+            if not self._rules.create_users:
+                raise errors.UserNotFound
+        elif not known.is_active:
+            raise errors.UserInactive
+        elif known.is_revoked:
+            _log_refused(_REVOKED)
+            raise errors.InvalidToken
+
+    async def revoke(self, token: str, *, everything: bool) -> str | None:
+        """Refuse the token until it expires; with `everything` also end all own tokens of its user.
+
+        The name of its user, else its subject. A token that is no good changes nothing: None.
+        Raises KeyServerUnavailable, DatabaseUnavailable.
+        """
+        try:
+            claims = await self._read(token)
+        except errors.InvalidToken:
+            return None
+        try:
+            known = await self._provisioning.known(claims.identity, token_id=claims.id)
+        except errors.IdentityRefused:
+            known = None  # the token stays ended when an administrator links the identity later
+        if everything and known is not None and known.is_active and not known.is_revoked:
+            await self._records.end_all(known.user.id, epoch=known.token_epoch)
+        await self._records.revoke(
+            claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_BEYOND
+        )
+        return known.user.username if known else claims.identity.subject
+
+    async def _read(self, token: str) -> ExternalClaims:
         """The content of a good token. Raises TokenRefused, KeyServerUnavailable."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         try:
@@ -107,11 +181,11 @@ class ExternalTokens:
             raise TokenRefused("form", "the claims are no JSON object")
         expires_at = self._timely(content)
         found: object = content.get("iss")
-        if self._rules.issuer not in (ANY, found):
+        if self._rules.issuer not in (model.ANY, found):
             raise TokenRefused("iss", f"it is {_shown(found)}, not {self._rules.issuer}")
         found = content.get("aud")
         listed = cast("list[object]", found) if isinstance(found, list) else [found]
-        if self._rules.audience != ANY and self._rules.audience not in listed:
+        if self._rules.audience != model.ANY and self._rules.audience not in listed:
             raise TokenRefused("aud", f"it is {_shown(found)}, not {self._rules.audience}")
         claims = ExternalClaims(
             identity=self._identity(content),
@@ -148,19 +222,19 @@ class ExternalTokens:
                 raise TokenRefused("times", f"{name} lies in the future")
         return int(expires_at)
 
-    def _identity(self, content: Mapping[str, Any]) -> ExternalIdentity:
+    def _identity(self, content: Mapping[str, Any]) -> model.ExternalIdentity:
         """The bearer, exactly as the issuer writes it."""
         name = self._rules.username_header
         subject, issuer = content.get(name), content.get("iss", "")
         for claim, text in ((name, subject), ("iss", issuer)):
             # What cannot be printed cannot be kept either: U+0000, halves of surrogate pairs.
-            if not isinstance(text, str) or len(text) > IDENTITIES_MAX_LENGTH or not text.isprintable():
+            if not isinstance(text, str) or len(text) > model.IDENTITIES_MAX_LENGTH or not text.isprintable():
                 raise TokenRefused(
-                    "user", f"the claim {claim} is no text of at most {IDENTITIES_MAX_LENGTH} characters"
+                    "user", f"the claim {claim} is no text of at most {model.IDENTITIES_MAX_LENGTH} characters"
                 )
         if not str(subject).strip():
             raise TokenRefused("user", f"the claim {name} holds no name")
-        return ExternalIdentity(jwt_issuer(str(issuer)), str(subject))
+        return model.ExternalIdentity(model.jwt_issuer(str(issuer)), str(subject))
 
 
 def _form(token: str) -> tuple[str, bytes]:
@@ -197,101 +271,6 @@ def _id(content: Mapping[str, Any], signed: str) -> str:
     jti: object = content.get("jti")
     named = f"{content.get('iss')}\0{jti}" if isinstance(jti, str) and jti else signed
     return f"external:{hashlib.sha256(named.encode('utf-8', 'surrogatepass')).hexdigest()}"
-
-
-# The clocks of the servers and of the database differ by less.
-_KEEP_BEYOND = timedelta(minutes=5)
-_REVOKED = "the token was revoked"
-
-
-class ExternalBearers:
-    """Users of external tokens are found by identity, and made at the first call where the settings say so."""
-
-    def __init__(
-        self,
-        reader: ExternalTokens,
-        provisioning: Provisioning,
-        records: CallerRepository,
-        *,
-        create_users: bool,
-        metrics: Metrics = UNMEASURED,
-    ) -> None:
-        self._metrics = metrics
-        self._reader = reader
-        self._provisioning = provisioning
-        self._records = records
-        self._create_users = create_users
-
-    async def caller(self, request: AuthRequest) -> User | None:
-        """The authenticator `custom_jwt`; None: there is no bearer of this kind. Raises as `user`."""
-        token = bearer_of(request.raw_headers)
-        return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
-
-    async def user(self, token: str) -> User:
-        """The bearer of a token, with the token.
-
-        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
-        """
-        try:
-            claims = await self._reader.read(token)
-            try:
-                user = await self._provisioning.user(claims.identity, token_id=claims.id, may_create=self._create_users)
-            except IdentityRefused as refused:
-                _log_refused(refused.reason)
-                raise InvalidToken from None
-            except InvalidToken:
-                _log_refused(_REVOKED)
-                raise
-        except NotAuthenticated:
-            self._metrics.external_tokens.labels("refused").inc()
-            raise
-        except ServiceUnavailable:
-            self._metrics.external_tokens.labels("unavailable").inc()
-            raise
-        self._metrics.external_tokens.labels("accepted").inc()
-        return replace(user, external_token=ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
-
-    async def verify(self, token: str) -> None:
-        """Nothing, when `user` would give a user; none is made. Raises as `user`."""
-        try:
-            await self.judge(token)
-        except IdentityRefused as refused:
-            _log_refused(refused.reason)
-            raise InvalidToken from None
-
-    async def judge(self, token: str) -> None:
-        """As `verify`, with the reason of a refused identity. Raises IdentityRefused, else as `user`."""
-        claims = await self._reader.read(token)
-        known = await self._provisioning.known(claims.identity, token_id=claims.id)
-        if known is None:
-            if not self._create_users:
-                raise UserNotFound
-        elif not known.is_active:
-            raise UserInactive
-        elif known.is_revoked:
-            _log_refused(_REVOKED)
-            raise InvalidToken
-
-    async def revoke(self, token: str, *, everything: bool) -> str | None:
-        """Refuse the token until it expires; with `everything` also end all own tokens of its user.
-
-        The name of its user, else its subject. A token that is no good changes nothing: None.
-        Raises KeyServerUnavailable, DatabaseUnavailable.
-        """
-        try:
-            claims = await self._reader.read(token)
-        except InvalidToken:
-            return None
-        try:
-            known = await self._provisioning.known(claims.identity, token_id=claims.id)
-        except IdentityRefused:
-            known = None  # the token stays ended when an administrator links the identity later
-        if everything and known is not None and known.is_active and not known.is_revoked:
-            await self._records.end_all(known.user.id, epoch=known.token_epoch)
-        await self._records.revoke(
-            claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_BEYOND
-        )
-        return known.user.username if known else claims.identity.subject
 
 
 def _log_refused(reason: str) -> None:

@@ -4,9 +4,12 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias
 
 from queryserver.errors.base import InvalidUsername, invalid_right
+
+if TYPE_CHECKING:
+    from queryserver.platform.settings.desktop import AuthSettings
 
 ADMIN = "admin"
 DOWNLOAD = "download"
@@ -122,6 +125,10 @@ class UsernameRule:
     force_lowercase: bool = True
     force_uppercase: bool = False
 
+    @classmethod
+    def of(cls, auth: "AuthSettings") -> Self:
+        return cls(auth.ignore_username_case, auth.force_username_lowercase, auth.force_username_uppercase)
+
     def read(self, text: str) -> Username:
         """The name that `text` means; blanks around it do not count. Raises InvalidUsername."""
         # Compatible forms are one name, as in directories: letters of full width would be further names to guess.
@@ -148,6 +155,8 @@ class UsernameRule:
 
 LDAP = "ldap"
 """The issuer of persons of the directory."""
+ANY = "*"
+"""The issuer or the audience of the settings when tokens of every one are accepted."""
 
 IDENTITIES_MAX_LENGTH = 255
 """Of a subject, in characters."""
@@ -169,6 +178,11 @@ def identity_of(issuer: str, subject: str) -> ExternalIdentity:
 def jwt_issuer(issuer: str) -> str:
     """The issuer of tokens whose claim `iss` is `issuer`."""
     return f"jwt:{issuer}"
+
+
+def is_import_path(name: str) -> bool:
+    """Whether a name of the settings is the class of a plug-in; built-in names have neither dot nor colon."""
+    return "." in name or ":" in name
 
 
 def plug_in_issuer(path: str) -> str:

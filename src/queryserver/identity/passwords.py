@@ -1,48 +1,37 @@
 """Hashes of passwords."""
 
-import asyncio
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import ClassVar, Self, TypeVar
+from collections.abc import Callable
+from typing import ClassVar
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from queryserver.errors.base import LoginBackendUnavailable
-
-T = TypeVar("T")
+from queryserver.identity.threads import LimitedThreads
 
 _THREADS = 2
-_MOST_WAITING = 500
-_LIMIT_S = 10
+_MOST_CALLS = 500
 
 
 class Passwords:
     """Hashes of argon2id. Each call takes tens of milliseconds of one of two threads.
 
-    More than 500 waiting calls are refused, and a call that waits for 10 s: both raise LoginBackendUnavailable.
+    More than 500 calls at once are refused, and a call that waits for 10 s: both raise LoginBackendUnavailable.
     """
 
     # OWASP's recommendation for argon2id. RFC 9106 would have 64 MiB and four lanes: 110 ms of all processors per
     # login here, which 500 people who log in at nine o'clock would feel for a minute.
     hasher: ClassVar = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
-    def __init__(self, threads: ThreadPoolExecutor, hasher: PasswordHasher) -> None:
-        self._threads = threads
-        self._hasher = hasher
-        self._waiting = 0
+    def __init__(self, hasher: PasswordHasher | None = None) -> None:
+        self._threads = LimitedThreads("passwords", threads=_THREADS, most_waiting=_MOST_CALLS - _THREADS)
+        self.close = self._threads.close
+        self._hasher = hasher or self.hasher
         # The password of an unknown user is compared with it, which takes as long as any other.
-        self._dummy_hash = hasher.hash("nobody's password")
-
-    @classmethod
-    @contextmanager
-    def open(cls, hasher: PasswordHasher | None = None) -> Generator[Self]:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="passwords") as threads:
-            yield cls(threads, hasher or cls.hasher)
+        self._dummy_hash = self._hasher.hash("nobody's password")
 
     async def hash(self, password: str) -> str:
-        return await self._in_thread(lambda: self._hasher.hash(password))
+        return str(await self._in_thread(lambda: self._hasher.hash(password)))
 
     async def verify(self, password_hash: str | None, password: str) -> bool:
         """Whether they belong together; without a hash the same work is done in vain."""
@@ -53,20 +42,14 @@ class Passwords:
             except (VerificationError, InvalidHashError):
                 return False
 
-        return await self._in_thread(matches) and password_hash is not None
+        return await self._in_thread(matches) is True and password_hash is not None
 
     def is_outdated(self, password_hash: str) -> bool:
         """Whether the hash was made with other parameters than today's."""
         return self._hasher.check_needs_rehash(password_hash)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        if self._waiting >= _MOST_WAITING:
-            raise LoginBackendUnavailable("Too many logins at once.")
-        self._waiting += 1
+    async def _in_thread(self, work: Callable[[], object]) -> object:
         try:
-            async with asyncio.timeout(_LIMIT_S):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await self._threads.call(work)
         except TimeoutError:
             raise LoginBackendUnavailable("Too many logins at once.") from None
-        finally:
-            self._waiting -= 1

@@ -3,38 +3,19 @@
 import asyncio
 import importlib
 import inspect
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, suppress
-from contextvars import copy_context
-from typing import TypeAlias, cast
+from contextlib import asynccontextmanager
+from typing import cast
 
 import structlog
 
-from queryserver.errors.base import (
-    AuthenticationFailed,
-    ConfigurationError,
-    IdentityRefused,
-    InvalidUsername,
-    LoginBackendUnavailable,
-)
-from queryserver.identity.model import (
-    AuthenticatedUser,
-    AuthRequest,
-    ExternalIdentity,
-    RequestInfo,
-    User,
-    UsernameRule,
-    plug_in_issuer,
-)
+from queryserver import errors
+from queryserver.identity import model
 from queryserver.identity.provisioning import Provisioning
+from queryserver.identity.threads import LimitedThreads, TooManyWaiting
 from queryserver.platform.settings.tree import Settings
 
 log = structlog.get_logger(__name__)
-
-_THREADS = 8
-_LIMIT_S = 10.0
 
 _POSITIONAL = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -42,15 +23,8 @@ _POSITIONAL = (
     inspect.Parameter.VAR_POSITIONAL,
 )
 
-_Outcome: TypeAlias = tuple[object, BaseException | None]
 
-
-def is_import_path(name: str) -> bool:
-    """Whether a name of the settings is the class of a plug-in; built-in names have neither dot nor colon."""
-    return "." in name or ":" in name
-
-
-def is_well_formed(person: AuthenticatedUser) -> bool:
+def is_well_formed(person: model.AuthenticatedUser) -> bool:
     """Whether the result of a plug-in is texts that can be stored: no type checker has seen its code."""
     texts: list[object] = [person.username, person.first_name, person.last_name, person.email]
     groups: object = person.groups
@@ -65,128 +39,9 @@ def is_well_formed(person: AuthenticatedUser) -> bool:
     )
 
 
-class TooManyWaiting(Exception):
-    """So many calls wait for a thread that another one would time out."""
-
-
-class Places:
-    """How many calls of one kind may be in threads at once; others wait.
-
-    A call that was given up keeps its place until its thread has ended.
-    """
-
-    def __init__(self, at_once: int, *, most_waiting: int | None = None) -> None:
-        self._free = asyncio.Semaphore(at_once)
-        self._waiting = 0
-        self._most_waiting = most_waiting
-
-    async def take(self) -> None:
-        """Wait for a place. Raises TooManyWaiting."""
-        if self._free.locked() and self._most_waiting is not None and self._waiting >= self._most_waiting:
-            raise TooManyWaiting
-        self._waiting += 1
-        try:
-            await self._free.acquire()
-        finally:
-            self._waiting -= 1
-
-    def give_back(self) -> None:
-        self._free.release()
-
-
-class PlugInThreads:
-    """Threads for the blocking functions of plug-ins: 8, and 10 s for each call, its wait included.
-
-    With `most_waiting`, a call that finds so many waiting raises TooManyWaiting at once.
-    """
-
-    def __init__(self, *, limit_s: float = _LIMIT_S, most_waiting: int | None = None) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="plug-in")
-        # Calls wait here and not in the pool, which keeps a call that was given up, and its password, to its turn.
-        self._places = Places(_THREADS, most_waiting=most_waiting)
-        self._limit_s = limit_s
-        self._running: set[asyncio.Task[_Outcome]] = set()
-
-    async def call(
-        self,
-        function: Callable[..., object],
-        *arguments: object,
-        limit_s: float = math.inf,
-        share: Places | None = None,
-    ) -> object:
-        """The result of a function, be it async or not. Raises its Exceptions, TimeoutError, TooManyWaiting.
-
-        `limit_s` shortens its time, `share` is the part of the threads that calls of its kind may fill.
-        In a task of its own: it may raise what would end this server, or ignore its cancellation.
-        """
-        running = asyncio.create_task(self._outcome(function, arguments, share), name="plug-in")
-        self._running.add(running)
-        running.add_done_callback(self._running.discard)
-        try:
-            done, _ = await asyncio.wait([running], timeout=min(limit_s, self._limit_s))
-        finally:
-            running.cancel()
-        if not done:
-            raise TimeoutError
-        given, error = running.result()
-        if isinstance(error, Exception) and not isinstance(error, StopIteration):
-            raise error
-        if error is not None:
-            raise RuntimeError(f"{type(error).__name__} in a plug-in") from error
-        return given
-
-    def close(self) -> None:
-        """Without waiting for calls under way: their callers have gone."""
-        for running in self._running:
-            running.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    async def _outcome(
-        self, function: Callable[..., object], arguments: tuple[object, ...], share: Places | None
-    ) -> _Outcome:
-        try:
-            if inspect.iscoroutinefunction(function):
-                return await function(*arguments), None
-            given, error = await self._in_thread(function, arguments, share)
-            # A decorated coroutine function looks like any other.
-            return (await given if inspect.isawaitable(given) else given), error
-        except BaseException as error:  # noqa: BLE001 raised by the caller
-            return None, error
-
-    async def _in_thread(
-        self, function: Callable[..., object], arguments: tuple[object, ...], share: Places | None
-    ) -> _Outcome:
-        context = copy_context()
-
-        def outcome() -> _Outcome:
-            # Not raised in the thread: a future takes no StopIteration, and SystemExit would end this server.
-            try:
-                return context.run(function, *arguments), None
-            except BaseException as error:  # noqa: BLE001 raised by the caller
-                return None, error
-
-        with ExitStack() as taken:
-            for places in (self._places,) if share is None else (share, self._places):
-                await places.take()
-                taken.callback(places.give_back)
-            running = self._threads.submit(outcome)
-            try:
-                return await asyncio.wrap_future(running)
-            except asyncio.CancelledError:
-                # The call was given up, but the thread works on and keeps its places until then.
-                loop, kept = asyncio.get_running_loop(), taken.pop_all()
-
-                def give_back(_: object) -> None:  # in the thread, perhaps after the end of the loop
-                    with suppress(RuntimeError):
-                        loop.call_soon_threadsafe(kept.close)
-
-                running.add_done_callback(give_back)
-                raise
-
-
 @asynccontextmanager
 async def open_plug_in(
-    key: str, name: str, *, settings: Settings, threads: PlugInThreads, method: str
+    key: str, name: str, *, settings: Settings, threads: LimitedThreads, method: str
 ) -> AsyncGenerator[object]:
     """An instance of the class of that name, built as the contract says; closed with the block.
 
@@ -200,9 +55,9 @@ async def open_plug_in(
     except Exception as error:  # a plug-in may raise anything when it is imported and built
         text = str(error).partition("\n")[0][:300].rstrip(".")
         reason = f"{type(error).__name__}{': ' if text else ''}{text}."
-        raise ConfigurationError([f"{key}: {name} cannot be loaded: {reason}"]) from error
+        raise errors.ConfigurationError([f"{key}: {name} cannot be loaded: {reason}"]) from error
     if not callable(getattr(instance, method, None)):
-        raise ConfigurationError([f"{key}: {name} cannot be loaded: it has no method {method}."])
+        raise errors.ConfigurationError([f"{key}: {name} cannot be loaded: it has no method {method}."])
     try:
         yield instance
     finally:
@@ -224,24 +79,26 @@ def _load(name: str) -> Callable[..., object]:
     return found
 
 
-# A challenge only adds to a 401 that is certain: its time is short, and hanging ones leave most threads to calls.
-_CHALLENGE_LIMIT_S = 2.0
-_CHALLENGES_AT_ONCE = 2
-
-
 class PluggedCaller:
     """An authenticator: calls `authenticate` of a plug-in, sync or async."""
 
-    def __init__(self, name: str, instance: object, threads: PlugInThreads, provisioning: Provisioning) -> None:
+    def __init__(
+        self,
+        name: str,
+        instance: object,
+        threads: LimitedThreads,
+        challenge_threads: LimitedThreads,
+        provisioning: Provisioning,
+    ) -> None:
         self._name = name
-        self._issuer = plug_in_issuer(name)
+        self._issuer = model.plug_in_issuer(name)
         self._authenticate = getattr(instance, "authenticate")  # noqa: B009 nothing else is known of it
         self._challenge = getattr(instance, "authenticate_header", None)
         self._threads = threads
         self._provisioning = provisioning
-        self._challenges = Places(_CHALLENGES_AT_ONCE)
+        self._challenge_threads = challenge_threads
 
-    async def caller(self, request: AuthRequest) -> User | None:
+    async def caller(self, request: model.AuthRequest) -> model.User | None:
         """The user whom the class names, made at the first call; None when it names none.
 
         Raises AuthenticationFailed, UserNotFound (a name that is no user's), UserInactive, DatabaseUnavailable;
@@ -249,7 +106,7 @@ class PluggedCaller:
         """
         try:
             given = await self._threads.call(self._authenticate, request)
-        except AuthenticationFailed:
+        except errors.AuthenticationFailed:
             raise
         except Exception as error:  # a plug-in may raise anything
             raise RuntimeError(f"{self._name}: {type(error).__name__}") from error
@@ -258,22 +115,20 @@ class PluggedCaller:
         # Of a tuple the first part is the user, the second is the plug-in's own.
         pair = cast("tuple[object, ...]", given) if isinstance(given, tuple) else (given, None)
         person = pair[0] if len(pair) == 2 else None
-        if not isinstance(person, AuthenticatedUser) or not is_well_formed(person):
+        if not isinstance(person, model.AuthenticatedUser) or not is_well_formed(person):
             raise TypeError(f"{self._name}: gave no AuthenticatedUser of texts")
         try:
-            return await self._provisioning.user(ExternalIdentity(self._issuer, person.username), person=person)
-        except IdentityRefused as refused:
+            return await self._provisioning.user(model.ExternalIdentity(self._issuer, person.username), person=person)
+        except errors.IdentityRefused as refused:
             log.info("user of an authenticator refused", authenticator=self._name, reason=refused.reason)
             raise
 
-    async def challenge(self, request: AuthRequest) -> str | None:
-        """The text of `authenticate_header` within 2 s; None when it fails, or gives a text that cannot be a header."""
+    async def challenge(self, request: model.AuthRequest) -> str | None:
+        """The text of `authenticate_header`; None when it fails, or gives a text that cannot be a header."""
         if not callable(self._challenge):
             return None
         try:
-            text = await self._threads.call(
-                self._challenge, request, limit_s=_CHALLENGE_LIMIT_S, share=self._challenges
-            )
+            text = await self._challenge_threads.call(self._challenge, request)
         except Exception as error:  # noqa: BLE001 passed on to each caller; the reader lives on
             log.warning("challenge left out", authenticator=self._name, error=type(error).__name__)
             return None
@@ -286,31 +141,29 @@ class PluggedCaller:
 class PluggedLogin:
     """A login back end: calls `login` of a plug-in, sync or async."""
 
-    def __init__(self, name: str, instance: object, threads: PlugInThreads, usernames: UsernameRule) -> None:
+    def __init__(self, name: str, instance: object, threads: LimitedThreads, usernames: model.UsernameRule) -> None:
         self._name = name
         self._usernames = usernames
         self._login = getattr(instance, "login")  # noqa: B009 nothing else is known of it
         self._threads = threads
 
-    async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
+    async def login(self, username: str, password: str, request: model.RequestInfo) -> model.AuthenticatedUser | None:
         """The user of the class; None for an illegal name, which it never gets. Names are in the form of the case rule.
 
         Raises AuthenticationFailed, LoginBackendUnavailable for all else that it raises, and under overload.
         """
         try:
             name = self._usernames.read(username).shown
-        except InvalidUsername:
+        except errors.InvalidUsername:
             return None
         try:
             given = await self._threads.call(self._login, name, password, request)
-        except AuthenticationFailed:
+        except (errors.AuthenticationFailed, TooManyWaiting):
             raise
-        except TooManyWaiting:
-            raise LoginBackendUnavailable("Too many logins at once.") from None
         except Exception as error:  # a plug-in may raise anything
             log.exception("login back end failed", backend=self._name)
-            raise LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
-        if given is None or (isinstance(given, AuthenticatedUser) and is_well_formed(given)):
+            raise errors.LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
+        if given is None or (isinstance(given, model.AuthenticatedUser) and is_well_formed(given)):
             return given
         log.error("login back end gave no AuthenticatedUser of texts", backend=self._name, given=type(given).__name__)
-        raise LoginBackendUnavailable(f"{self._name} gave no AuthenticatedUser of texts")
+        raise errors.LoginBackendUnavailable(f"{self._name} gave no AuthenticatedUser of texts")

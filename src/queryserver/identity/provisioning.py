@@ -2,29 +2,21 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
-from queryserver.errors.base import IdentityRefused, InvalidUsername, NameTaken
+from queryserver import errors
 from queryserver.identity.callers import alive
 from queryserver.identity.model import AuthenticatedUser, ExternalIdentity, User, UsernameRule
 from queryserver.identity.repository import AccountRepository, CallerKey, CallerRepository, KnownCaller, NewAccount
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AUDIT, BY_SERVER, AuditTrail
+from queryserver.platform.settings.desktop import AuthSettings
 
 log = structlog.get_logger(__name__)
 
 _SETTLED_S = 60.0
 _MOST_SETTLED = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupsOf:
-    """The groups that were named for a user, and those that the user is in since."""
-
-    named: frozenset[str]
-    groups: frozenset[str]
 
 
 class Provisioning:
@@ -39,18 +31,20 @@ class Provisioning:
         self,
         callers: CallerRepository,
         accounts: AccountRepository,
-        usernames: UsernameRule,
+        auth: AuthSettings,
         *,
-        default_group: str,
         audit: AuditTrail = AUDIT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._callers = callers
         self._accounts = accounts
-        self._usernames = usernames
-        self._default_group = default_group
+        self._usernames = UsernameRule.of(auth)
+        self._default_group = auth.default_user_group
         self._audit = audit
-        self._settled = LruCache[int, _GroupsOf](_MOST_SETTLED, life_s=_SETTLED_S, clock=clock)
+        self._settled = LruCache[int, tuple[frozenset[str], frozenset[str]]](
+            _MOST_SETTLED, life_s=_SETTLED_S, clock=clock
+        )
+        """By user: the groups that were named, and those that the user is in since."""
 
     async def user(
         self,
@@ -93,7 +87,7 @@ class Provisioning:
     def _key(self, identity: ExternalIdentity, name: str, token_id: str) -> CallerKey:
         try:
             return CallerKey(identity, self._usernames.read_exact(name).key, token_id)
-        except InvalidUsername:
+        except errors.InvalidUsername:
             return CallerKey(identity, None, token_id)
 
     def _judged(self, identity: ExternalIdentity, name: str, known: KnownCaller | None) -> KnownCaller | None:
@@ -112,14 +106,14 @@ class Provisioning:
             # Such as `straße` and `strasse`: one key, but two people at the issuer.
             reason = f"its name differs from that of the user {known.user.username} in more than case"
         if reason is not None:
-            raise IdentityRefused(reason)
+            raise errors.IdentityRefused(reason)
         return known
 
     def _wrong_name(self, text: str) -> str | None:
         """Why no user can have the name; None: one can."""
         try:
             name = self._usernames.read(text)
-        except InvalidUsername:
+        except errors.InvalidUsername:
             return "its name is no legal user name, and is not linked to a user"
         if name.shown == text:
             return None
@@ -128,7 +122,7 @@ class Provisioning:
     async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
         """Raises IdentityRefused for a name that no user can have."""
         if reason := self._wrong_name(person.username):
-            raise IdentityRefused(reason)
+            raise errors.IdentityRefused(reason)
         account = NewAccount(
             self._usernames.read_exact(person.username),
             first_name=person.first_name,
@@ -138,7 +132,7 @@ class Provisioning:
         )
         try:
             user_id = await self._accounts.create(account, default_group=self._default_group)
-        except NameTaken:
+        except errors.NameTaken:
             return  # another call at the same time has made the user
         log.info("user made at first sight", user_id=user_id)
         self._audit.record(account.username.shown, "user.create", account.username.shown, facts=BY_SERVER)
@@ -149,16 +143,16 @@ class Provisioning:
         Nothing is written again while the user is in the groups that the same names led to within the last minute.
         """
         settled = self._settled.get(user.id)
-        if settled and (settled.named, settled.groups) == (named, user.groups):
+        if settled == (named, user.groups):
             return False
         groups = await self._callers.join_only(user.id, sorted(named), default_group=self._default_group)
         # A call at the same time may have made the same changes, and recorded them.
         latest = self._settled.get(user.id)
-        before = user.groups if latest is None or latest is settled else latest.groups
+        before = user.groups if latest is None or latest is settled else latest[1]
         for operation, changed in (("group.add_member", groups - before), ("group.remove_member", before - groups)):
             for group in sorted(changed):
                 self._audit.record(user.username, operation, f"{group} {user.username}", facts=BY_SERVER)
         if left_out := named - groups:
             log.warning("groups left out: unknown, or of administrators", user_id=user.id, groups=sorted(left_out))
-        self._settled.put(user.id, _GroupsOf(named, groups))
+        self._settled.put(user.id, (named, groups))
         return groups != user.groups

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
@@ -44,16 +44,6 @@ class NewAccount:
     """Linked to the user from the start."""
     by_administrator: bool = False
     """Whether an administrator links the two, and not a first call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of a user; what is None stays."""
-
-    is_active: bool | None = None
-    is_admin: bool | None = None
-    password_hash: str | None = field(default=None, repr=False)
-    ends_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +239,17 @@ class AccountRepository:
         row = await self._database.row(_NAMES)
         return (row["users"], row["groups"]) if row else ((), ())
 
-    async def change(self, username_key: str, change: Change) -> bool:
-        """False: no such user. Raises last_administrator."""
-        values = (change.is_active, change.is_admin, change.password_hash, int(change.ends_tokens))
+    async def change(
+        self,
+        username_key: str,
+        *,
+        is_active: bool | None = None,
+        is_admin: bool | None = None,
+        password_hash: str | None = None,
+        ends_tokens: bool = False,
+    ) -> bool:
+        """What is None stays. False: no such user. Raises last_administrator."""
+        values = (is_active, is_admin, password_hash, int(ends_tokens))
         async with self._database.transaction() as connection, administrator_kept(connection):
             return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 

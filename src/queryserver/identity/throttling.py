@@ -76,7 +76,9 @@ class LoginThrottle:
     async def succeeded(self, username_key: str, address: str) -> None:
         """After a success the name is free again from this address, and the address is known."""
         await self._database.execute("delete from login_failures where key = $1", _both_key(username_key, address))
-        if not is_address(address):
+        try:
+            ip_address(address)
+        except ValueError:  # of a caller whom no proxy names clearly it is the text `unknown`
             return
         name = _digest(username_key)
         async with self._database.transaction() as connection:
@@ -127,24 +129,15 @@ class LoginThrottle:
         return {key: most for key, most in every.items() if most}
 
 
-def is_address(text: str) -> bool:
-    """Whether it is an address: of a caller whom no proxy names clearly, it is the text `unknown`."""
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def network_of(address: str) -> str:
-    """The range of one client: an IPv6 network of 64 bits, or the address itself."""
+    """The range of one client: an IPv6 network of 64 bits, or the address itself. What is no address stays as it is."""
     try:
         parsed = ip_address(address)
     except ValueError:
         return address
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
-        return str(IPv6Network((parsed, 64), strict=False))
-    return str((isinstance(parsed, IPv6Address) and parsed.ipv4_mapped) or parsed)
+    if isinstance(parsed, IPv6Address):
+        return str(parsed.ipv4_mapped or IPv6Network((parsed, 64), strict=False))
+    return str(parsed)
 
 
 def _user_key(username_key: str) -> str:

@@ -2,41 +2,18 @@
 
 import asyncio
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from queryserver.errors.base import (
-    InvalidParameter,
-    InvalidPassword,
-    NameTaken,
-    UnknownGroup,
-    default_group_kept,
-    invalid_group_name,
-    unknown_user,
-)
-from queryserver.identity.model import (
-    IDENTITIES_MAX_LENGTH,
-    ExternalIdentity,
-    Preferences,
-    User,
-    Username,
-    UsernameRule,
-    identity_of,
-    read_right,
-)
+from queryserver import errors
+from queryserver.identity import model
 from queryserver.identity.passwords import Passwords
-from queryserver.identity.repository import (
-    Account,
-    AccountRepository,
-    Change,
-    NewAccount,
-    administrator_kept,
-    preferences_of,
-)
+from queryserver.identity.repository import AccountRepository, NewAccount, administrator_kept, preferences_of
 from queryserver.identity.throttling import LoginThrottle
 from queryserver.platform.database import Connection, Database
+from queryserver.platform.settings.desktop import AuthSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +143,7 @@ class Users:
             await asyncio.sleep(0)
         return rows[0]["count"], users
 
-    async def change_preferences(self, user_id: int, changes: Mapping[str, str]) -> Preferences | None:
+    async def change_preferences(self, user_id: int, changes: Mapping[str, str]) -> model.Preferences | None:
         """Replace the preferences that are named; None: there is no such user any more."""
         change = "update users set preferences = preferences || $2 where id = $1 returning preferences"
         stored = await self._database.value(change, user_id, dict(changes))
@@ -180,7 +157,14 @@ class Users:
         return [UserDetails(*row) for row in rows]
 
     async def completions(
-        self, caller: User, typed: str, *, count: int, with_groups: bool, with_caller: bool, only_groups_of_caller: bool
+        self,
+        caller: model.User,
+        typed: str,
+        *,
+        count: int,
+        with_groups: bool,
+        with_caller: bool,
+        only_groups_of_caller: bool,
     ) -> tuple[Sequence[UserDetails], Sequence[GroupName]]:
         """Active users and groups whose names hold the typed text without case, `count` of each at most.
 
@@ -216,122 +200,99 @@ DEFAULT_RIGHTS = (
 """The rights of the default group when it is made (Contract platform 4.3)."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccountRules:
-    """Settings that new users and passwords obey."""
-
-    usernames: UsernameRule
-    default_group: str
-    password_min_length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    """A new user, but for the name."""
-
-    email: str = ""
-    first_name: str = ""
-    last_name: str = ""
-    groups: tuple[str, ...] = ()
-
-
 class Accounts:
     """Makes and changes users. Names are read by the case rule; a wrong one raises InvalidUsername."""
 
     def __init__(
-        self, records: AccountRepository, passwords: Passwords, throttle: LoginThrottle, rules: AccountRules
+        self, records: AccountRepository, passwords: Passwords, throttle: LoginThrottle, auth: AuthSettings
     ) -> None:
+        self.all = records.all
+        self.end_all_tokens = records.end_all_tokens
         self._records = records
         self._passwords = passwords
         self._throttle = throttle
-        self._rules = rules
+        self._auth = auth
+        self._usernames = model.UsernameRule.of(auth)
 
     async def ensure_default_group(self) -> None:
         """The group that new users join, with its first rights; one that exists keeps the rights it has."""
-        await self._records.ensure_group(self._rules.default_group, DEFAULT_RIGHTS)
+        await self._records.ensure_group(self._auth.default_user_group, DEFAULT_RIGHTS)
 
     async def create(
-        self, name: str, password: str, *, is_admin: bool = False, person: Person | None = None
-    ) -> Username:
-        """Make a user. Raises InvalidPassword, NameTaken, UnknownGroup."""
-        self._rules.usernames.read(name)
-        account = self._account(name, await self._hash(password), is_admin=is_admin, person=person or Person())
-        await self._records.create(account, default_group=self._rules.default_group)
-        return account.username
+        self,
+        person: model.AuthenticatedUser,
+        password: str,
+        *,
+        identity: model.ExternalIdentity | None = None,
+        is_admin: bool = False,
+    ) -> model.Username:
+        """Make a user, with an identity of another issuer without a password.
 
-    async def create_linked(
-        self, name: str, identity: ExternalIdentity, *, is_admin: bool = False, person: Person | None = None
-    ) -> Username:
-        """Make a user without a password who is an identity of another issuer.
-
-        Raises NameTaken (of the user or the identity), UnknownGroup.
+        Raises InvalidPassword, NameTaken (of the user or the identity), UnknownGroup.
         """
-        account = self._account(name, None, is_admin=is_admin, person=person or Person())
-        linked = replace(account, identity=identity, by_administrator=True)
-        await self._records.create(linked, default_group=self._rules.default_group)
-        return linked.username
+        username = self._usernames.read(person.username)
+        account = NewAccount(
+            username,
+            None if identity else await self._hash(password),
+            is_admin=is_admin,
+            first_name=person.first_name,
+            last_name=person.last_name,
+            email=person.email,
+            groups=tuple(person.groups or ()),
+            identity=identity,
+            by_administrator=identity is not None,
+        )
+        await self._records.create(account, default_group=self._auth.default_user_group)
+        return username
 
     async def create_first(self, name: str, password: str) -> bool:
         """Make an administrator when there is no user at all; of several at once one succeeds.
 
         Raises InvalidPassword.
         """
-        self._rules.usernames.read(name)
-        account = self._account(name, await self._hash(password), is_admin=True, person=Person())
-        return await self._records.create_first(account, default_group=self._rules.default_group)
-
-    async def all(self) -> Sequence[Account]:
-        return await self._records.all()
+        account = NewAccount(self._usernames.read(name), await self._hash(password), is_admin=True)
+        return await self._records.create_first(account, default_group=self._auth.default_user_group)
 
     async def disable(self, name: str) -> None:
         """Refuse all logins of the user, and end all tokens. Raises unknown_user, last_administrator."""
-        await self._change(name, Change(is_active=False, ends_tokens=True))
+        _require_known(name, await self._records.change(self._key(name), is_active=False, ends_tokens=True))
 
     async def enable(self, name: str) -> None:
         """The user may log in again; old tokens stay refused. Raises unknown_user."""
-        await self._change(name, Change(is_active=True))
+        _require_known(name, await self._records.change(self._key(name), is_active=True))
 
     async def set_admin(self, name: str, *, admin: bool) -> None:
         """Give or take the administrator flag. Raises unknown_user, last_administrator."""
-        await self._change(name, Change(is_admin=admin))
+        _require_known(name, await self._records.change(self._key(name), is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
         """Replace the password; all tokens end. Raises unknown_user, InvalidPassword."""
-        await self._change(name, Change(password_hash=await self._hash(password), ends_tokens=True))
+        new = await self._hash(password)
+        _require_known(name, await self._records.change(self._key(name), password_hash=new, ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
         """Forget the failed logins of the name, which need not exist."""
-        await self._throttle.unlock(self._rules.usernames.read(name).key)
+        await self._throttle.unlock(self._key(name))
 
     async def end_tokens(self, name: str) -> None:
         """End all tokens of a user. Raises unknown_user."""
-        await self._change(name, Change(ends_tokens=True))
-
-    async def end_all_tokens(self) -> int:
-        """End all tokens of all users; the number of users."""
-        return await self._records.end_all_tokens()
-
-    def _account(self, name: str, password_hash: str | None, *, is_admin: bool, person: Person) -> NewAccount:
-        return NewAccount(
-            self._rules.usernames.read(name),
-            password_hash,
-            is_admin=is_admin,
-            first_name=person.first_name,
-            last_name=person.last_name,
-            email=person.email,
-            groups=person.groups,
-        )
+        _require_known(name, await self._records.change(self._key(name), ends_tokens=True))
 
     async def _hash(self, password: str) -> str:
-        if len(password) < self._rules.password_min_length:
-            raise InvalidPassword(f"The password must have at least {self._rules.password_min_length} characters.")
+        least = self._auth.password_min_length
+        if len(password) < least:
+            raise errors.InvalidPassword(f"The password must have at least {least} characters.")
         if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
-            raise InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
+            raise errors.InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
         return await self._passwords.hash(password)
 
-    async def _change(self, name: str, change: Change) -> None:
-        if not await self._records.change(self._rules.usernames.read(name).key, change):
-            raise unknown_user(name)
+    def _key(self, name: str) -> str:
+        return self._usernames.read(name).key
+
+
+def _require_known(name: str, is_known: bool) -> None:
+    if not is_known:
+        raise errors.unknown_user(name)
 
 
 MAX_NAME_LENGTH = 150
@@ -362,32 +323,30 @@ class Groups:
     User names are read by the case rule, names of groups are taken to the letter. All calls raise DatabaseUnavailable.
     """
 
-    def __init__(
-        self, database: Database, usernames: UsernameRule | None = None, default_group: str = "default"
-    ) -> None:
+    def __init__(self, database: Database, auth: AuthSettings) -> None:
         self._database = database
-        self._usernames = usernames or UsernameRule()
-        self._default_group = default_group
+        self._usernames = model.UsernameRule.of(auth)
+        self._default_group = auth.default_user_group
 
     async def create(self, name: str) -> None:
         """Make a group without rights. Raises invalid_group_name, NameTaken."""
         # Lists of groups are written with commas between them, and lines of commands with tabs.
         is_printable = name.isprintable() and name == name.strip() and "," not in name
         if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
-            raise invalid_group_name(
+            raise errors.invalid_group_name(
                 "A group name has 1 to 150 printable characters without comma, and no blank at its ends."
             )
         insert = "insert into groups (name) values ($1) on conflict (name) do nothing"
         if not await self._database.execute(insert, name):
-            raise NameTaken(f"Group {name} exists already.")
+            raise errors.NameTaken(f"Group {name} exists already.")
 
     async def delete(self, name: str) -> None:
         """Take a group away. Raises UnknownGroup, default_group_kept, last_administrator."""
         if name == self._default_group:
-            raise default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
+            raise errors.default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
         async with self._database.transaction() as connection, administrator_kept(connection):
             if await connection.execute("delete from groups where name = $1", name) == "DELETE 0":
-                raise UnknownGroup(name)
+                raise errors.UnknownGroup(name)
 
     async def add(self, username: str, group: str) -> None:
         """Make a user a member. Raises InvalidUsername, unknown_user, UnknownGroup."""
@@ -413,7 +372,7 @@ class Groups:
         """One group, or all in order. Raises UnknownGroup."""
         rows = await self._database.fetch(_GRANTS, group)
         if group is not None and not rows:
-            raise UnknownGroup(group)
+            raise errors.UnknownGroup(group)
         return [GroupGrants(row["name"], tuple(row["rights"]), row["members"]) for row in rows]
 
     async def _change_member(self, username: str, group: str, change: str) -> None:
@@ -423,7 +382,7 @@ class Groups:
             await connection.execute(change, user_id, await _group_id(connection, group))
 
     async def _change_right(self, group: str, right: str, change: str) -> None:
-        name = read_right(right)
+        name = model.read_right(right)
         async with self._database.transaction() as connection, administrator_kept(connection):
             await connection.execute(change, await _group_id(connection, group), name)
 
@@ -431,36 +390,31 @@ class Groups:
 async def _group_id(connection: Connection, name: str) -> int:
     group_id = await connection.fetchval(_GROUP, name)
     if group_id is None:
-        raise UnknownGroup(name)
+        raise errors.UnknownGroup(name)
     return group_id
 
 
-@dataclass(frozen=True, slots=True)
-class IdentityRules:
-    """The case rule, and the issuers of the settings; None: tokens of any issuer are accepted."""
+def checked_identity(auth: AuthSettings, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
+    """The subject of an issuer of the settings; without a subject the name of the user is it.
 
-    usernames: UsernameRule
-    issuers: Collection[str] | None
-
-    def identity(self, name: str, issuer: str, subject: str | None = None) -> ExternalIdentity:
-        """The subject of an issuer; without a subject the name of the user is it.
-
-        Raises InvalidUsername, InvalidParameter: no such issuer, or no legal subject.
-        """
-        username = self.usernames.read(name)
-        if self.issuers is not None and issuer not in self.issuers:
-            known = ", ".join(sorted(self.issuers)) or "none"
-            raise InvalidParameter(f"issuer: {issuer} is not in the settings; they name {known}.")
-        identity = identity_of(issuer, username.shown if subject is None else subject)
-        if (
-            not identity.subject.strip()
-            or len(identity.subject) > IDENTITIES_MAX_LENGTH
-            or not identity.subject.isprintable()
-        ):
-            raise InvalidParameter(
-                f"subject: it must be a text of at most {IDENTITIES_MAX_LENGTH} printable characters."
-            )
-        return identity
+    Raises InvalidUsername, InvalidParameter: no such issuer, or no legal subject.
+    """
+    username = model.UsernameRule.of(auth).read(name)
+    issuers = {model.plug_in_issuer(one) for one in (*auth.backend, *auth.authenticators) if model.is_import_path(one)}
+    if model.LDAP in auth.backend:
+        issuers.add(model.LDAP)
+    if auth.jwt.key_server_url:
+        issuers.add(model.jwt_issuer(auth.jwt.issuer))
+    if issuer not in issuers and auth.jwt.issuer != model.ANY:
+        known = ", ".join(sorted(issuers)) or "none"
+        raise errors.InvalidParameter(f"issuer: {issuer} is not in the settings; they name {known}.")
+    identity = model.identity_of(issuer, username.shown if subject is None else subject)
+    text = identity.subject
+    if not text.strip() or len(text) > model.IDENTITIES_MAX_LENGTH or not text.isprintable():
+        raise errors.InvalidParameter(
+            f"subject: it must be a text of at most {model.IDENTITIES_MAX_LENGTH} printable characters."
+        )
+    return identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,33 +453,34 @@ class Identities:
     All calls raise DatabaseUnavailable.
     """
 
-    def __init__(self, database: Database, rules: IdentityRules) -> None:
+    def __init__(self, database: Database, auth: AuthSettings) -> None:
         self._database = database
-        self._rules = rules
+        self._auth = auth
+        self._usernames = model.UsernameRule.of(auth)
 
-    async def link(self, name: str, issuer: str, subject: str | None = None) -> ExternalIdentity:
+    async def link(self, name: str, issuer: str, subject: str | None = None) -> model.ExternalIdentity:
         """Make the subject of an issuer this user from its next call on; repeating it is harmless.
 
         Without a subject the name is it. Raises InvalidUsername, InvalidParameter (no such issuer, or no legal
         subject), unknown_user, NameTaken.
         """
-        identity = self._rules.identity(name, issuer, subject)
+        identity = checked_identity(self._auth, name, issuer, subject)
         async with self._database.transaction() as connection:
-            user_id = await _user_id(connection, self._rules.usernames.read(name).key)
+            user_id = await _user_id(connection, self._usernames.read(name).key)
             if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id):
-                raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
+                raise errors.NameTaken(f"The subject {identity.subject} is linked to another user already.")
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
         """End the links of a user, or of all users with an issuer; their number. Raises InvalidUsername."""
-        key = None if name is None else self._rules.usernames.read(name).key
+        key = None if name is None else self._usernames.read(name).key
         if issuer is not None and subject is not None:
-            subject = identity_of(issuer, subject).subject
+            subject = model.identity_of(issuer, subject).subject
         return await self._database.execute(_UNLINK, key, issuer, subject)
 
     async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
         """The links of one user, or of all, by name of the user, issuer and subject. Raises InvalidUsername."""
-        key = None if name is None else self._rules.usernames.read(name).key
+        key = None if name is None else self._usernames.read(name).key
         return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, key)]
 
 
@@ -533,11 +488,11 @@ async def _user_id(connection: Connection, username_key: str) -> int:
     """Locked against deletion until the end of the transaction."""
     user_id = await connection.fetchval("select id from users where username_key = $1 for key share", username_key)
     if user_id is None:
-        raise unknown_user(username_key)
+        raise errors.unknown_user(username_key)
     return user_id
 
 
 class UserDirectory(Protocol):
-    async def user(self, user_id: int) -> User | None:
+    async def user(self, user_id: int) -> model.User | None:
         """An active user with rights and groups; None when disabled or deleted. Raises DatabaseUnavailable."""
         ...

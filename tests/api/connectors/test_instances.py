@@ -21,6 +21,7 @@ from tests.unit.cli.test_commands import Command, command_in
 
 from queryserver.connectors.instances import Draft
 from queryserver.identity.users import Groups
+from queryserver.platform.settings.desktop import AuthSettings
 
 
 @pytest.mark.platform(63)
@@ -296,7 +297,7 @@ async def test_granting_and_taking_a_connector_change_the_next_call(api: Api, ke
     assert await _sees(ana, number) is False
     assert await ana.refused("editor/fetch_result_data", operationId=operation) == (403, -1, "permission_denied")
     # All of them at once, and by way of another group.
-    groups = Groups(api.database)
+    groups = Groups(api.database, AuthSettings())
     await groups.grant("default", "connector:*")
     try:
         assert await _sees(ana, number) is True
@@ -311,7 +312,7 @@ async def test_a_right_that_is_taken_during_a_change_does_not_come_back(api, kee
     made = await keeper.save(
         nice_name="Taken meanwhile", dialect="sqlite", interface="sqlite", settings={}, groups=["default"]
     )
-    groups = Groups(api.database)
+    groups = Groups(api.database, AuthSettings())
     await groups.create("given-meanwhile")
     drafts = api.services.stored_connectors
     usual = drafts.draft
@@ -332,7 +333,7 @@ async def test_a_right_that_is_taken_during_a_change_does_not_come_back(api, kee
 async def test_a_right_given_before_its_connector_was_there_does_not_open_it(api: Api, keeper: Keeper) -> None:
     ana = await api.user("ana", groups=("early",))
     made = await keeper.create("First", "sqlite", "sqlite")
-    await Groups(api.database).grant("early", f"connector:{int(made['id']) + 1}")
+    await Groups(api.database, AuthSettings()).grant("early", f"connector:{int(made['id']) + 1}")
     later = await keeper.save(nice_name="Later", dialect="sqlite", interface="sqlite", settings={}, groups=[])
     assert int(later["id"]) == int(made["id"]) + 1
     assert later["groups"] == []

@@ -16,9 +16,10 @@ from tests.cases import each
 from tests.timing import at_best
 
 from queryserver.errors.base import NameTaken
-from queryserver.identity.model import Username
-from queryserver.identity.repository import AccountRepository, Change, NewAccount
+from queryserver.identity.model import AuthenticatedUser, Username
+from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.identity.users import Groups
+from queryserver.platform.settings.desktop import AuthSettings
 
 T = TypeVar("T")
 
@@ -41,12 +42,12 @@ async def anyone(api: Api) -> Caller:
 async def people(api: Api, *names: str, groups: tuple[str, ...] = (), disabled: bool = False) -> None:
     for group in groups:
         with suppress(NameTaken):
-            await Groups(api.database).create(group)
+            await Groups(api.database, AuthSettings()).create(group)
     records = AccountRepository(api.database)
     for name in names:
         await records.create(NewAccount(Username(name, name.casefold()), groups=groups), default_group="default")
         if disabled:
-            await records.change(name, Change(is_active=False, ends_tokens=True))
+            await records.change(name, is_active=False, ends_tokens=True)
 
 
 async def ids(api: Api) -> dict[str, int]:
@@ -87,7 +88,7 @@ async def test_sharing_changes_nothing(small_api: Any) -> None:
 
 
 async def test_an_administrator_by_group_is_one(admin: Caller) -> None:
-    groups = Groups(admin.api.database)
+    groups = Groups(admin.api.database, AuthSettings())
     ana = await admin.api.user("ana", groups=("admins",))
     assert (await ana.get("iam/get_users")).status_code == 403
     await groups.grant("admins", "admin")
@@ -220,7 +221,7 @@ async def test_1000_ids_are_taken(admin: Caller) -> None:
 @pytest.mark.platform(79)
 async def test_the_last_login_is_a_time_without_zone(admin: Caller) -> None:
     password = "correct horse battery"
-    await admin.api.services.accounts.accounts.create("ana", password)
+    await admin.api.services.accounts.accounts.create(AuthenticatedUser("ana"), password)
     number = (await ids(admin.api))["ana"]
     before = datetime.now(UTC).replace(tzinfo=None)
     assert (await admin.api.stranger.post("token/auth", username="ana", password=password)).status_code == 200
@@ -254,8 +255,8 @@ async def test_the_caller_is_left_out_unless_asked_for(admin: Caller) -> None:
     await people(admin.api, "rooster", groups=("a",))
     assert (await completed(admin, filter="roo"))[0] == ["rooster"]
     assert (await completed(admin, filter="roo", include_myself="yes"))[0] == ["rooster", "root"]
-    await Groups(admin.api.database).create("mine")
-    await Groups(admin.api.database).add("root", "mine")
+    await Groups(admin.api.database, AuthSettings()).create("mine")
+    await Groups(admin.api.database, AuthSettings()).add("root", "mine")
     assert await completed(admin, only_mygroups="1") == (["rooster"], ["default", "mine"])
 
 

@@ -11,6 +11,8 @@ from tests.api.driving import Api, open_api
 from tests.api.token.logins import PASSWORD, JwtOpener, Opener, accounts
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
 
+from queryserver.identity.model import AuthenticatedUser
+
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str, users_url: str) -> Opener:
@@ -29,7 +31,7 @@ def opener(tmp_path: Path, database_dsn: str, users_url: str) -> Opener:
 async def tokens(opener: Opener) -> AsyncIterator[Api]:
     """An application with default settings and the user ana."""
     async with opener() as api:
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         yield api
 
 

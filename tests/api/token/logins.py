@@ -8,8 +8,9 @@ import httpx
 from tests.api.driving import Api, Caller
 from tests.fakes.issuer import ISSUER
 
-from queryserver.identity.model import UsernameRule, jwt_issuer
-from queryserver.identity.users import Accounts, Identities, IdentityRules
+from queryserver.identity.model import jwt_issuer
+from queryserver.identity.users import Accounts, Identities
+from queryserver.platform.settings.desktop import AuthSettings, JwtSettings
 
 PASSWORD = "correct horse battery"
 
@@ -22,7 +23,7 @@ def accounts(api: Api) -> Accounts:
 
 async def link(api: Api, name: str, subject: str | None = None, issuer: str = jwt_issuer(ISSUER)) -> None:
     """As `queryserver link-user`."""
-    await Identities(api.database, IdentityRules(UsernameRule(), None)).link(name, issuer, subject)
+    await Identities(api.database, AuthSettings(jwt=JwtSettings(issuer="*"))).link(name, issuer, subject)
 
 
 async def log_in(api: Api, username: str = "ana", password: str = PASSWORD) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
+from ssl import create_default_context
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from tests.engines.servers import free_port
 from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
 from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
 
-from queryserver.identity.ldap.ldap3_directory import client_context, directory_session
+from queryserver.identity.ldap.ldap3_directory import Ldap3Session
 from queryserver.identity.ldap.login import LdapSearch, both, filter_value, name_value
+from queryserver.identity.model import AuthenticatedUser
 from queryserver.identity.repository import Account
 from queryserver.identity.users import Groups
-from queryserver.platform.settings.desktop import LdapSettings
+from queryserver.platform.settings.desktop import AuthSettings, LdapSettings
 
 pytestmark = pytest.mark.engine("ldap")
 
@@ -82,7 +84,7 @@ async def test_a_person_of_the_directory_is_made_a_user_at_the_first_login(direc
 async def test_every_refusal_looks_the_same(directory: Directories) -> None:
     async with directory() as api:
         await log_in(api, "bob", "bob's password")
-        await accounts(api).create("cy", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("cy"), PASSWORD)
         await accounts(api).disable("bob")
         refused = [
             await api.stranger.post("token/auth", username=username, password=password)
@@ -123,10 +125,10 @@ async def test_a_certificate_of_another_name_is_refused(directory: Directories, 
 async def test_groups_that_exist_here_are_those_of_the_directory_after_each_login(directory: Directories) -> None:
     async with directory() as api:
         for name in ("analysts", "local"):
-            await Groups(api.database).create(name)
+            await Groups(api.database, AuthSettings()).create(name)
         await log_in(api, "ana", ANAS)
         assert (await account(api)).groups == ("analysts", "default")
-        groups = Groups(api.database)
+        groups = Groups(api.database, AuthSettings())
         await groups.add("ana", "local")
         await groups.create("engineers")
         await log_in(api, "ana", ANAS)
@@ -135,8 +137,8 @@ async def test_groups_that_exist_here_are_those_of_the_directory_after_each_logi
 
 async def test_the_directory_makes_no_administrators(directory: Directories) -> None:
     async with directory() as api:
-        await Groups(api.database).create("admins")
-        await Groups(api.database).grant("admins", "admin")
+        await Groups(api.database, AuthSettings()).create("admins")
+        await Groups(api.database, AuthSettings()).grant("admins", "admin")
         tokens = await log_in(api, "ana", ANAS)
         assert (await account(api)).groups == ("default",)
         asked = await api.http.get("/api/v1/iam/get_users", headers={"Authorization": f"Bearer {tokens['access']}"})
@@ -154,7 +156,7 @@ async def test_the_first_person_of_the_directory_may_become_the_administrator(di
 
 async def test_without_synchronisation_groups_stay(directory: Directories) -> None:
     async with directory(sync_groups_on_login=False) as api:
-        await Groups(api.database).create("analysts")
+        await Groups(api.database, AuthSettings()).create("analysts")
         await log_in(api, "ana", ANAS)
         assert (await account(api)).groups == ("default",)
 
@@ -162,7 +164,7 @@ async def test_without_synchronisation_groups_stay(directory: Directories) -> No
 async def test_unknown_users_may_be_kept_out(directory: Directories) -> None:
     async with directory(create_users_on_login=False) as api:
         assert await attempt(api) == 401
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         assert [await attempt(api), await attempt(api, password=PASSWORD)] == [401, 200]
         await link(api, "ana", "ANA", issuer="ldap")  # a directory compares names without case
         assert [await attempt(api), await attempt(api, password=PASSWORD)] == [200, 200]
@@ -183,7 +185,7 @@ async def test_login_groups_and_filters_limit_who_enters(directory: Directories)
 @each("backend", [("local", "ldap"), ("ldap", "local")])
 async def test_with_the_directory_down_local_users_enter_and_others_are_told(directory, backend):
     async with directory(backend, ldap_url=f"ldap://127.0.0.1:{free_port()}") as api:
-        await accounts(api).create("cy", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("cy"), PASSWORD)
         assert await attempt(api, "cy", PASSWORD) == 200
         refused = await api.stranger.post("token/auth", username="ana", password=ANAS)
         assert verdict(refused) == (503, -1, "login_backend_unavailable")
@@ -199,7 +201,7 @@ async def test_names_never_change_the_filter(directory, ldap_server, username):
         refused = await api.stranger.post_json("token/auth", username=username, password=ANAS)
         assert refused.status_code == (400 if "\0" in username else 401)
     server = f"ldap://127.0.0.1:{ldap_server.port}"
-    with directory_session(server, 10, client_context(ldap_server.authority)) as session:
+    with closing(Ldap3Session(server, 10, create_default_context(cafile=ldap_server.authority))) as session:
         assert session.bind(SERVICE, SERVICE_PASSWORD)
         wanted = both("objectclass=*", f"uid={filter_value(username)}")
         assert session.entries(LdapSearch(BASE, wanted, ("uid",), 10)) == []
@@ -210,7 +212,7 @@ async def test_names_never_change_the_filter(directory, ldap_server, username):
 async def test_escaped_names_find_the_entry_that_has_them(ldap_server: DirectoryAddress) -> None:
     name = "we*ird(x)\\y"
     server = f"ldaps://127.0.0.1:{ldap_server.tls_port}"
-    with directory_session(server, 10, client_context(ldap_server.authority)) as session:
+    with closing(Ldap3Session(server, 10, create_default_context(cafile=ldap_server.authority))) as session:
         assert session.bind(f"uid={name_value(name)},{PEOPLE}", f"{name}'s password")
         [found] = session.entries(LdapSearch(BASE, both(f"uid={filter_value(name)}"), ("uid",), 10))
         assert found.values("uid") == (name,)
@@ -218,7 +220,7 @@ async def test_escaped_names_find_the_entry_that_has_them(ldap_server: Directory
 
 async def test_references_to_other_servers_are_not_followed(ldap_server: DirectoryAddress) -> None:
     server = f"ldap://127.0.0.1:{ldap_server.port}"
-    with directory_session(server, 10, client_context(ldap_server.authority)) as session:
+    with closing(Ldap3Session(server, 10, create_default_context(cafile=ldap_server.authority))) as session:
         assert session.bind(SERVICE, SERVICE_PASSWORD)
         assert session.entries(LdapSearch(f"ou=elsewhere,{BASE}", "(uid=ana)", ("uid",), 2)) == []
         whole = session.entries(LdapSearch(BASE, "(objectclass=*)", ("cn",), 5000))
@@ -229,7 +231,7 @@ async def test_references_to_other_servers_are_not_followed(ldap_server: Directo
 async def test_nothing_is_said_without_tls_and_no_empty_password(ldap_server: DirectoryAddress) -> None:
     server = f"ldap://127.0.0.1:{ldap_server.port}"
     with (
-        directory_session(server, 10, client_context(ldap_server.authority)) as session,
+        closing(Ldap3Session(server, 10, create_default_context(cafile=ldap_server.authority))) as session,
         pytest.raises(ValueError, match="empty password"),
     ):
         session.bind(f"uid=ana,{PEOPLE}", "")

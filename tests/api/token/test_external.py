@@ -33,8 +33,8 @@ from queryserver.errors.base import ConfigurationError, UnknownGroup
 from queryserver.identity.build import ensure_administrator
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.external_keys import KeyCache
-from queryserver.identity.external_tokens import ExternalTokens
-from queryserver.identity.model import Username
+from queryserver.identity.external_tokens import ExternalBearers
+from queryserver.identity.model import AuthenticatedUser, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.logs import FIELDS
 
@@ -164,7 +164,7 @@ async def test_a_token_without_kid_needs_a_set_of_one_key(jwt_opener: JwtOpener,
 
 @pytest.mark.platform(40)
 async def test_own_tokens_work_beside_external_ones(external: Api, issuer: Issuer) -> None:
-    await accounts(external).create("bob", PASSWORD)
+    await accounts(external).create(AuthenticatedUser("bob"), PASSWORD)
     own = (await log_in(external, "bob"))["access"]
     for token in (own, issuer.token()):
         assert (await bearer(external, token)).status_code == 200
@@ -244,12 +244,12 @@ async def test_twenty_first_calls_make_one_user(external: Api, issuer: Issuer) -
 
 @pytest.mark.platform(45)
 async def test_a_name_that_exists_is_that_user_once_it_is_linked(external: Api, issuer: Issuer) -> None:
-    await accounts(external).create("ana", PASSWORD, is_admin=True)
+    await accounts(external).create(AuthenticatedUser("ana"), PASSWORD, is_admin=True)
     assert (await bearer(external, issuer.token())).json() == not_valid()
     await link(external, "ANA")
     assert (await bearer(external, issuer.token())).status_code == 200
     assert (await external.stranger.post("token/verify", token=issuer.token())).json() == {}
-    await accounts(external).create("bob", PASSWORD, is_admin=True)
+    await accounts(external).create(AuthenticatedUser("bob"), PASSWORD, is_admin=True)
     await accounts(external).disable("ana")
     inactive = {"detail": "User is inactive", "code": "user_inactive"}
     assert (await bearer(external, issuer.token())).json() == inactive
@@ -263,7 +263,7 @@ async def test_unknown_users_may_be_refused(jwt_opener: JwtOpener, issuer: Issue
         unknown = {"detail": "User not found", "code": "user_not_found"}
         assert (await bearer(api, issuer.token())).json() == unknown
         assert (await api.stranger.post("token/verify", token=issuer.token())).json() == unknown
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         await link(api, "ana")
         assert (await bearer(api, issuer.token())).status_code == 200
 
@@ -314,7 +314,7 @@ def respelled(token: str) -> str:
 
 
 async def test_revoking_all_by_an_external_token_ends_own_tokens_too(external: Api, issuer: Issuer) -> None:
-    await accounts(external).create("ana", PASSWORD)
+    await accounts(external).create(AuthenticatedUser("ana"), PASSWORD)
     own = await log_in(external)
     assert (await external.stranger.post("token/revoke", token=issuer.token(), all="true")).json() == {}
     assert (await bearer(external, own["access"])).status_code == 200
@@ -357,7 +357,7 @@ async def test_what_a_header_says_about_keys_is_passed_over_whatever_its_length(
 
 async def test_verify_refuses_own_tokens_where_they_are_no_bearers(jwt_opener: JwtOpener, issuer: Issuer) -> None:
     async with issuer.serving() as url, jwt_opener(url, auth={"api_auth": ("custom_jwt",)}) as api:
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         own = (await log_in(api))["access"]
         assert (await bearer(api, own)).status_code == 401
         refused = await api.stranger.post("token/verify", token=own)
@@ -380,7 +380,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock by which applications that are opened later check tokens and keys of other issuers."""
     clock = Clock()
-    monkeypatch.setattr("queryserver.identity.build.ExternalTokens", partial(ExternalTokens, clock=clock))
+    monkeypatch.setattr("queryserver.identity.build.ExternalBearers", partial(ExternalBearers, clock=clock))
     monkeypatch.setattr("queryserver.identity.build.KeyCache", partial(KeyCache, clock=clock))
     return clock
 
@@ -485,7 +485,7 @@ async def test_who_becomes_the_first_administrator_is_written_down(opener: Opene
 
 async def test_a_login_that_makes_an_administrator_of_a_user_is_written_down(opener, changes):
     async with opener(first_login_becomes_admin=True) as api:
-        await accounts(api).create("bob", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("bob"), PASSWORD)
         for _ in range(2):
             await log_in(api, " BOB ")
         assert changes == [("user.make_admin", "bob", "bob")]

@@ -12,6 +12,7 @@ from tests.api.token.logins import PASSWORD, Opener, accounts, log_in
 from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.identity.model import AuthenticatedUser
 
 
 @pytest.mark.platform(17)
@@ -58,7 +59,7 @@ async def test_a_missing_token_is_named(tokens: Api, path: str, name: str) -> No
 
 
 async def test_a_number_counts_as_its_text(tokens: Api) -> None:
-    await accounts(tokens).create("4711", "1234567890")
+    await accounts(tokens).create(AuthenticatedUser("4711"), "1234567890")
     response = await tokens.stranger.send("POST", "token/auth", json={"username": 4711, "password": 1234567890})
     assert response.status_code == 200
 
@@ -75,7 +76,7 @@ def told_in_headers(response: httpx.Response) -> frozenset[tuple[str, str]]:
 @pytest.mark.security("T15")
 async def test_every_reason_of_a_refused_login_looks_the_same_and_costs_the_same_hash(tokens, monkeypatch):
     """A hash is what a login's time goes into: counted, where a busy machine would spoil times."""
-    await accounts(tokens).create("gone", PASSWORD)
+    await accounts(tokens).create(AuthenticatedUser("gone"), PASSWORD)
     await accounts(tokens).disable("gone")
     passwordless = (await tokens.user("nopassword")).username
     made: list[Parameters] = []
@@ -116,7 +117,7 @@ async def test_names_have_no_case(tokens: Api, name: str) -> None:
 async def test_an_empty_database_lets_nobody_in(opener: Opener) -> None:
     async with opener() as api:
         assert (await api.stranger.post("token/auth", username="ana", password=PASSWORD)).status_code == 401
-        await accounts(api).create("ana", PASSWORD, is_admin=True)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD, is_admin=True)
         assert await log_in(api)
 
 

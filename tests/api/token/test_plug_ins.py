@@ -19,8 +19,9 @@ from tests.cases import each
 from tests.fakes.plug_ins import Journal
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.plug_ins import PlugInThreads
+from queryserver.identity.model import AuthenticatedUser
 from queryserver.identity.repository import AccountRepository
+from queryserver.identity.threads import LimitedThreads
 
 HERE = "tests.fakes.plug_ins"
 
@@ -58,7 +59,7 @@ async def test_entries_are_asked_in_their_order_until_one_knows_the_caller(chain
 
 @pytest.mark.platform(47)
 async def test_own_tokens_work_behind_classes_that_know_nobody(chain: Api, journal: type[Journal]) -> None:
-    await accounts(chain).create("ana", PASSWORD)
+    await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
     assert (await bearer(chain, (await log_in(chain))["access"])).status_code == 200
     assert journal.asked == ["Sync", "Async", "Grouped", "Misbehaving"]
     assert {name.partition("_")[0] for name in (journal.threads[0], journal.threads[3])} == {"plug-in"}
@@ -96,7 +97,7 @@ async def test_a_request_tells_method_and_address_as_they_came(opener: Opener, j
 
 @pytest.mark.platform(47)
 async def test_a_refusal_is_401_at_once(chain: Api) -> None:
-    await accounts(chain).create("ana", PASSWORD)
+    await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
     token = (await log_in(chain))["access"]
     bodies = {"refuse": {"detail": "Not you."}, "refuse with code": {"detail": "Not you.", "code": "not_you"}}
     for word, body in bodies.items():
@@ -110,7 +111,7 @@ UNKEEPABLE = ("groups as number", "groups once", "half a character")
 
 @pytest.mark.platform(47)
 async def test_any_other_failure_is_500_and_ends_the_list(chain: Api) -> None:
-    await accounts(chain).create("ana", PASSWORD)
+    await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
     token = (await log_in(chain))["access"]
     for word in ("fail", "time out", "stop", "exit", "text", "nameless", "triple", "group as text", *UNKEEPABLE):
         with capture_logs() as lines:
@@ -127,7 +128,7 @@ async def test_a_method_that_gives_a_coroutine_is_async(chain: Api) -> None:
 async def test_a_name_that_cannot_be_and_a_disabled_user_are_401(chain: Api) -> None:
     refused = await call(chain, X_Misbehaving="no legal name")
     assert (refused.status_code, refused.json()["code"]) == (401, "user_not_found")
-    await accounts(chain).create("ana", PASSWORD)
+    await accounts(chain).create(AuthenticatedUser("ana"), PASSWORD)
     await accounts(chain).disable("ana")
     assert (await call(chain, X_Sync="ana")).json() == {"detail": "User not found", "code": "user_not_found"}
     await link(chain, "ana", issuer=f"{HERE}.Sync")
@@ -150,7 +151,7 @@ async def test_when_nobody_knows_the_caller_the_answer_asks_for_all_kinds(chain:
 async def test_a_token_that_is_no_good_is_answered_with_all_kinds_too(opener: Opener) -> None:
     # The class comes last: the token is refused before anybody asks it.
     async with opener(api_auth=("jwt", f"{HERE}.Sync")) as api:
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         pair = await log_in(api)
         challenges = ['Bearer realm="api"', 'Sync realm="GET"']
         for value in (f"Bearer {tampered(pair['access'])}", f"Bearer {pair['refresh']}", "Bearer", "Bearer a b"):
@@ -244,7 +245,7 @@ NO_ACCOUNT = {"detail": "No active account found with the given credentials"}
 @pytest.mark.security("T15")
 async def test_a_back_end_that_stops_the_list_says_no_more_than_others(opener: Opener) -> None:
     async with opener(backend=(f"{HERE}.Door", "local")) as api:
-        await accounts(api).create("ana", "stop" * 3)
+        await accounts(api).create(AuthenticatedUser("ana"), "stop" * 3)
         for password in ("stop", "wrong"):
             refused = await api.stranger.post("token/auth", username="ana", password=password)
             assert (refused.status_code, refused.json()) == (401, NO_ACCOUNT)
@@ -258,7 +259,7 @@ async def test_a_back_end_that_fails_counts_as_out_of_reach(opener: Opener) -> N
                 answer = await api.stranger.post("token/auth", username="ana", password=password)
             assert lines[0]["backend"] == f"{HERE}.Door"
             assert (answer.status_code, answer.json()["code"]) == (503, "login_backend_unavailable"), password
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         assert await log_in(api)
 
 
@@ -340,7 +341,7 @@ def test_the_public_names_are_cheap() -> None:
 @pytest.mark.security("T15")
 async def test_passwords_are_not_free_to_guess_while_a_back_end_is_away(opener: Opener) -> None:
     async with opener(backend=("local", f"{HERE}.Door")) as api:
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         statuses = [
             (await api.stranger.post("token/auth", username="ana", password="fail")).status_code for _ in range(7)
         ]
@@ -429,7 +430,7 @@ async def refused(api: Api, token: str, **headers: str) -> list[str]:
 @pytest.mark.platform(21, 47)
 async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener) -> None:
     async with opener(api_auth=("jwt", *named(Broken, BrokenAsync), SYNC_CLASS)) as api:
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         token = (await log_in(api))["access"]
         for word in RAISED:
             with capture_logs() as lines:
@@ -446,7 +447,7 @@ async def test_a_challenge_that_fails_is_left_out_of_the_401(opener: Opener) -> 
 @pytest.mark.platform(21, 47)
 async def test_challenges_that_hang_are_left_out_and_hold_up_neither_each_other_nor_calls(opener, monkeypatch):
     # Enough for those that do not hang, on a busy machine too.
-    monkeypatch.setattr("queryserver.identity.plug_ins._CHALLENGE_LIMIT_S", 4.0)
+    monkeypatch.setattr("queryserver.identity.build._CHALLENGE_LIMIT_S", 4.0)
     names = named(Hanging, HangingAsync, HangingToo)
     async with opener(api_auth=("jwt", *names, SYNC_CLASS)) as api:
         with capture_logs() as lines:
@@ -471,10 +472,10 @@ def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Gives plug-ins of applications that are opened later so many seconds."""
 
     def limit(limit_s: float) -> None:
-        def threads(**options: Any) -> PlugInThreads:
-            return PlugInThreads(limit_s=limit_s, **options)
+        def threads(**options: Any) -> LimitedThreads:
+            return LimitedThreads(**{"limit_s": limit_s, **options})
 
-        monkeypatch.setattr("queryserver.identity.build.PlugInThreads", threads)
+        monkeypatch.setattr("queryserver.identity.build.LimitedThreads", threads)
 
     return limit
 

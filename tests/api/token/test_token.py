@@ -11,6 +11,7 @@ from tests.api.token.logins import PASSWORD, Opener, accounts, bearer, call, log
 from tests.cases import each
 
 from queryserver.errors.base import ConfigurationError
+from queryserver.identity.model import AuthenticatedUser
 from queryserver.platform.settings.sections import NO_SECRET
 
 
@@ -48,7 +49,7 @@ async def test_bad_bearers_have_their_bodies(tokens: Api) -> None:
 @pytest.mark.platform(21, 22, 24)
 async def test_an_expired_token_is_refused(opener: Opener) -> None:
     async with opener(access_token_lifetime_s=1, refresh_token_lifetime_s=2) as api:
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         pair = await log_in(api)
         claims = jwt.get_unverified_claims(pair["access"])
         assert claims["exp"] - claims["iat"] == 1
@@ -92,7 +93,7 @@ async def test_default_lifetimes_are_a_day_and_a_week(tokens: Api) -> None:
 @pytest.mark.platform(25)
 async def test_a_generated_key_outlives_the_process(opener: Opener, tmp_path: Path) -> None:
     async with opener({"secret_key": NO_SECRET}) as first, opener({"secret_key": NO_SECRET}) as second:
-        await accounts(first).create("ana", PASSWORD)
+        await accounts(first).create(AuthenticatedUser("ana"), PASSWORD)
         access = (await log_in(first))["access"]
         assert (await bearer(second, access)).status_code == 200
     async with opener({"secret_key": NO_SECRET}) as later:
@@ -104,7 +105,7 @@ async def test_a_generated_key_outlives_the_process(opener: Opener, tmp_path: Pa
 async def test_another_key_needs_the_old_one_beside_it(opener: Opener) -> None:
     other = SecretStr("Zr8#another-key-of-this-deployment-2")
     async with opener() as first:
-        await accounts(first).create("ana", PASSWORD)
+        await accounts(first).create(AuthenticatedUser("ana"), PASSWORD)
         access = (await log_in(first))["access"]
         old = first.services.settings.desktop.secret_key
     with pytest.raises(ConfigurationError, match=r"desktop\.secret_key"):
@@ -117,7 +118,7 @@ async def test_another_key_needs_the_old_one_beside_it(opener: Opener) -> None:
 @pytest.mark.platform(29)
 async def test_disabling_ends_all_tokens_for_good(opener: Opener) -> None:
     async with opener() as one, opener() as other:
-        await accounts(one).create("ana", PASSWORD)
+        await accounts(one).create(AuthenticatedUser("ana"), PASSWORD)
         pair = await log_in(one)
         await accounts(one).disable("ana")
         inactive = {"detail": "User is inactive", "code": "user_inactive"}
@@ -179,7 +180,7 @@ async def test_revoking_what_is_no_token_is_harmless(tokens: Api, token: str) ->
 @pytest.mark.security("T14")
 async def test_an_exchanged_refresh_token_ends_its_family_after_the_grace(opener: Opener) -> None:
     async with opener(rotate_refresh_tokens=True) as api:
-        await accounts(api).create("ana", PASSWORD)
+        await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         first = await log_in(api)
         second = (await api.stranger.post("token/refresh", refresh=first["refresh"])).json()
         assert set(second) == {"access", "refresh"}

@@ -14,7 +14,7 @@ from tests.cases import each
 from tests.refusals import raises_code
 
 from queryserver.connectors.options import GeneralOptions
-from queryserver.connectors.types import TYPES, Category, Runs, complete_settings, flags_of, type_of, with_defaults
+from queryserver.connectors.types import BY_PAIR, TYPES, Category, Runs, complete_settings, flags_of, with_defaults
 from queryserver.errors.statements import ConnectorRefused
 
 _FLAGS = [
@@ -70,16 +70,15 @@ def test_the_table_has_47_rows_in_the_order_of_the_catalogue() -> None:
 @each("row", rows(), ids=lambda row: f"{row[1]}-{row[2]}")
 def test_a_type_equals_its_row(row: list[str]) -> None:
     number, dialect, interface, category, name, description, quote, letters, runs, settings = row
-    found = type_of(dialect, interface)
-    assert found is not None
+    found = BY_PAIR[dialect, interface]
     assert found.category == category
     assert (found.nice_name, found.description) == (name, "" if description == "-" else description)
     assert found.runs == runs.partition(",")[0]
     assert dict(found.flags) == flags_in(quote, letters)
     listed = settings_of(settings)
     further = [(key, value) for key, value in _FURTHER.get(int(number), {}).items() if key not in dict(listed)]
-    assert list(found.settings) == [*listed, *further]
-    assert [type(value) for _, value in found.settings] == [type(value) for _, value in [*listed, *further]]
+    assert list(found.settings.items()) == [*listed, *further]
+    assert [type(value) for value in found.settings.values()] == [type(value) for _, value in [*listed, *further]]
 
 
 def test_flags_of_an_unlisted_pair_are_those_of_its_dialect_or_of_plain_sql() -> None:
@@ -94,26 +93,20 @@ def test_names_of_categories() -> None:
 
 
 def complete(dialect: str, interface: str, **given: object) -> dict[str, Any]:
-    row = type_of(dialect, interface)
-    assert row is not None
-    return complete_settings(row, given)
+    return complete_settings(BY_PAIR[dialect, interface], given)
 
 
 def test_what_is_not_given_takes_the_default_of_the_type() -> None:
-    row = type_of("trino", "trino")
-    assert row is not None
-    assert complete("trino", "trino") == dict(row.settings)
+    assert complete("trino", "trino") == BY_PAIR["trino", "trino"].settings
     assert complete("trino", "trino", url="https://h", catalog=None)["url"] == "https://h"
 
 
 def test_other_defaults_hold_for_what_a_type_lists_and_for_nothing_else() -> None:
     others = {"query_timeout_s": 5, "close_queries": True}
-    hive, plain = type_of("hive", "hiveserver2"), type_of("hive", "sqlalchemy")
-    assert hive is not None
-    assert plain is not None
+    hive, plain = BY_PAIR["hive", "hiveserver2"], BY_PAIR["hive", "sqlalchemy"]
     changed = with_defaults(hive, others)
-    assert [name for name, _ in changed.settings] == [name for name, _ in hive.settings]
-    assert complete_settings(changed, {"query_timeout_s": "7"}) == {**hive.defaults, **others, "query_timeout_s": 7}
+    assert list(changed.settings) == list(hive.settings)
+    assert complete_settings(changed, {"query_timeout_s": "7"}) == {**hive.settings, **others, "query_timeout_s": 7}
     assert with_defaults(plain, others) == plain
 
 

@@ -11,7 +11,7 @@ from tests.fakes.issuer import jwk, rsa_key
 from tests.timing import settle
 
 from queryserver.errors.base import KeyServerUnavailable
-from queryserver.identity.external_keys import KeyCache, KeySet, NoKeys
+from queryserver.identity.external_keys import KeyCache, Keys, keys_in, keys_named
 from queryserver.platform.settings.desktop import JwtSettings
 
 
@@ -24,7 +24,7 @@ GOOD = jwk(rsa_key("one"), "one")
 
 @each("more", {}, {"use": "sig"}, {"alg": "RS256"}, {"use": "sig", "alg": "RS256", "x5c": ["x"]})
 def test_keys_for_signatures_with_rs256_are_usable(more: dict[str, Any]) -> None:
-    assert [key.kid for key in KeySet.parse(document(GOOD | more)).find("one")] == ["one"]
+    assert [key.kid for key in keys_named(keys_in(document(GOOD | more)), "one")] == ["one"]
 
 
 @pytest.mark.security("T12")
@@ -34,25 +34,25 @@ def test_keys_for_signatures_with_rs256_are_usable(more: dict[str, Any]) -> None
     GOOD | {"n": "____" * 1000}, GOOD | {"e": "Ag"}, GOOD | {"e": "AQ"}, GOOD | {"e": 65537}, GOOD | {"kid": 5},
     jwk(rsa_key("short", 1024), "one"), "one", None, [])  # fmt: skip
 def test_others_are_passed_over(bad: Any) -> None:
-    keys = KeySet.parse(document(bad, jwk(rsa_key("two"), "two")))
-    assert [key.kid for key in keys.keys] == ["two"]
+    keys = keys_in(document(bad, jwk(rsa_key("two"), "two")))
+    assert [key.kid for key in keys] == ["two"]
 
 
 @each("text", "", "x", "[]", "{}", "null", '{"keys": {}}', '{"keys": null}', "[" * 5000, "\xff")
 def test_what_is_no_document_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 the library's own, and ours
-        KeySet.parse(text.encode("latin-1"))
+        keys_in(text.encode("latin-1"))
 
 
 def test_without_an_id_only_a_set_of_one_key_answers() -> None:
-    alone = KeySet.parse(document(jwk(rsa_key("one"), None)))
-    assert alone.find(None) == alone.keys
-    assert alone.find("") == alone.find("one") == ()
-    assert KeySet.parse(document(GOOD, jwk(rsa_key("two"), "two"))).find(None) == ()
+    alone = keys_in(document(jwk(rsa_key("one"), None)))
+    assert keys_named(alone, None) == alone
+    assert keys_named(alone, "") == keys_named(alone, "one") == ()
+    assert keys_named(keys_in(document(GOOD, jwk(rsa_key("two"), "two"))), None) == ()
 
 
 def test_keys_of_one_id_are_all_tried() -> None:
-    keys = KeySet.parse(document(GOOD, jwk(rsa_key("two"), "one"))).find("one")
+    keys = keys_named(keys_in(document(GOOD, jwk(rsa_key("two"), "one"))), "one")
     assert len(keys) == 2
     assert keys[0] != keys[1]
 
@@ -68,12 +68,12 @@ class Source:
         self.gate.set()
         self.is_closed = False
 
-    async def fetch(self) -> KeySet:
+    async def fetch(self) -> Keys | None:
         self.fetches += 1
         await self.gate.wait()
         if self.is_down:
-            raise NoKeys
-        return KeySet.parse(json.dumps({"keys": [jwk(rsa_key(kid), kid) for kid in self.kids]}).encode())
+            return None
+        return keys_in(json.dumps({"keys": [jwk(rsa_key(kid), kid) for kid in self.kids]}).encode())
 
     async def aclose(self) -> None:
         self.is_closed = True

@@ -2,13 +2,13 @@
 
 import asyncio
 import re
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from tests.engines.servers import free_port
 from tests.fakes.directory import BASE, FakeDirectory, group, person
 
 from queryserver.errors.base import ConfigurationError, LoginBackendUnavailable
-from queryserver.identity.build import open_directory_login
-from queryserver.identity.ldap.ldap3_directory import client_context, directory_session
-from queryserver.identity.ldap.login import Entry, Judge, LdapLogin, both, filter_value, name_value
+from queryserver.identity.build import directory_login
+from queryserver.identity.ldap.ldap3_directory import Ldap3Session
+from queryserver.identity.ldap.login import Entry, LdapLogin, both, filter_value, name_value
 from queryserver.identity.model import AuthenticatedUser, RequestInfo, UsernameRule
 from queryserver.platform.settings.desktop import LdapSettings
 from queryserver.platform.settings.loading import read_settings
@@ -33,8 +33,8 @@ GOOD = {"ldap_url": "ldaps://directory.test", "base_dn": "dc=test"}
 
 
 def problems(ldap: LdapSettings) -> list[str]:
-    with pytest.raises(ConfigurationError) as raised, open_directory_login(ldap, UsernameRule()):
-        pass
+    with pytest.raises(ConfigurationError) as raised:
+        directory_login(ldap, UsernameRule())
     return raised.value.problems
 
 
@@ -55,8 +55,7 @@ def test_a_file_of_authorities_that_cannot_be_used_is_named(tmp_path: Path, cont
 
 
 def test_a_good_configuration_sends_nothing_at_the_start() -> None:
-    with open_directory_login(LdapSettings.model_validate(GOOD), UsernameRule()):
-        pass
+    directory_login(LdapSettings.model_validate(GOOD), UsernameRule()).close()
 
 
 def test_servers_without_a_directory_do_without_its_package() -> None:
@@ -165,7 +164,7 @@ async def login(
             **settings,
         }
     )
-    with LdapLogin.open(asked.session, Judge(ldap, rule or UsernameRule())) as backend:
+    with closing(LdapLogin(asked.session, ldap, rule or UsernameRule())) as backend:
         return await backend.login(username, password, RequestInfo("127.0.0.1"))
 
 
@@ -335,10 +334,9 @@ async def listening(peer: Peer) -> AsyncIterator[int]:
 
 async def refused(url: str) -> float:
     """How long it took; without a sign of the password in the reason."""
-    judge = Judge(LdapSettings(base_dn="dc=test"), UsernameRule())
-    directory = partial(directory_session, url, 1, client_context(None))
+    ldap, context = LdapSettings(base_dn="dc=test", timeout_s=1), ssl.create_default_context()
     began = time.monotonic()
-    with LdapLogin.open(directory, judge, limit_s=1) as backend:
+    with closing(LdapLogin(lambda: closing(Ldap3Session(url, 1, context)), ldap, UsernameRule())) as backend:
         with pytest.raises(LoginBackendUnavailable) as raised:
             await backend.login("ana", "planted password", RequestInfo("127.0.0.1"))
         assert "planted" not in str(raised.value)

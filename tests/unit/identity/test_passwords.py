@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from argon2 import PasswordHasher
@@ -17,7 +18,7 @@ QUICK = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
 @pytest.fixture
 def passwords() -> Iterator[Passwords]:
-    with Passwords.open(QUICK) as opened:
+    with closing(Passwords(QUICK)) as opened:
         yield opened
 
 
@@ -40,7 +41,7 @@ async def test_a_hash_of_other_parameters_is_outdated(passwords: Passwords) -> N
 
 
 async def test_a_flood_is_refused_and_the_loop_stays_free() -> None:
-    with Passwords.open(PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1)) as passwords:
+    with closing(Passwords(PasswordHasher(time_cost=1, memory_cost=1024, parallelism=1))) as passwords:
 
         async def pause_in_a_flood() -> tuple[float, tuple[int, int]]:
             flood = [asyncio.create_task(passwords.verify(None, "x")) for _ in range(600)]

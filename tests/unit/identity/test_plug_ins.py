@@ -10,7 +10,8 @@ from tests.timing import settle
 
 from queryserver.errors.base import LoginBackendUnavailable
 from queryserver.identity.model import RequestInfo, UsernameRule
-from queryserver.identity.plug_ins import Places, PluggedLogin, PlugInThreads, TooManyWaiting
+from queryserver.identity.plug_ins import PluggedLogin
+from queryserver.identity.threads import LimitedThreads, TooManyWaiting
 
 THREADS = 8
 CLIENT = RequestInfo("192.0.2.1")
@@ -24,8 +25,8 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def pool(limit_s: float = 10, most_waiting: int | None = None) -> PlugInThreads:
-    return PlugInThreads(limit_s=limit_s, most_waiting=most_waiting)
+def pool(limit_s: float = 10, most_waiting: int | None = None) -> LimitedThreads:
+    return LimitedThreads(limit_s=limit_s, most_waiting=most_waiting)
 
 
 async def test_more_than_may_wait_are_refused_at_once(gate: threading.Event) -> None:
@@ -44,7 +45,7 @@ async def test_more_than_may_wait_are_refused_at_once(gate: threading.Event) -> 
 async def test_those_who_gave_up_waiting_leave_nothing_behind(gate: threading.Event) -> None:
     threads = pool(limit_s=60, most_waiting=THREADS)
     for _ in range(2):
-        calls = [threads.call(gate.wait, limit_s=0.5) for _ in range(2 * THREADS + 1)]
+        calls = [asyncio.wait_for(threads.call(gate.wait), 0.5) for _ in range(2 * THREADS + 1)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(one) for one in ended} == {TimeoutError, TooManyWaiting}
     gate.set()
@@ -55,16 +56,8 @@ async def test_those_who_gave_up_waiting_leave_nothing_behind(gate: threading.Ev
     threads.close()
 
 
-async def test_a_limit_of_a_call_shortens_its_time_and_no_more(gate: threading.Event) -> None:
-    threads = pool(limit_s=0.1)
-    for limit_s in (0.05, 1e9):
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(threads.call(gate.wait, limit_s=limit_s), 30)
-    threads.close()
-
-
-async def test_a_share_keeps_its_places_until_their_threads_have_ended(gate: threading.Event) -> None:
-    threads, share = pool(limit_s=60), Places(2)
+async def test_a_call_that_was_given_up_keeps_its_place_until_its_thread_has_ended(gate: threading.Event) -> None:
+    threads = LimitedThreads(threads=2, limit_s=60)
     inside = threading.Semaphore(0)
 
     def hang() -> None:
@@ -72,16 +65,20 @@ async def test_a_share_keeps_its_places_until_their_threads_have_ended(gate: thr
         gate.wait()
 
     for _ in range(4):
-        calls = [threads.call(hang, limit_s=0.5, share=share) for _ in range(THREADS)]
+        calls = [asyncio.wait_for(threads.call(hang), 0.5) for _ in range(THREADS)]
         ended = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(one) for one in ended} == {TimeoutError}
-    # The share is full, and most threads are free for others.
-    together = threading.Barrier(THREADS - 2, timeout=30)
-    await asyncio.gather(*(threads.call(together.wait) for _ in range(THREADS - 2)))
     gate.set()
     pair = threading.Barrier(2, timeout=30)
-    await asyncio.gather(*(threads.call(pair.wait, share=share) for _ in range(2)))
+    await asyncio.gather(*(threads.call(pair.wait) for _ in range(2)))
     assert [inside.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+    threads.close()
+
+
+async def test_a_call_ends_at_the_limit(gate: threading.Event) -> None:
+    threads = pool(limit_s=0.05)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(threads.call(gate.wait), 30)
     threads.close()
 
 

@@ -10,9 +10,10 @@ from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidUsername, NameTaken, UnknownGroup
 from queryserver.identity.model import UsernameRule, read_right
-from queryserver.identity.repository import AccountRepository, Change, NewAccount
+from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.identity.users import DEFAULT_RIGHTS, Groups
 from queryserver.platform.database import Database, open_database
+from queryserver.platform.settings.desktop import AuthSettings
 
 RULE = UsernameRule()
 
@@ -39,7 +40,7 @@ async def ground(database_dsn: str) -> AsyncIterator[Ground]:
     async with open_database(database_dsn) as database:
         accounts = AccountRepository(database)
         await accounts.ensure_group("default", ["download"])
-        ground = Ground(database, accounts, Groups(database, RULE, "default"))
+        ground = Ground(database, accounts, Groups(database, AuthSettings()))
         await ground.user("ana")
         await ground.groups.create("admins")
         await ground.groups.grant("admins", "admin")
@@ -116,14 +117,14 @@ async def test_the_last_administrator_stays_also_by_group(ground: Ground, change
             case "delete":
                 return await ground.groups.delete("admins")
             case _:
-                return await ground.accounts.change("ana", Change(is_active=False))
+                return await ground.accounts.change("ana", is_active=False)
 
     with raises_code("last_administrator"):
         await attempt()
     assert await ground.rights("admins") == (("admin",), 1)
     # A disabled one does not count.
     await ground.user("cy", is_admin=True)
-    await ground.accounts.change("cy", Change(is_active=False))
+    await ground.accounts.change("cy", is_active=False)
     with raises_code("last_administrator"):
         await attempt()
     await ground.user("bob", is_admin=True)
@@ -144,14 +145,14 @@ async def test_of_changes_at_once_one_is_refused(ground: Ground) -> None:
         await ground.user(name, is_admin=True)
         outcomes = await asyncio.gather(
             ground.groups.ungrant("admins", "admin"),
-            ground.accounts.change(name, Change(is_admin=False)),
+            ground.accounts.change(name, is_admin=False),
             return_exceptions=True,
         )
         assert [getattr(one, "code", one) for one in outcomes if isinstance(one, BaseException)] == [
             "last_administrator"
         ]
         await ground.groups.grant("admins", "admin")
-        await ground.accounts.change(name, Change(is_admin=False))
+        await ground.accounts.change(name, is_admin=False)
 
 
 @pytest.mark.platform(36)

@@ -9,7 +9,7 @@ from queryserver.api.answers import answer, moment
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType, Template
+from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType
 from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category
 from queryserver.errors.statements import connector_not_found
@@ -141,23 +141,10 @@ def _connector(shown: ShownInstance) -> wire.Connector:
     )
 
 
-def _template(found: Template) -> wire.ConnectorTemplate:
+def _template(found: ShownType) -> wire.ConnectorTemplate:
     """A type to be named and sent to update."""
-    row = found.type.row
-    flags = wire.DialectProperties.model_validate(row.flags)
-    return wire.ConnectorTemplate(
-        dialect=row.dialect,
-        interface=row.interface,
-        category=row.category,
-        nice_name=found.nice_name,
-        description=found.description,
-        name="",
-        settings=_settings(found.settings),
-        properties=flags,
-        is_runnable=found.type.is_runnable,
-        dialect_properties=flags,
-        id=None,
-    )
+    fields: dict[str, Any] = {**dict(_type(found)), "name": "", "id": None}
+    return wire.ConnectorTemplate(**fields, dialect_properties=fields["properties"])
 
 
 def _type(shown: ShownType) -> wire.ConnectorType:
@@ -166,10 +153,10 @@ def _type(shown: ShownType) -> wire.ConnectorType:
         dialect=row.dialect,
         interface=row.interface,
         category=row.category,
-        nice_name=row.nice_name,
-        description=row.description,
+        nice_name=shown.nice_name,
+        description=shown.description,
         name=row.dialect,
-        settings=_settings(row.defaults),
+        settings=_settings(shown.settings),
         properties=wire.DialectProperties.model_validate(row.flags),
         is_runnable=shown.is_runnable,
     )

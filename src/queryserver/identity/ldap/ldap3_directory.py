@@ -6,7 +6,6 @@ import ssl
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -36,20 +35,10 @@ class _NamedTls(ldap3.Tls):
         connection.socket = self._context.wrap_socket(connection.socket, server_hostname=connection.server.host)
 
 
-@contextmanager
-def directory_session(url: str, timeout_s: float, context: ssl.SSLContext) -> Generator["Ldap3Session"]:
-    """A session at the directory; with `ldap://` the connection is encrypted by StartTLS."""
-    session = Ldap3Session(url, timeout_s, _NamedTls(context))
-    try:
-        yield session
-    finally:
-        session.close()
-
-
 class Ldap3Session:
-    """One connection. Its deadline begins with it."""
+    """One connection; with `ldap://` it is encrypted by StartTLS. Its deadline begins with it. Close it."""
 
-    def __init__(self, url: str, timeout_s: float, tls: ldap3.Tls) -> None:
+    def __init__(self, url: str, timeout_s: float, context: ssl.SSLContext) -> None:
         address = urlsplit(url)
         self._is_tls_from_start = address.scheme == "ldaps"
         self._deadline = time.monotonic() + timeout_s
@@ -58,7 +47,7 @@ class Ldap3Session:
             port=address.port or (636 if self._is_tls_from_start else 389),
             use_ssl=self._is_tls_from_start,
             get_info=ldap3.NONE,
-            tls=tls,
+            tls=_NamedTls(context),
             connect_timeout=timeout_s,
         )
         self._connection = ldap3.Connection(
@@ -149,7 +138,7 @@ class Ldap3Session:
     @contextmanager
     def _in_time(self) -> Generator[None]:
         """One exchange, by the deadline; the first one connects. Raises LoginBackendUnavailable."""
-        with _directory_errors():
+        try:
             if self._connection.closed:
                 self._connection.open(read_server_info=False)
                 self._limit()
@@ -157,26 +146,15 @@ class Ldap3Session:
                     self._connection.start_tls(read_server_info=False)
             self._limit()
             yield
+        except (LDAPException, PyAsn1Error, OSError) as error:
+            reason = str(error).splitlines()[0][:300] if str(error) else ""
+            raise LoginBackendUnavailable(f"{type(error).__name__}: {reason}") from error
 
     def _limit(self) -> None:
         remaining_s = self._deadline - time.monotonic()
         if remaining_s <= 0 or self._is_aborted or self._connection.socket is None:
             raise LoginBackendUnavailable("The directory did not answer in time.")
         self._connection.socket.settimeout(remaining_s)
-
-
-def client_context(certificates: Path | None) -> ssl.SSLContext:
-    """TLS that trusts the authorities in a PEM file, or those of the system. Raises OSError for a file of no use."""
-    return ssl.create_default_context(cafile=None if certificates is None else str(certificates))
-
-
-@contextmanager
-def _directory_errors() -> Generator[None]:
-    try:
-        yield
-    except (LDAPException, PyAsn1Error, OSError) as error:
-        reason = str(error).splitlines()[0][:300] if str(error) else ""
-        raise LoginBackendUnavailable(f"{type(error).__name__}: {reason}") from error
 
 
 def _unavailable(result: Mapping[str, Any]) -> LoginBackendUnavailable:

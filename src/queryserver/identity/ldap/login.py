@@ -1,29 +1,27 @@
 """Logins by a directory (LDAP). Calls of the directory block: they run in threads."""
 
-import asyncio
 import secrets
 import unicodedata
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import structlog
 
 from queryserver.errors.base import InvalidUsername, LoginBackendUnavailable
 from queryserver.identity.model import AuthenticatedUser, RequestInfo, Username, UsernameRule
+from queryserver.identity.threads import LimitedThreads
 from queryserver.platform.settings.desktop import LdapSettings
 
 log = structlog.get_logger(__name__)
 
 MOST_GROUPS = 5000
-LIMIT_S = 10.0
+_LIMIT_S = 10.0
 """Of one login, all its steps together."""
 _PERSON = ("givenName", "sn", "mail")
 _MAX_CHARACTERS = 254
-_THREADS = 8
-_MAX_WAITING = 200
+_MOST_WAITING = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,44 +90,72 @@ def both(*filters: str) -> str:
     return f"(&{''.join(part if part.startswith('(') else f'({part})' for part in filters)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """Checks names and passwords by the rules of the settings."""
+class LdapLogin:
+    """The login back end `ldap`. At most eight logins run at once; more than 200 waiting are refused."""
 
-    settings: LdapSettings
-    usernames: UsernameRule
+    def __init__(self, directory: Directory, settings: LdapSettings, usernames: UsernameRule) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._usernames = usernames
+        self._threads = LimitedThreads("ldap", limit_s=min(settings.timeout_s, _LIMIT_S), most_waiting=_MOST_WAITING)
+        self.close = self._threads.close
 
-    def judge(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
+    async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
+        """The person of that name and password in the directory. Raises LoginBackendUnavailable."""
+        del request
+        try:
+            name = self._usernames.read(username)
+        except InvalidUsername:
+            return None
+        # A directory would accept it as an anonymous login (RFC 4513 5.1.2).
+        if not password:
+            return None
+        opened = list[DirectorySession]()
+
+        def work() -> AuthenticatedUser | None:
+            with self._directory() as session:
+                opened.append(session)
+                return self._judged(session, name, password)
+
+        try:
+            return cast("AuthenticatedUser | None", await self._threads.call(work))
+        except TimeoutError:
+            raise LoginBackendUnavailable("The directory did not answer in time.") from None
+        finally:
+            # After an answer they are closed already; this frees a thread that still waits.
+            for session in opened:
+                session.abort()
+
+    def _judged(self, session: DirectorySession, username: Username, password: str) -> AuthenticatedUser | None:
         """The person, or None: unknown, wrong password, or in none of `login_groups`.
 
         The person has the name that the directory has for the entry: it may accept several spellings of it.
-        Raises LoginBackendUnavailable.
         """
-        find = self._searched if self.settings.search_bind_authentication else self._bound
+        find = self._searched if self._settings.search_bind_authentication else self._bound
         entry = find(session, username, password)
         name = entry and self._name(entry, username)
         if entry is None or name is None:
             return None
         groups = self._groups(session, entry) if self._needs_groups else ()
-        allowed = {group.casefold() for group in self.settings.login_groups}
+        allowed = {group.casefold() for group in self._settings.login_groups}
         if allowed and allowed.isdisjoint(group.casefold() for group in groups):
             log.info("in none of the login groups", username=name)
             return None
         texts = (next(iter(entry.values(attribute)), "")[:_MAX_CHARACTERS] for attribute in _PERSON)
         first_name, last_name, email = (text if text.isprintable() else "" for text in texts)
-        kept = tuple(groups) if self.settings.sync_groups_on_login else None
+        kept = tuple(groups) if self._settings.sync_groups_on_login else None
         return AuthenticatedUser(name, first_name, last_name, email, kept)
 
     @property
     def _needs_groups(self) -> bool:
-        return self.settings.sync_groups_on_login or bool(self.settings.login_groups)
+        return self._settings.sync_groups_on_login or bool(self._settings.login_groups)
 
     def _searched(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
         """By search and bind: the service searches the entry, which then has to log in."""
         self._log_in_service(session)
-        entry = self._only(session, self.settings.base_dn, username)
+        entry = self._only(session, self._settings.base_dn, username)
         # Without an entry the same is done: an unknown name takes as long as a wrong password (Rule T15).
-        dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self.settings.base_dn}"
+        dn = entry.dn if entry else f"cn={secrets.token_hex(8)},{self._settings.base_dn}"
         if not session.bind(dn, password) or entry is None:
             return None
         if self._needs_groups:
@@ -138,26 +164,26 @@ class Judge:
 
     def _bound(self, session: DirectorySession, username: Username, password: str) -> Entry | None:
         """By direct bind: the user logs in by the pattern, and searches the own entry."""
-        pattern, domain = self.settings.ldap_username_pattern, self.settings.nt_domain
+        pattern, domain = self._settings.ldap_username_pattern, self._settings.nt_domain
         if domain:
-            login, base, is_entry = f"{username.shown}@{domain}", self.settings.base_dn, False
+            login, base, is_entry = f"{username.shown}@{domain}", self._settings.base_dn, False
         else:
             is_entry = "=" in pattern
             login = pattern.replace("<username>", name_value(username.shown) if is_entry else username.shown)
-            base = login if is_entry else self.settings.base_dn
+            base = login if is_entry else self._settings.base_dn
         if not session.bind(login, password):
             return None
         if not is_entry:
             return self._only(session, base, username)
-        search = LdapSearch(base, both(self.settings.users.user_filter), self._attributes, most=1, only_base=True)
+        search = LdapSearch(base, both(self._settings.users.user_filter), self._attributes, most=1, only_base=True)
         return next(iter(session.entries(search)), None)
 
     def _log_in_service(self, session: DirectorySession) -> None:
-        if not session.bind(self.settings.bind_dn, self.settings.bind_password.get_secret_value()):
+        if not session.bind(self._settings.bind_dn, self._settings.bind_password.get_secret_value()):
             raise LoginBackendUnavailable("The directory refuses desktop.ldap.bind_dn.")
 
     def _only(self, session: DirectorySession, base: str, username: Username) -> Entry | None:
-        users = self.settings.users
+        users = self._settings.users
         wanted = both(users.user_filter, f"{users.user_name_attr}={filter_value(username.shown)}")
         found = session.entries(LdapSearch(base, wanted, self._attributes, most=2))
         if len(found) > 1:
@@ -168,27 +194,27 @@ class Judge:
     def _name(self, entry: Entry, typed: Username) -> str | None:
         """Of several names of an entry the one that was typed, else the first legal one."""
         legal: list[Username] = []
-        for value in entry.values(self.settings.users.user_name_attr):
+        for value in entry.values(self._settings.users.user_name_attr):
             try:
-                name = self.usernames.read(value)
+                name = self._usernames.read(value)
             except InvalidUsername:
                 continue
             # A directory compares names without case, so that case makes no other person; full width or blanks may.
             if name.shown.casefold() == unicodedata.normalize("NFC", value).casefold():
                 legal.append(name)
         if not legal:
-            log.warning("the entry has no usable name", dn=entry.dn, attribute=self.settings.users.user_name_attr)
+            log.warning("the entry has no usable name", dn=entry.dn, attribute=self._settings.users.user_name_attr)
             return None
         return next((name for name in legal if name.key == typed.key), legal[0]).shown
 
     def _groups(self, session: DirectorySession, entry: Entry) -> Sequence[str]:
         """Names of the groups that hold the entry itself; groups within groups are not opened."""
-        groups = self.settings.groups
+        groups = self._settings.groups
         # Groups of RFC 2307 hold names instead of entries.
         holds_names = groups.group_member_attr.lower() == "memberuid"
-        member = next(iter(entry.values(self.settings.users.user_name_attr)), "") if holds_names else entry.dn
+        member = next(iter(entry.values(self._settings.users.user_name_attr)), "") if holds_names else entry.dn
         search = LdapSearch(
-            self.settings.base_dn,
+            self._settings.base_dn,
             both(groups.group_filter, f"{groups.group_member_attr}={filter_value(member)}"),
             (groups.group_name_attr,),
             MOST_GROUPS,
@@ -198,61 +224,4 @@ class Judge:
 
     @property
     def _attributes(self) -> tuple[str, ...]:
-        return (self.settings.users.user_name_attr, *_PERSON)
-
-
-class LdapLogin:
-    """The login back end `ldap`. At most eight logins run at once; more than 200 waiting are refused."""
-
-    def __init__(self, directory: Directory, judge: Judge, threads: ThreadPoolExecutor, *, limit_s: float) -> None:
-        self._directory = directory
-        self._judge = judge
-        self._threads = threads
-        self._limit_s = min(limit_s, LIMIT_S)
-        self._waiting = 0
-
-    @classmethod
-    @contextmanager
-    def open(cls, directory: Directory, judge: Judge, *, limit_s: float = LIMIT_S) -> Generator[Self]:
-        """With threads of its own; the end does not wait for one that still waits for the directory."""
-        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ldap")
-        try:
-            yield cls(directory, judge, threads, limit_s=limit_s)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
-
-    async def login(self, username: str, password: str, request: RequestInfo) -> AuthenticatedUser | None:
-        """The person of that name and password in the directory. Raises LoginBackendUnavailable."""
-        del request
-        try:
-            name = self._judge.usernames.read(username)
-        except InvalidUsername:
-            return None
-        # A directory would accept it as an anonymous login (RFC 4513 5.1.2).
-        if not password:
-            return None
-        if self._waiting >= _MAX_WAITING:
-            raise LoginBackendUnavailable("Too many logins at once.")
-        self._waiting += 1
-        try:
-            return await self._judged(name, password)
-        finally:
-            self._waiting -= 1
-
-    async def _judged(self, name: Username, password: str) -> AuthenticatedUser | None:
-        opened: list[DirectorySession] = []
-
-        def work() -> AuthenticatedUser | None:
-            with self._directory() as session:
-                opened.append(session)
-                return self._judge.judge(session, name, password)
-
-        try:
-            async with asyncio.timeout(self._limit_s):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        except TimeoutError:
-            raise LoginBackendUnavailable("The directory did not answer in time.") from None
-        finally:
-            # After an answer they are closed already; this frees a thread that still waits.
-            for session in opened:
-                session.abort()
+        return (self._settings.users.user_name_attr, *_PERSON)

@@ -6,7 +6,7 @@ import pytest
 from tests.cases import each
 
 from queryserver.administration.configuration_check import check_settings
-from queryserver.connectors.sqlalchemy import proxied_drivers
+from queryserver.connectors.engine_builders import proxied_drivers
 from queryserver.platform.settings.tree import Level, Settings, SettingsFinding
 
 pytestmark = pytest.mark.security("T8")

@@ -1,0 +1,102 @@
+"""Threads for what blocks at logins and calls: hashes of passwords, the directory, plug-ins."""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import copy_context
+from typing import TypeAlias
+
+from queryserver.errors.base import LoginBackendUnavailable
+
+_Outcome: TypeAlias = tuple[object, BaseException | None]
+
+
+class TooManyWaiting(LoginBackendUnavailable):
+    """So many calls wait for a thread that another one would time out."""
+
+    def __init__(self) -> None:
+        super().__init__("Too many logins at once.")
+
+
+class LimitedThreads:
+    """Threads for functions that block: 8, and 10 s for each call, its wait included.
+
+    With `most_waiting`, a call that finds so many waiting raises TooManyWaiting at once.
+    """
+
+    def __init__(
+        self, name: str = "plug-in", *, threads: int = 8, limit_s: float = 10.0, most_waiting: int | None = None
+    ) -> None:
+        self._name = name
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        # Calls wait here and not in the pool, which keeps a call that was given up, and its password, to its turn.
+        self._free = asyncio.Semaphore(threads)
+        self._waiting = 0
+        self._most_waiting = most_waiting
+        self._limit_s = limit_s
+        self._running: set[asyncio.Task[_Outcome]] = set()
+
+    async def call(self, function: Callable[..., object], *arguments: object) -> object:
+        """The result of a function, be it async or not. Raises its Exceptions, TimeoutError, TooManyWaiting.
+
+        In a task of its own: it may raise what would end this server, or ignore its cancellation.
+        """
+        running = asyncio.create_task(self._outcome(function, arguments), name=self._name)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        try:
+            done, _ = await asyncio.wait([running], timeout=self._limit_s)
+        finally:
+            running.cancel()
+        if not done:
+            raise TimeoutError
+        given, error = running.result()
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise error
+        if error is not None:
+            raise RuntimeError(f"{type(error).__name__} in a call of {self._name}") from error
+        return given
+
+    def close(self) -> None:
+        """Without waiting for calls under way: their callers have gone."""
+        for running in self._running:
+            running.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _outcome(self, function: Callable[..., object], arguments: tuple[object, ...]) -> _Outcome:
+        try:
+            if inspect.iscoroutinefunction(function):
+                return await function(*arguments), None
+            given, error = await self._in_thread(function, arguments)
+            # A decorated coroutine function looks like any other.
+            return (await given if inspect.isawaitable(given) else given), error
+        except BaseException as error:  # noqa: BLE001 raised by the caller
+            return None, error
+
+    async def _in_thread(self, function: Callable[..., object], arguments: tuple[object, ...]) -> _Outcome:
+        if self._free.locked() and self._most_waiting is not None and self._waiting >= self._most_waiting:
+            raise TooManyWaiting
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+        context, loop = copy_context(), asyncio.get_running_loop()
+
+        def outcome() -> _Outcome:
+            # Not raised in the thread: a future takes no StopIteration, and SystemExit would end this server.
+            try:
+                return context.run(function, *arguments), None
+            except BaseException as error:  # noqa: BLE001 raised by the caller
+                return None, error
+
+        def give_back(_: object) -> None:  # in the thread, perhaps after the end of the loop
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._free.release)
+
+        # A call that was given up keeps its place until its thread has ended.
+        running = self._threads.submit(outcome)
+        running.add_done_callback(give_back)
+        return await asyncio.wrap_future(running)
