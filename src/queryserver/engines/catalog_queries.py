@@ -6,16 +6,9 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
+from queryserver import errors
 from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, SampleKind, TableSummary
 from queryserver.engines.sessions import ended, submitted
-from queryserver.errors.statements import (
-    EngineForbidden,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-)
 
 MAX_ROWS = 200_000
 """More than any list of names may hold, so that a caller that cuts it knows that there was more."""
@@ -79,7 +72,7 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
             async for batch in session.batches(handle):
                 size += batch.nbytes
                 if size > MAX_BYTES:
-                    raise StatementRejected("The engine's answer about its metadata is too large.")
+                    raise errors.StatementRejected("The engine's answer about its metadata is too large.")
                 for start in range(0, batch.num_rows, _SLICE_ROWS):
                     part = batch.slice(start, min(_SLICE_ROWS, max_rows - len(rows)))
                     rows += zip(*(column.to_pylist() for column in part.columns), strict=True)
@@ -87,8 +80,8 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
                         return rows
                     await asyncio.sleep(0)
             return rows
-    except (OutcomeUnknown, SessionLost) as error:
-        raise EngineUnavailable(error.message) from error
+    except (errors.OutcomeUnknown, errors.SessionLost) as error:
+        raise errors.EngineUnavailable(error.message) from error
 
 
 class SessionCatalog:
@@ -165,5 +158,5 @@ def metadata_errors() -> Generator[None]:
     """Around queries on metadata: StatementDenied, a right that the user lacks, becomes EngineForbidden."""
     try:
         yield
-    except StatementDenied as error:
-        raise EngineForbidden(error.message) from error
+    except errors.StatementDenied as error:
+        raise errors.EngineForbidden(error.message) from error

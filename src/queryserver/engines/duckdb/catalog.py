@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
+from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import (
     Row,
     SessionCatalog,
@@ -18,18 +19,6 @@ from queryserver.engines.catalog_queries import (
     sample_query,
     signatures,
     summaries,
-)
-from queryserver.engines.protocol import (
-    ColumnStatistics,
-    DatabaseDescription,
-    EngineSession,
-    ForeignKey,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableSummary,
 )
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
@@ -52,10 +41,10 @@ SELECT name, kind, comment, rows FROM (
 ) WHERE {}"""
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
 _NAME = re.compile(r"[^\W\d]\w*")
-_KINDS = {"view": TableKind.VIEW}
+_KINDS = {"view": protocol.TableKind.VIEW}
 
 
-async def current_database(session: EngineSession) -> str:
+async def current_database(session: protocol.EngineSession) -> str:
     """The name that DuckDB gave to the session's database."""
     ((name,),) = await read_rows(session, "SELECT current_database()")
     return name
@@ -64,7 +53,7 @@ async def current_database(session: EngineSession) -> str:
 class DuckdbCatalog(SessionCatalog):
     """A Catalog. `database_name` is DuckDB's name of the file."""
 
-    def __init__(self, session: EngineSession, database_name: str) -> None:
+    def __init__(self, session: protocol.EngineSession, database_name: str) -> None:
         super().__init__(session)
         self._database_name = database_name
 
@@ -72,18 +61,19 @@ class DuckdbCatalog(SessionCatalog):
         """Schemas of the database."""
         return [name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_OURS}")]
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         name, comment = await self._schema(database)
-        return DatabaseDescription(name, comment or "")
+        return protocol.DatabaseDescription(name, comment or "")
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         schema, _ = await self._schema(database)
         rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {literal(schema)}"))
         return await summaries(
-            rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED), row[2] or "")
+            rows,
+            lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
         )
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         """The number of rows is the one that DuckDB keeps with the table."""
         schema, _ = await self._schema(database)
         here = f"{_OURS} AND schema_name = {literal(schema)}"
@@ -97,16 +87,16 @@ class DuckdbCatalog(SessionCatalog):
             f" FROM duckdb_constraints() WHERE {there} AND constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY')"
             " ORDER BY constraint_index"
         )
-        return TableDescription(
+        return protocol.TableDescription(
             database=schema,
             name=name,
             columns=await self._columns(there, keys, is_view=kind == "view"),
-            kind=_KINDS.get(kind, TableKind.MANAGED),
+            kind=_KINDS.get(kind, protocol.TableKind.MANAGED),
             comment=comment or "",
             support_updates=kind == "table",
             # They stay within a schema.
             foreign_keys=tuple(
-                ForeignKey(own, f"{schema}.{other_table}.{other}")
+                protocol.ForeignKey(own, f"{schema}.{other_table}.{other}")
                 for kind_of_key, own_columns, other_table, other_columns in keys
                 if kind_of_key == "FOREIGN KEY"
                 for own, other in zip(own_columns, other_columns, strict=True)
@@ -114,10 +104,10 @@ class DuckdbCatalog(SessionCatalog):
             statistics={} if rows is None else {"numRows": str(rows)},
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         declared = table.column(column)
         if declared is None or table.kind.is_view:
-            return ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="A view has no statistics.")
         kind = parse_type(declared.type)
         is_bounded = kind.base in _BOUNDED and kind.item is None
         bounds = ", ".join(
@@ -133,30 +123,32 @@ class DuckdbCatalog(SessionCatalog):
             )
             if found and found[0][4]:
                 least, most, has_null, length, _ = found[0]
-                return ColumnStatistics(min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length)
-        return ColumnStatistics(message="There are no statistics of this column.")
+                return protocol.ColumnStatistics(
+                    min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length
+                )
+        return protocol.ColumnStatistics(message="There are no statistics of this column.")
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         return await self._functions(await self._place(database))
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         wanted = f"lower(function_name) = lower({literal(name)})"
         found = await self._functions(f"{await self._place(database)} AND {wanted}")
         return found[0] if found else None
 
     async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
         source = self._full_name(table)
         if column is None or not nested:
             return sample_query(source, None if column is None else identifier(column), kind)
         return sample_query(_unfolded(source, table, column, nested), identifier(nested[-1]), kind)
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         columns = "" if column is None else f" ({identifier(column)})"
         return f"ANALYZE {self._full_name(table)}{columns}"
 
-    def _full_name(self, table: TableDescription) -> str:
+    def _full_name(self, table: protocol.TableDescription) -> str:
         return qualified(self._database_name, table.database, table.name)
 
     async def _schema(self, database: str) -> Row:
@@ -168,14 +160,14 @@ class DuckdbCatalog(SessionCatalog):
             raise database_not_found(database)
         return found[0]
 
-    async def _columns(self, there: str, keys: Sequence[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
+    async def _columns(self, there: str, keys: Sequence[Row], *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
         primary = {column for kind, columns, _, _ in keys if kind == "PRIMARY KEY" for column in columns}
         rows = await self._rows(
             "SELECT column_name, data_type, comment, is_nullable, CASE WHEN NOT is_generated THEN column_default END"
             f" FROM duckdb_columns() WHERE {there} ORDER BY column_index"
         )
         return tuple(
-            TableColumn(
+            protocol.TableColumn(
                 name=name,
                 type=kind,
                 comment=comment or "",
@@ -194,14 +186,14 @@ class DuckdbCatalog(SessionCatalog):
         schema, _ = await self._schema(database)
         return f"NOT internal AND {_OURS} AND schema_name = {literal(schema)}"
 
-    async def _functions(self, place: str) -> list[FunctionDescription]:
+    async def _functions(self, place: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
             "SELECT function_name, internal, parameters, parameter_types, varargs, return_type, description"
             f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
             " ORDER BY function_name, len(parameters), parameter_types"
         )
         return [
-            FunctionDescription(
+            protocol.FunctionDescription(
                 name=name,
                 signature=signatures(name, map(_arguments, same)),
                 return_type=same[0][5] or "",
@@ -220,7 +212,7 @@ def _arguments(row: Row) -> str:
     return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
 
 
-def _unfolded(source: str, table: TableDescription, column: str, nested: Sequence[str]) -> str:
+def _unfolded(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
     """A subquery whose one column, named by the last segment, has the values at the path. Raises NotSupported."""
     declared = table.column(column)
     kind = parse_type(declared.type) if declared is not None else None

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import (
     Folding,
     SessionCatalog,
@@ -23,19 +24,6 @@ from queryserver.engines.catalog_queries import (
     summaries,
 )
 from queryserver.engines.mysql.connection import literal
-from queryserver.engines.protocol import (
-    ColumnStatistics,
-    DatabaseDescription,
-    EngineSession,
-    ForeignKey,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableProperty,
-    TableSummary,
-)
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 
@@ -59,7 +47,7 @@ _NAME = re.compile(r"\w+")
 _SYNTAX_LINES = 12
 
 
-async def is_mariadb(session: EngineSession) -> bool:
+async def is_mariadb(session: protocol.EngineSession) -> bool:
     """The two servers keep statistics differently."""
     ((version,),) = await read_rows(session, "SELECT VERSION()")
     return "mariadb" in str(version).lower()
@@ -68,30 +56,30 @@ async def is_mariadb(session: EngineSession) -> bool:
 class MysqlCatalog(SessionCatalog):
     """A Catalog."""
 
-    def __init__(self, session: EngineSession, *, mariadb: bool) -> None:
+    def __init__(self, session: protocol.EngineSession, *, mariadb: bool) -> None:
         super().__init__(session)
         self._mariadb = mariadb
 
     async def databases(self) -> Sequence[str]:
         return [name for (name,) in await self._rows("SELECT schema_name FROM information_schema.schemata")]
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         """MariaDB keeps comments since release 10.5."""
         name = await self._database(database)
         comment = ""
         if await self._rows(_HAS_DATABASE_COMMENTS):
             query = f"SELECT schema_comment FROM information_schema.schemata WHERE schema_name = {literal(name)}"
             comment = next((text or "" for (text,) in await self._rows(query)), "")
-        return DatabaseDescription(name, comment)
+        return protocol.DatabaseDescription(name, comment)
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         rows = await self._rows(
             "SELECT table_name, table_type, table_comment FROM information_schema.tables"
             f" WHERE table_schema = {literal(await self._database(database))} AND table_type <> 'SEQUENCE'"
         )
-        return await summaries(rows, lambda row: TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2])))
+        return await summaries(rows, lambda row: protocol.TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2])))
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         schema = await self._database(database)
         name = await self._table(schema, table)
         found = await self._rows(f"""
@@ -110,7 +98,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
  WHERE {_of(schema, name)} AND referenced_table_name IS NOT NULL
  ORDER BY constraint_name, ordinal_position""")
         created = None if created_s is None else datetime.fromtimestamp(created_s, UTC)
-        return TableDescription(
+        return protocol.TableDescription(
             database=schema,
             name=name,
             columns=await self._columns(schema, name, is_view=is_view),
@@ -118,19 +106,21 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             comment=_comment(kind, comment),
             support_updates=not is_view and str(properties[0]).upper() not in _NO_UPDATES,
             create_time="" if created is None else created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            foreign_keys=tuple(ForeignKey(own, f"{other}.{table}.{column}") for own, other, table, column in keys),
+            foreign_keys=tuple(
+                protocol.ForeignKey(own, f"{other}.{table}.{column}") for own, other, table, column in keys
+            ),
             properties=tuple(
-                TableProperty(key, str(value))
+                protocol.TableProperty(key, str(value))
                 for key, value in zip(_PROPERTIES, properties, strict=True)
                 if value not in (None, "")
             ),
             statistics={key: str(value) for key, value in known.items() if value is not None},
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         """A login that may not read the histograms gets what the indexes say."""
         if table.kind.is_view:
-            return ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="A view has no statistics.")
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
         with metadata_errors():
             with suppress(StatementRejected):
@@ -143,10 +133,12 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
                 f" WHERE {_of(table.database, table.name)} AND column_name = {literal(column)} AND seq_in_index = 1",
             )
         if distinct is None:
-            return ColumnStatistics(message="There are no statistics of this column; ANALYZE TABLE makes them.")
-        return ColumnStatistics(distinct_count=int(distinct))
+            return protocol.ColumnStatistics(
+                message="There are no statistics of this column; ANALYZE TABLE makes them."
+            )
+        return protocol.ColumnStatistics(distinct_count=int(distinct))
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         if database is not None:
             return await self._stored_functions(await self._database(database))
         current = await self._current_database()
@@ -154,13 +146,13 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         names = {one.name.casefold() for one in own}
         return [*own, *(one for one in await self._builtin_functions() if one.name.casefold() not in names)]
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         found = {one.name: one for one in await self.functions(database)}
         chosen = choose(name, found, Folding.CASELESS)
         return None if chosen is None else found[chosen]
 
     async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
         if nested:
             raise NotSupported("MySQL has no nested columns.")
@@ -170,7 +162,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             backquoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
         )
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         """MariaDB has its histograms under another name."""
         statement = f"ANALYZE TABLE {backquoted(table.database, table.name)}"
         if column is None:
@@ -201,7 +193,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             raise TableNotFound(schema, table)
         return found
 
-    async def _columns(self, schema: str, table: str, *, is_view: bool) -> tuple[TableColumn, ...]:
+    async def _columns(self, schema: str, table: str, *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
         expressions = await self._rows(
             "SELECT DISTINCT partition_expression FROM information_schema.partitions"
             f" WHERE {_of(schema, table)} AND partition_expression IS NOT NULL"
@@ -213,7 +205,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
  WHERE {_of(schema, table)}
  ORDER BY ordinal_position""")
         return tuple(
-            TableColumn(
+            protocol.TableColumn(
                 name=name,
                 type=kind,
                 comment=comment or "",
@@ -228,8 +220,8 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
         )
 
     async def _statistics_of_mariadb(
-        self, table: TableDescription, column: str, rows: int | None
-    ) -> ColumnStatistics | None:
+        self, table: protocol.TableDescription, column: str, rows: int | None
+    ) -> protocol.ColumnStatistics | None:
         found = await read_rows(
             self._session,
             "SELECT min_value, max_value, nulls_ratio, avg_length, avg_frequency FROM mysql.column_stats"
@@ -240,7 +232,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
             return None
         least, most, nulls, length, frequency = found[0]
         filled = None if rows is None or nulls is None else rows * (1 - float(nulls))
-        return ColumnStatistics(
+        return protocol.ColumnStatistics(
             min=_text(least),
             max=_text(most),
             num_nulls=None if rows is None or nulls is None else round(rows * float(nulls)),
@@ -249,8 +241,8 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
         )
 
     async def _statistics_of_mysql(
-        self, table: TableDescription, column: str, rows: int | None
-    ) -> ColumnStatistics | None:
+        self, table: protocol.TableDescription, column: str, rows: int | None
+    ) -> protocol.ColumnStatistics | None:
         found = await read_rows(
             self._session,
             "SELECT CAST(histogram AS CHAR) FROM information_schema.column_statistics"
@@ -259,7 +251,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
         )
         return read_histogram(found[0][0], rows) if found and found[0][0] else None
 
-    async def _stored_functions(self, database: str) -> Sequence[FunctionDescription]:
+    async def _stored_functions(self, database: str) -> Sequence[protocol.FunctionDescription]:
         parameters = await self._rows(f"""
 SELECT specific_name, parameter_name, dtd_identifier
   FROM information_schema.parameters
@@ -274,7 +266,7 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
  WHERE routine_type = 'FUNCTION' AND routine_schema = {literal(database)}
  ORDER BY routine_name""")
         return [
-            FunctionDescription(
+            protocol.FunctionDescription(
                 name=name,
                 signature=f"{name}({', '.join(arguments.get(specific, []))})",
                 return_type=result or "",
@@ -284,7 +276,7 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
             for specific, name, result, comment in functions
         ]
 
-    async def _builtin_functions(self) -> Sequence[FunctionDescription]:
+    async def _builtin_functions(self) -> Sequence[protocol.FunctionDescription]:
         """MariaDB names them since release 10.6, MySQL in its help tables, which explain them where they may be read.
 
         Empty where neither is possible.
@@ -294,7 +286,7 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
             with suppress(StatementRejected, EngineForbidden):
                 described = {name: text for name, text in await self._rows(query) if _NAME.fullmatch(name)}
                 return [
-                    FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)
+                    protocol.FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)
                     for name, text in described.items()
                 ]
         return []
@@ -304,8 +296,8 @@ def _of(database: str, table: str) -> str:
     return f"table_schema = {literal(database)} AND table_name = {literal(table)}"
 
 
-def _kind(table_type: str) -> TableKind:
-    return TableKind.VIEW if table_type in _VIEWS else TableKind.MANAGED
+def _kind(table_type: str) -> protocol.TableKind:
+    return protocol.TableKind.VIEW if table_type in _VIEWS else protocol.TableKind.MANAGED
 
 
 def _comment(table_type: str, comment: str | None) -> str:
@@ -325,13 +317,13 @@ def _signature(name: str, text: str) -> str:
     return "\n".join(dict.fromkeys(calls)) or f"{name}()"
 
 
-def read_histogram(text: str, rows: int | None) -> ColumnStatistics:
+def read_histogram(text: str, rows: int | None) -> protocol.ColumnStatistics:
     """MySQL's JSON: buckets `[value, share up to it]`, or `[lower, upper, share up to it, distinct values]`."""
     histogram: dict[str, Any] = json.loads(text)
     buckets: list[list[Any]] = histogram.get("buckets") or []
     is_singleton = histogram.get("histogram-type") == "singleton"
     nulls = histogram.get("null-values")
-    return ColumnStatistics(
+    return protocol.ColumnStatistics(
         min=_bound(buckets[0][0]) if buckets else None,
         max=_bound(buckets[-1][0 if is_singleton else 1]) if buckets else None,
         num_nulls=None if rows is None or nulls is None else round(rows * float(nulls)),

@@ -14,6 +14,8 @@ from functools import partial
 
 import pyarrow as pa
 
+from queryserver import errors
+from queryserver.engines import loading
 from queryserver.engines.catalog_queries import (
     Folding,
     Row,
@@ -26,16 +28,6 @@ from queryserver.engines.catalog_queries import (
     read_rows,
     sample_query,
     spellings,
-)
-from queryserver.engines.loading import (
-    execute,
-    made,
-    read_ahead,
-    refuse_changes,
-    refuse_target,
-    rows_failures,
-    staged,
-    statements_of,
 )
 from queryserver.engines.phoenix.connection import PhoenixConnection
 from queryserver.engines.phoenix.protocol import Phase, avatica_errors, numbered, parameter_rows
@@ -54,17 +46,6 @@ from queryserver.engines.protocol import (
     TableLoad,
     TableName,
     TableSummary,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import (
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-    TableNotFound,
-    database_not_found,
 )
 
 # Positions in the rows of java.sql.DatabaseMetaData.getColumns, with the three that Phoenix adds at the end.
@@ -105,7 +86,7 @@ class PhoenixCatalog(SessionCatalog):
         found = {name: (kind, view_type) for name, kind, view_type in rows}
         name = choose(table, found, Folding.UPPER)
         if name is None:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         kind, view_type = found[name]
         return TableDescription(
             database=schema,
@@ -132,12 +113,12 @@ class PhoenixCatalog(SessionCatalog):
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
     ) -> str:
         if nested:
-            raise NotSupported("Phoenix cannot read the items of an array one by one.")
+            raise errors.NotSupported("Phoenix cannot read the items of an array one by one.")
         return sample_query(_source(table), None if column is None else identifier(column), kind)
 
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         if column is not None:
-            raise NotSupported("Phoenix analyzes whole tables only.")
+            raise errors.NotSupported("Phoenix analyzes whole tables only.")
         return f"UPDATE STATISTICS {_source(table)}"
 
     async def _schema(self, wanted: str) -> str:
@@ -150,7 +131,7 @@ class PhoenixCatalog(SessionCatalog):
         )
         found = choose(wanted, [name for (name,) in rows], Folding.UPPER)
         if found is None:
-            raise database_not_found(wanted)
+            raise errors.database_not_found(wanted)
         return found
 
     async def _columns(self, schema: str, table: str) -> tuple[TableColumn, ...]:
@@ -159,8 +140,8 @@ class PhoenixCatalog(SessionCatalog):
             with metadata_errors(), avatica_errors(Phase.OPENING):
                 async for row in self._connection.columns_of(schema, table):
                     rows.append(tuple(row_values(row)))
-        except (OutcomeUnknown, SessionLost) as error:
-            raise EngineUnavailable(error.message) from error
+        except (errors.OutcomeUnknown, errors.SessionLost) as error:
+            raise errors.EngineUnavailable(error.message) from error
         # The request has patterns, in which `_` matches any character.
         own = [row for row in rows if (row[_SCHEMA] or "", row[_TABLE]) == (schema, table)]
         return tuple(
@@ -224,17 +205,17 @@ class PhoenixLoader:
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         """Raises StatementRejected also for rows that would share a key."""
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         _check_names(load)
         if load.replace:
-            raise StatementRejected("Phoenix renames no tables, so none can be replaced.")
-        refuse_target(load, exists=await self.exists(load.target))
-        with rows_failures():
+            raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
+        loading.refuse_target(load, exists=await self.exists(load.target))
+        with loading.rows_failures():
             return await (self._append if load.append else self._make)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
-        refuse_changes(read_only=self._read_only)
-        await execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
+        loading.refuse_changes(read_only=self._read_only)
+        await loading.execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
 
     async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         given = next((column.name for column in load.columns if not column.nullable), None)
@@ -244,19 +225,19 @@ class PhoenixLoader:
             async with self._claimed(load.target):
                 await self._create(load.target, load.columns, key=given or "", added=added)
 
-        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+        async with loading.made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             rows = await self._fill(load.target, load.columns, batches, numbers=added)
             if given is not None:
                 count = await self._one(f"SELECT COUNT(*) FROM {self._place(load.target)}")
                 if int(str(count)) != rows:
                     message = f'Column "{given}" cannot be the key: some of its values occur more than once.'
-                    raise StatementRejected(message)
+                    raise errors.StatementRejected(message)
             filled.is_gone = True
         return rows
 
     async def _append(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         numbers = _free_name(ROW_ID, load.columns)
-        async with staged(load.staging, ledger, partial(self.drop, load.staging)):
+        async with loading.staged(load.staging, ledger, partial(self.drop, load.staging)):
             await self._create(load.staging, load.columns, key="", added=numbers)
             rows = await self._fill(load.staging, load.columns, batches, numbers=numbers)
             await self._upsert_from_staging(load, rows, numbers)
@@ -277,7 +258,9 @@ class PhoenixLoader:
         else:
             await self._refuse_repeated(load, keys, rows)
         staging = self._place(load.staging)
-        await execute(self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}")
+        await loading.execute(
+            self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}"
+        )
 
     async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
         """Phoenix silently replaces a row by one with the same key."""
@@ -291,7 +274,9 @@ class PhoenixLoader:
             f"SELECT /*+ USE_SORT_MERGE_JOIN */ COUNT(*) FROM {staging} AS s INNER JOIN {target} AS t ON {same}"
         )
         if distinct != rows or shared:
-            raise StatementRejected(f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too.")
+            raise errors.StatementRejected(
+                f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too."
+            )
 
     @asynccontextmanager
     async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
@@ -306,16 +291,16 @@ class PhoenixLoader:
             for name in (_claim(table, slot + ahead) for ahead in (0, 1)):
                 place = self._place(TableName(table.database, name))
                 try:
-                    await execute(self._session, f"CREATE SEQUENCE {place}")
-                except StatementDenied:
+                    await loading.execute(self._session, f"CREATE SEQUENCE {place}")
+                except errors.StatementDenied:
                     break  # Users without the right to create sequences can still create tables.
-                except StatementRejected as error:
+                except errors.StatementRejected as error:
                     if re.search(r"ERROR 1200\b", error.message):
                         message = (
                             f'Table "{table.name}" is being made by another import, or an import that was to make it'
                             " ended badly: then try again in ten minutes."
                         )
-                        raise StatementRejected(message) from None
+                        raise errors.StatementRejected(message) from None
                     raise
                 # Only a claim that is certainly ours is released; one of unknown outcome ends soon with its slot.
                 claims.push_async_callback(self._release, place)
@@ -330,14 +315,14 @@ class PhoenixLoader:
             f'SELECT SEQUENCE_NAME FROM SYSTEM."SEQUENCE" WHERE TENANT_ID IS NULL AND {where}'
             f" AND SEQUENCE_NAME >= {escaped_literal(least)} AND SEQUENCE_NAME < {escaped_literal(_claim(table, slot))}"
         )
-        with suppress(EngineError):
+        with suppress(errors.EngineError):
             for (name,) in await read_rows(self._session, sql, max_rows=_MOST_SWEPT):
                 if name.removeprefix(least[:-1]).isdecimal():  # else a table whose name begins alike
                     await self._release(self._place(TableName(table.database, name)))
 
     async def _release(self, place: str) -> None:
-        with suppress(EngineError):
-            await execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
+        with suppress(errors.EngineError):
+            await loading.execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
 
     async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
         parts = list[str]()
@@ -346,7 +331,7 @@ class PhoenixLoader:
             parts.append(f"{identifier(column.name)} {kind}{' NOT NULL PRIMARY KEY' if column.name == key else ''}")
         if added is not None:
             parts.append(f"{identifier(added)} BIGINT NOT NULL PRIMARY KEY")
-        await execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
+        await loading.execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
 
     async def _fill(
         self,
@@ -363,8 +348,8 @@ class PhoenixLoader:
         statement = await self._connection.prepare(f"UPSERT INTO {self._place(table)} ({listed}) VALUES ({marks})")
         total = 0
         try:
-            async with read_ahead(batches, partial(parameter_rows, given), self._executor) as written:
-                async for rows in statements_of(written, _BATCH_BYTES):
+            async with loading.read_ahead(batches, partial(parameter_rows, given), self._executor) as written:
+                async for rows in loading.statements_of(written, _BATCH_BYTES):
                     await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
                     total += len(rows)
         except asyncio.CancelledError:
@@ -393,12 +378,14 @@ def _claim(table: TableName, slot: int) -> str:
 def _check_names(load: TableLoad) -> None:
     """Raises StatementRejected for names that no quotes can hold, or that HBase would refuse in the end."""
     if not re.fullmatch(r"[\w-]+", load.target.name):
-        raise StatementRejected(
+        raise errors.StatementRejected(
             f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'
         )
     for column in load.columns:
         if '"' in column.name:
-            raise StatementRejected(f"'{column.name}' cannot be a name of a column: Phoenix cannot escape its quote.")
+            raise errors.StatementRejected(
+                f"'{column.name}' cannot be a name of a column: Phoenix cannot escape its quote."
+            )
 
 
 def _free_name(wanted: str, columns: Sequence[LoadColumn]) -> str:

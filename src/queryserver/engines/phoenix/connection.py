@@ -16,17 +16,10 @@ from uuid import uuid4
 
 import httpx
 
+from queryserver import errors
 from queryserver.engines.connections import client_tls
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.protocol import Credentials, SessionOptions
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    RowTooLarge,
-    SessionLost,
-)
 from queryserver.platform.addresses import AddressRules, HttpServer
 
 
@@ -67,7 +60,7 @@ class PhoenixAddress(HttpServer):
         if options.credentials is not None:
             return options.credentials
         if self.username is None:
-            raise CredentialsRequired("This data source wants your own user name and password.")
+            raise errors.CredentialsRequired("This data source wants your own user name and password.")
         if self.authentication is not PhoenixAuthentication.BASIC:
             return None
         return Credentials(self.username, self.password)
@@ -79,7 +72,7 @@ async def negotiate(host: str) -> str:
     Raises CredentialsRequired: no package, no ticket, no such service, no answer in time.
     """
     if find_spec("gssapi") is None:
-        raise CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
+        raise errors.CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
 
     def token() -> str:
         gssapi: Any = import_module("gssapi")
@@ -87,14 +80,14 @@ async def negotiate(host: str) -> str:
             name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
             token = gssapi.SecurityContext(name=name, usage="initiate").step()
         except gssapi.exceptions.GSSError as error:
-            raise CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
+            raise errors.CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
         return b64encode(token or b"").decode()
 
     try:
         async with asyncio.timeout(10.0):
             return await asyncio.to_thread(token)
     except TimeoutError:
-        raise CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
+        raise errors.CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
 
 
 FRAME_CELLS = 4  # a frame is at most as large as this number of largest cells: the first one has as many rows
@@ -131,7 +124,7 @@ class PhoenixClient:
     async def addresses(self) -> Sequence[str]:
         """The addresses of the server. Raises EngineUnavailable."""
         if self._is_closed:
-            raise EngineUnavailable("This connector is closed.")
+            raise errors.EngineUnavailable("This connector is closed.")
         return await self._address.rules.resolve(self._address.host, self._address.port)
 
     async def post(self, route: Route, body: bytes, *, within_s: float | None) -> bytes:
@@ -141,7 +134,7 @@ class PhoenixClient:
         """
         async with self._opening:
             if self._is_closed:
-                raise EngineUnavailable("This connector is closed.")
+                raise errors.EngineUnavailable("This connector is closed.")
             if self._transport is None:
                 verify: ssl.SSLContext | bool = False
                 if self._address.is_tls:
@@ -203,7 +196,7 @@ async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> byte
             pieces.append(piece)
             size += len(piece)
             if size > max_bytes:
-                raise RowTooLarge(limit_bytes=max_bytes)
+                raise errors.RowTooLarge(limit_bytes=max_bytes)
     finally:
         await response.aclose()
     for line in response.headers.get_list("set-cookie"):
@@ -257,7 +250,7 @@ class PhoenixConnection:
         self._read_only = False
         self._schema = ""
         self._is_stopped = False
-        self._lost: EngineError | None = None
+        self._lost: errors.EngineError | None = None
         self._lost_now = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
 
@@ -295,7 +288,7 @@ class PhoenixConnection:
             )
             self._schema = answer.message(1).text(6)
             await self._call(protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=limit_s)
-        except EngineError as error:
+        except errors.EngineError as error:
             self._lose(error)
             return False
         return True
@@ -358,7 +351,7 @@ class PhoenixConnection:
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
             await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
-        except EngineError:
+        except errors.EngineError:
             return False
         return True
 
@@ -368,9 +361,9 @@ class PhoenixConnection:
             self._beat.cancel()
             await asyncio.wait({self._beat})
         if self._lost is None:
-            self._lose(SessionLost("The Phoenix session is closed."))
+            self._lose(errors.SessionLost("The Phoenix session is closed."))
             # Also after a stop: the connection may have been about to be opened again.
-            with suppress(EngineError):
+            with suppress(errors.EngineError):
                 await self._call(
                     protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
                 )
@@ -385,9 +378,9 @@ class PhoenixConnection:
         self.id = str(uuid4())
         try:
             await self._open_at_server()
-        except EngineError as error:
+        except errors.EngineError as error:
             await self.close()
-            raise SessionLost("The session could not be opened again; the statement was not started.") from error
+            raise errors.SessionLost("The session could not be opened again; the statement was not started.") from error
         self._is_stopped = False
 
     async def _call(
@@ -399,7 +392,7 @@ class PhoenixConnection:
         try:
             with protocol.avatica_errors(phase):
                 return protocol.response(name, await self._http.post(self._route, request, within_s=limit_s))
-        except (SessionLost, OutcomeUnknown) as error:
+        except (errors.SessionLost, errors.OutcomeUnknown) as error:
             # An error after a stop is no loss of the connection.
             if not self._is_stopped and not isinstance(error.__cause__, protocol.Missing):
                 self._lose(error)
@@ -413,7 +406,7 @@ class PhoenixConnection:
             message = "The Query Server gives no sign of life. The statement may or may not have taken effect."
             if self._lost is not None and isinstance(self._lost.__cause__, protocol.ServerError):
                 message = "Results have expired: the Query Server no longer knows this session."
-            raise OutcomeUnknown(message) from self._lost
+            raise errors.OutcomeUnknown(message) from self._lost
 
     async def _send_heartbeats(self) -> None:
         """Keep the connection alive at the server, and detect its loss."""
@@ -429,7 +422,7 @@ class PhoenixConnection:
                     answer = await self._http.post(self._route, body, within_s=self._timeouts.answer_s)
                     protocol.response("ConnectionSync", answer)
                 silent_since = None
-            except EngineError as error:
+            except errors.EngineError as error:
                 if self._is_stopped:
                     continue
                 if isinstance(error.__cause__, protocol.ServerError):
@@ -437,9 +430,9 @@ class PhoenixConnection:
                     return
                 silent_since = silent_since or sent_at
                 if clock() - silent_since >= self._timeouts.silence_s:
-                    self._lose(SessionLost("The Query Server gives no sign of life."))
+                    self._lose(errors.SessionLost("The Query Server gives no sign of life."))
 
-    def _lose(self, error: EngineError) -> None:
+    def _lose(self, error: errors.EngineError) -> None:
         if self._lost is None:
             self._lost = error
             self._lost_now.set()
@@ -459,8 +452,8 @@ async def connect(
             await connection.open()
         except BaseException as error:  # a cancel too: the connection must not stay open
             await connection.close()
-            if not isinstance(error, EngineError) or position == len(addresses):
+            if not isinstance(error, errors.EngineError) or position == len(addresses):
                 raise
         else:
             return connection
-    raise EngineUnavailable("No connection to the Query Server could be made.")
+    raise errors.EngineUnavailable("No connection to the Query Server could be made.")

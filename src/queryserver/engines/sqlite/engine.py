@@ -10,27 +10,9 @@ import apsw
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver.engines import loading, protocol
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, database_file, refuse_links
-from queryserver.engines.loading import (
-    column_definitions,
-    duration_text,
-    no_table,
-    passing,
-    plain_decimals,
-    publishing_steps,
-    without_zero_fraction,
-)
-from queryserver.engines.protocol import (
-    Catalog,
-    EngineCapabilities,
-    EngineSession,
-    LoadColumn,
-    SessionOptions,
-    TableLoad,
-    TableLoader,
-    TableName,
-)
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.threaded import STATEMENT_THREADS, ThreadedSessions
@@ -58,18 +40,18 @@ class SqliteWriter(StoppableWriter):
         self._connection = connection
         self._native = connection.native
 
-    def exists(self, table: TableName) -> bool:
+    def exists(self, table: protocol.TableName) -> bool:
         with statement_errors():
             sql = _EXISTS.format(identifier(table.database or "main"))
             return bool(self._native.execute(sql, (table.name,)).get)
 
-    def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
+    def write(self, load: protocol.TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
         with statement_errors(), self._interruptible():
             schema = load.target.database or "main"
             if schema.casefold() == "temp":
-                raise passing(schema)
+                raise loading.passing(schema)
             staging = qualified(schema, load.staging.name)
-            self._native.execute(f"CREATE TABLE {staging} ({column_definitions(load.columns, identifier)})")
+            self._native.execute(f"CREATE TABLE {staging} ({loading.column_definitions(load.columns, identifier)})")
             rows = 0
             for batch in batches:
                 with self._transaction(is_last=False):
@@ -77,16 +59,16 @@ class SqliteWriter(StoppableWriter):
                 rows += batch.num_rows
             with self._transaction(is_last=True):
                 self._refuse_replacing(load, schema)
-                for step in publishing_steps(load, staging, qualified(schema, load.target.name)):
+                for step in loading.publishing_steps(load, staging, qualified(schema, load.target.name)):
                     self._native.execute(step)
             return rows
 
-    def _refuse_replacing(self, load: TableLoad, schema: str) -> None:
+    def _refuse_replacing(self, load: protocol.TableLoad, schema: str) -> None:
         """Raises StatementRejected for a virtual table, which DROP TABLE does not refuse."""
         if load.replace and self._native.execute(_IS_VIRTUAL.format(identifier(schema)), (load.target.name,)).get:
-            raise no_table(load.target)
+            raise loading.no_table(load.target)
 
-    def drop(self, table: TableName) -> None:
+    def drop(self, table: protocol.TableName) -> None:
         self._connection.forget_interrupt()
         with statement_errors():
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(table.database or 'main', table.name)}")
@@ -116,14 +98,14 @@ class SqliteWriter(StoppableWriter):
                 self._native.execute("ROLLBACK")
             raise
 
-    def _insert(self, load: TableLoad, staging: str, batch: pa.RecordBatch) -> None:
+    def _insert(self, load: protocol.TableLoad, staging: str, batch: pa.RecordBatch) -> None:
         values = [_stored(column, array) for column, array in zip(load.columns, batch.columns, strict=True)]
         marks = ", ".join("?" * len(values))
         rows = zip(*(array.to_pylist() for array in values), strict=True)
         self._native.cursor().executemany(f"INSERT INTO {staging} VALUES ({marks})", rows)
 
 
-def _stored(column: LoadColumn, array: pa.Array) -> pa.Array:
+def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
     """The values in one of SQLite's storage classes (Contract importer 12.4)."""
     if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
         raise StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
@@ -133,11 +115,11 @@ def _stored(column: LoadColumn, array: pa.Array) -> pa.Array:
         case BaseType.UINT64 | BaseType.DATE:
             return array.cast(pa.string())
         case BaseType.DATETIME | BaseType.TIME:
-            return without_zero_fraction(array.cast(pa.string()))
+            return loading.without_zero_fraction(array.cast(pa.string()))
         case BaseType.DECIMAL:
-            return plain_decimals(array)
+            return loading.plain_decimals(array)
         case BaseType.DURATION:
-            return duration_text(array)
+            return loading.duration_text(array)
         case _:
             return array
 
@@ -187,19 +169,21 @@ class SqliteEngine:
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
-        self.capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
+        self.capabilities = protocol.EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
-    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
+    def session(
+        self, user: User, options: protocol.SessionOptions
+    ) -> AbstractAsyncContextManager[protocol.EngineSession]:
         """The only database is `main`; there are no settings."""
         _check(options)
         return self._sessions.session(self._connect, user_id=user.id)
 
     @asynccontextmanager
-    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+    async def catalog(self, user: User, options: protocol.SessionOptions) -> AsyncGenerator[protocol.Catalog]:
         async with self.session(user, options) as session:
             yield SqliteCatalog(session)
 
-    def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
+    def loader(self, user: User, options: protocol.SessionOptions) -> AbstractAsyncContextManager[protocol.TableLoader]:
         _check(options)
 
         def loader(connection: SqliteConnection) -> ThreadedLoader:
@@ -251,7 +235,7 @@ class SqliteEngine:
             connection.execute(f"PRAGMA max_page_count = {_MEMORY_DATABASE_BYTES // page_bytes:d}")
 
 
-def _check(options: SessionOptions) -> None:
+def _check(options: protocol.SessionOptions) -> None:
     """Refuse, with SQLite's messages, what it does not have."""
     if options.database and options.database.lower() != "main":
         raise StatementRejected(f"unknown database {options.database}")
