@@ -57,52 +57,17 @@ class WireColumn:
 
 
 def wire_column(described: structs.TColumnDesc) -> WireColumn:
-    types = described.type_desc
-    entry = types.types[0] if types.types else None
-    if entry is not None and entry.primitive is not None:
-        type_id = entry.primitive.type
-        kind, name, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
-        native = name + _qualifiers(entry.primitive)
+    types = described.type_desc.types
+    entry = types[0].primitive if types else None
+    type_id = structs.TTypeId.USER_DEFINED if entry is None else entry.type
+    kind, native, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
+    if entry is not None:
+        native += _qualifiers(entry)
         if type_id == structs.TTypeId.DECIMAL:
-            precision, scale = _number(entry.primitive, "precision"), _number(entry.primitive, "scale") or 0
+            precision, scale = _number(entry, "precision"), _number(entry, "scale") or 0
             if precision is not None and 0 < precision <= _MAX_DIGITS and 0 <= scale <= precision:
                 arrow = pa.decimal128(precision, scale)
-    else:
-        type_id = structs.TTypeId.USER_DEFINED
-        if entry is not None:
-            nested = {
-                structs.TTypeId.UNION: entry.union,
-                structs.TTypeId.ARRAY: entry.array,
-                structs.TTypeId.MAP: entry.map,
-                structs.TTypeId.STRUCT: entry.struct,
-            }
-            type_id = next((number for number, found in nested.items() if found is not None), type_id)
-        kind, _, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
-        native = _native(types, 0)
     return WireColumn(Column(described.column_name, kind, native, described.comment or ""), type_id, arrow)
-
-
-def _native(described: structs.TTypeDesc, position: int) -> str:
-    """The text of a type that is described in full: `array<map<string,int>>`."""
-    if not 0 <= position < len(described.types):
-        return "?"
-    entry = described.types[position]
-    if entry.primitive is not None:
-        return _TYPES.get(entry.primitive.type, _UNKNOWN_TYPE)[1] + _qualifiers(entry.primitive)
-    if entry.user_defined is not None:
-        return entry.user_defined.type_class_name
-    word, inner = "uniontype", list[tuple[str, int]]()
-    if entry.array is not None:
-        word, inner = "array", [("", entry.array.object_type)]
-    elif entry.map is not None:
-        word, inner = "map", [("", entry.map.key_type), ("", entry.map.value_type)]
-    elif entry.struct is not None:
-        word, inner = "struct", [(f"{name}:", number) for name, number in entry.struct.name_to_type.items()]
-    elif entry.union is not None:
-        inner = [("", number) for number in entry.union.name_to_type.values()]
-    # Inner types come after their owner: a description that refers back would never end.
-    texts = [f"{name}{_native(described, number)}" for name, number in inner if number > position]
-    return f"{word}<{','.join(texts)}>"
 
 
 def _qualifiers(entry: structs.TPrimitiveTypeEntry) -> str:
@@ -354,7 +319,7 @@ class Fetcher:
         """The rows of an answer without those that were read before."""
         self._orientation = structs.TFetchOrientation.NEXT
         if reply.results is None:
-            return record_batch(structs.TRowSet(start_row_offset=0, rows=[]), self.columns), bool(reply.has_more_rows)
+            return record_batch(structs.TRowSet(), self.columns), bool(reply.has_more_rows)
         try:
             batch = record_batch(reply.results, self.columns)
         except (MalformedMessage, pa.ArrowException, OverflowError, TypeError) as error:

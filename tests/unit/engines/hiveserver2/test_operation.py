@@ -97,7 +97,7 @@ class LogServer:
         if self.loses:
             raise WireLost(sent=True)
         column = TColumn(string_val=TStringColumn(values=[value.encode() for value in given], nulls=b""))
-        return TFetchResultsResp(status=SUCCESS, results=TRowSet(start_row_offset=0, rows=[], columns=[column]))
+        return TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
 
 
 def log_of(server: LogServer, *, by_rpc: bool) -> OperationLog:
@@ -179,7 +179,7 @@ class SettingServer:
             return TOperationResp(status=SUCCESS, operation_handle=handle)
         if method is FETCH_RESULTS:
             columns = [TColumn(string_val=TStringColumn(values=[cell], nulls=b"")) for cell in self.cells]
-            return TFetchResultsResp(status=SUCCESS, results=TRowSet(start_row_offset=0, rows=[], columns=columns))
+            return TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=columns))
         return TStatusResp(status=SUCCESS)
 
     call_until_answered = call
