@@ -15,7 +15,14 @@ import httpx
 
 from queryserver.engines.connections import Retries, client_tls
 from queryserver.engines.hiveserver2 import transports
-from queryserver.engines.hiveserver2.errors import LOST_IN_TRANSIT, NOT_SENT, LoginRefused, WireLost, connect_errors
+from queryserver.engines.hiveserver2.errors import (
+    LOST_IN_TRANSIT,
+    NOT_SENT,
+    LoginRefused,
+    WireLost,
+    check,
+    connect_errors,
+)
 from queryserver.engines.hiveserver2.protocol.messages import (
     MalformedMessage,
     Method,
@@ -60,7 +67,7 @@ class Hs2Connection:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerException, Overlong.
+        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerRefused, ServerException, Overlong.
 
         With `largest_cell`, a limit in bytes, CellFound instead of Overlong where an answer has a larger cell; the
         connection is broken then.
@@ -80,7 +87,9 @@ class Hs2Connection:
         await asyncio.wait({task})
         if task.cancelled():
             raise WireLost(sent=True)
-        return task.result()
+        reply = task.result()
+        check(reply.status)
+        return reply
 
     async def clean(self) -> bool:
         """True when another session may use the connection."""

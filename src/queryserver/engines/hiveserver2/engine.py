@@ -15,7 +15,7 @@ from queryserver import errors
 from queryserver.engines.connections import ConnectionPool, Retries
 from queryserver.engines.hiveserver2.catalog_variants import catalog_of
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
-from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, WireLost, call_errors, check
+from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.protocol import messages, structs
@@ -112,9 +112,13 @@ class Hs2Session(FollowingSession[Hs2Operation]):
         # Over another connection where its own is lost or busy: Hive's sessions outlive theirs.
         request = structs.TCloseSessionReq(session_handle=self.handle)
         for call in (self._wire.call_opener, self._wire.call):
-            with suppress(*CALL_FAILURES):
-                reply = await call(messages.CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
-                return reply.status.status_code == structs.TStatusCode.SUCCESS
+            try:
+                await call(messages.CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
+            except ServerRefused:
+                return False
+            except CALL_FAILURES:
+                continue
+            return True
         self.is_left_open = True
         return False
 
@@ -130,7 +134,6 @@ class Hs2Session(FollowingSession[Hs2Operation]):
                 reply = await self._wire.call_opener(
                     messages.EXECUTE_STATEMENT, request, limit_s=self._wire.limits.execute_s
                 )
-                check(reply.status)
         except errors.SessionLost:
             self._lost = True
             raise
@@ -156,7 +159,6 @@ async def _open_session(
     )
     with call_errors(Purpose.OPEN):
         reply = await connection.call(messages.OPEN_SESSION, request, limit_s=address.limits.execute_s)
-        check(reply.status)
     if reply.session_handle is None:
         raise errors.EngineUnavailable("The server opened a session without a handle for it.")
     if reply.server_protocol_version < structs.TProtocolVersion.V6:
@@ -274,10 +276,7 @@ class Hs2Engine:
         try:
             request = structs.TGetOperationStatusReq(operation_handle=resumed.operation)
             with call_errors(Purpose.FOLLOW):  # OutcomeUnknown when the server no longer knows the operation
-                reply = await wire.call_until_answered(
-                    messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s
-                )
-                check(reply.status)
+                await wire.call_until_answered(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
             session = Hs2Session(wire, resumed.session, resumed.member, self._variant)
             yield session, session.adopt(resumed.operation, rows_read=rows_read)
         finally:

@@ -120,7 +120,9 @@ class LoginRefused(Exception):
 
 class ServerRefused(Exception):
     def __init__(self, status: TStatus) -> None:
-        super().__init__(message_of(status))
+        infos = status.info_messages or [""]
+        message = clean_message(status.error_message or infos[0])
+        super().__init__(message or "The engine refused the call without a reason.")
         self.status = status
 
 
@@ -210,11 +212,6 @@ def check(status: TStatus) -> None:
     """Raises ServerRefused for a status that is an error."""
     if status.status_code not in {TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING}:
         raise ServerRefused(status)
-
-
-def message_of(status: TStatus) -> str:
-    infos = status.info_messages or [""]
-    return clean_message(status.error_message or infos[0]) or "The engine refused the call without a reason."
 
 
 # Messages hold statements of megabytes: no pattern may start a long scan at each blank line or dot.

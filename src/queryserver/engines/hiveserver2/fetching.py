@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from queryserver.engines.connections import Retries
 from queryserver.engines.hiveserver2.connection import Wire
-from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors, check
+from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
@@ -300,7 +300,6 @@ class Fetcher:
         try:
             reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.fetch_s, largest_cell=limit)
             self._longest_s = max(self._longest_s, time.monotonic() - begun)
-            check(reply.status)
         except WireLost as error:
             if error.sent:
                 self._longest_s = max(self._longest_s, time.monotonic() - begun)
@@ -362,7 +361,6 @@ async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool
                 reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
             except Overlong as error:
                 return [*lines, f"{error.size} bytes of the log were left out."]
-            check(reply.status)
             columns = (reply.results.columns if reply.results is not None else None) or []
             values = columns[0].string_val.values if columns and columns[0].string_val else []
             for value in values:

@@ -16,7 +16,6 @@ from queryserver.engines.hiveserver2.errors import (
     LogFilter,
     Purpose,
     call_errors,
-    check,
     clean_message,
     domain_error,
 )
@@ -60,7 +59,6 @@ class OperationLog:
                     with call_errors(Purpose.FOLLOW):
                         request = structs.TOperationReq(operation_handle=self._handle)
                         reply = await self._wire.call(messages.GET_LOG, request, limit_s=self._wire.limits.other_s)
-                        check(reply.status)
                     text = reply.log or ""
                     if (whole := (len(text), hash(text))) != self._whole:
                         await self._take(text.splitlines(), is_whole=True)
@@ -107,8 +105,7 @@ async def summary_percentage(
         reply = await wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
     except CALL_FAILURES:
         return None
-    summary = reply.summary if reply.status.status_code == structs.TStatusCode.SUCCESS else None
-    progress = summary.progress if summary is not None else None
+    progress = reply.summary.progress if reply.summary is not None else None
     if progress is None or not progress.total_scan_ranges or progress.num_completed_scan_ranges is None:
         return None
     return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
@@ -141,7 +138,6 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     limit_s = wire.limits.other_s
     request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
     started = await wire.call_until_answered(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
-    check(started.status)
     if started.operation_handle is None:
         return []
     handle = started.operation_handle
@@ -149,7 +145,6 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     fetch = structs.TFetchResultsReq(operation_handle=handle, orientation=first, max_rows=10, fetch_type=rows)
     try:
         reply = await wire.call_until_answered(messages.FETCH_RESULTS, fetch, limit_s=limit_s)
-        check(reply.status)
     finally:
         with suppress(*CALL_FAILURES):
             close = structs.TOperationReq(operation_handle=handle)
@@ -308,7 +303,6 @@ class Hs2Operation:
         reply = await self._wire.call_until_answered(
             messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
         )
-        check(reply.status)
         state = reply.operation_state
         if state not in _STATES:
             self._had_tasks = has_tasks(reply)
@@ -358,7 +352,6 @@ class Hs2Operation:
             closed = await self._wire.call(
                 messages.CLOSE_IMPALA_OPERATION, self._request, limit_s=self._wire.limits.other_s
             )
-            check(closed.status)
             counts = closed.dml_result
             modified = counts and sum(counts.rows_modified.values()) + sum((counts.rows_deleted or {}).values())
         return OperationStatus(OperationState.FINISHED, has_result_set=has_result_set, modified_rows=modified)
@@ -368,7 +361,6 @@ class Hs2Operation:
         reply = await self._wire.call_until_answered(
             messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )
-        check(reply.status)
         described = reply.schema.columns if reply.schema is not None else []
         self._fetcher.columns = tuple(map(wire_column, described))
         placeholder = Column(self._variant.empty_result_column or "", ResultType.STRING, "string")

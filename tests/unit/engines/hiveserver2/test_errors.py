@@ -7,9 +7,9 @@ from queryserver.engines.hiveserver2.errors import (
     LONGEST_LINE,
     LogFilter,
     Purpose,
+    ServerRefused,
     clean_message,
     domain_error,
-    message_of,
     without_internals,
 )
 from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
@@ -56,7 +56,7 @@ def test_messages_are_the_engine_s_words_without_wrappers(raw, clean):
 
 def test_the_first_info_message_stands_for_a_missing_error_message():
     status = TStatus(status_code=TStatusCode.ERROR, info_messages=[OPENING, "a.B:c:B.scala:1"])
-    assert message_of(status) == "[SCHEMA_NOT_FOUND] The schema `x` is missing."
+    assert str(ServerRefused(status)) == "[SCHEMA_NOT_FOUND] The schema `x` is missing."
 
 
 @each(

@@ -13,7 +13,7 @@ import pytest
 from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.engines.hiveserver2.errors import WireLost
+from queryserver.engines.hiveserver2.errors import ServerRefused, WireLost
 from queryserver.engines.hiveserver2.fetching import (
     Fetcher,
     WireColumn,
@@ -222,7 +222,7 @@ def _login_refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResults
 
 
 def _refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
-    return TFetchResultsResp(status=TStatus(status_code=TStatusCode.ERROR, error_message="The cache is exceeded."))
+    raise ServerRefused(TStatus(status_code=TStatusCode.ERROR, error_message="The cache is exceeded."))
 
 
 def _shorter(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
