@@ -76,7 +76,6 @@ def statement_errors(
 
 
 def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) -> errors.EngineError:
-    """What an error of a statement means."""
     if isinstance(error, duckdb.InterruptException):
         return Interrupted()
     if isinstance(error, duckdb.ConnectionException):

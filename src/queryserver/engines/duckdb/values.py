@@ -54,7 +54,6 @@ _AS_TEXT_WITHIN = _AS_TEXT | {
 
 
 def result_type(native: DuckDBPyType) -> ResultType:
-    """The name on the wire."""
     return _RESULT_TYPES.get(native.id, ResultType.USER_DEFINED)
 
 
@@ -74,7 +73,6 @@ def is_text_on_the_wire(native: DuckDBPyType) -> bool:
 
 
 def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
-    """The types within a type, each with its name."""
     if native.id not in _NESTED:
         return []
     return [(name, child) for name, child in native.children if isinstance(child, DuckDBPyType)]

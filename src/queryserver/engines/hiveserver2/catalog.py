@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -88,11 +88,6 @@ Partition = tuple[str, ...]
 """Values in the order of the partition columns; further cells are ignored."""
 
 
-def read_partition(path: str) -> Partition:
-    """`dt=2024-01-10/name=a%2Fb` as Hive and Spark write it."""
-    return tuple(unquote(part.partition("=")[2]) for part in path.split("/"))
-
-
 def newest(partitions: Sequence[Partition], columns: Sequence[TableColumn]) -> list[Partition]:
     """The greatest values, greatest first; numbers compare as numbers. Partitions that lack a value are left out."""
 
@@ -149,6 +144,7 @@ class FamilyCatalog(ABC):
     """
 
     groups_maps = True
+    describe_column = "FORMATTED"  # the option of DESCRIBE that shows statistics
     unquotable = ""  # characters that no quotes can hold: no name in the engine has them
 
     def __init__(self, session: EngineSession) -> None:
@@ -156,7 +152,7 @@ class FamilyCatalog(ABC):
         self._current = ""
 
     async def databases(self) -> Sequence[str]:
-        return [cell(row[0]) for row in await self._read("SHOW DATABASES")]
+        return await self._names("SHOW DATABASES")
 
     async def database(self, database: str) -> DatabaseDescription:
         name = await self._name(database)
@@ -237,8 +233,22 @@ class FamilyCatalog(ABC):
     @abstractmethod
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription: ...
 
-    @abstractmethod
-    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics: ...
+    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+        """Hive and Spark use the same names."""
+        place = backquoted(table.database, table.name)
+        rows = await self._read(f"DESCRIBE {self.describe_column} {place} {backquoted(column)}")
+        values = {cell(row[0]): self._text(row[1]) for row in rows}
+        found = ColumnStatistics(
+            min=known(values.get("min", "")),
+            max=known(values.get("max", "")),
+            num_nulls=whole(values.get("num_nulls", "")),
+            distinct_count=whole(values.get("distinct_count", "")),
+            avg_col_len=real(values.get("avg_col_len", "")),
+            max_col_len=whole(values.get("max_col_len", "")),
+            num_trues=whole(values.get("num_trues", "")),
+            num_falses=whole(values.get("num_falses", "")),
+        )
+        return NO_STATISTICS if found == ColumnStatistics() else found
 
     @abstractmethod
     async def _builtin_functions(self) -> list[FunctionDescription]: ...
@@ -249,10 +259,14 @@ class FamilyCatalog(ABC):
     @abstractmethod
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None: ...
 
-    @abstractmethod
     async def _partitions(self, table: str) -> list[Partition]:
-        """Of the table with this quoted name."""
-        ...
+        """Of the table with this quoted name. Hive and Spark write `dt=2024-01-10/name=a%2Fb`."""
+        paths = await self._names(f"SHOW PARTITIONS {table}")
+        return [tuple(unquote(part.partition("=")[2]) for part in path.split("/")) for path in paths]
+
+    async def _described_functions(self, database: str, names: Iterable[str]) -> list[FunctionDescription]:
+        found = [await self._function(database, name) for name in names]
+        return [function for function in found if function is not None]
 
     def _sample_of_values(self, source: str, column: TableColumn, nested: Sequence[str], kind: SampleKind) -> str:
         return sample_of_values(nested_values(source, column, nested), kind, groups_maps=self.groups_maps)
@@ -262,6 +276,14 @@ class FamilyCatalog(ABC):
 
     def _is_quotable(self, name: str) -> bool:
         return not any(character in name for character in self.unquotable)
+
+    def _text(self, value: object) -> str:
+        """A cell that a user may have written."""
+        return cell(value)
+
+    async def _names(self, statement: str) -> list[str]:
+        """The first cell of each row."""
+        return [self._text(row[0]) for row in await self._read(statement)]
 
     async def _read(self, statement: str) -> list[Row]:
         return await read_rows(self._session, statement)
@@ -275,18 +297,3 @@ class FamilyCatalog(ABC):
         if not self._current:
             self._current = cell((await self._read("SELECT current_database()"))[0][0])
         return self._current
-
-
-def named_statistics(values: Mapping[str, str]) -> ColumnStatistics:
-    """From the names that Hive and Spark use: `min`, `num_nulls`, `avg_col_len`, …"""
-    found = ColumnStatistics(
-        min=known(values.get("min", "")),
-        max=known(values.get("max", "")),
-        num_nulls=whole(values.get("num_nulls", "")),
-        distinct_count=whole(values.get("distinct_count", "")),
-        avg_col_len=real(values.get("avg_col_len", "")),
-        max_col_len=whole(values.get("max_col_len", "")),
-        num_trues=whole(values.get("num_trues", "")),
-        num_falses=whole(values.get("num_falses", "")),
-    )
-    return NO_STATISTICS if found == ColumnStatistics() else found

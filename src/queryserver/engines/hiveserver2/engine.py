@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,7 +13,8 @@ from typing import Any
 
 from queryserver import errors
 from queryserver.engines.connections import ConnectionPool, Retries
-from queryserver.engines.hiveserver2.catalog_variants import catalog_of
+from queryserver.engines.hiveserver2.catalog import FamilyCatalog
+from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
 from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
@@ -26,6 +27,7 @@ from queryserver.identity.model import User
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
+_CATALOGS: Mapping[str, type[FamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
 _WRITER_THREADS = 2
 _MAX_IDLE, _IDLE_S = 16, 60.0
 _PING_USER = User(id=0, username="anonymous")
@@ -285,7 +287,7 @@ class Hs2Engine:
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         async with self.session(user, options) as session:
-            yield catalog_of(self._variant.dialect, session)
+            yield _CATALOGS.get(self._variant.dialect, HiveCatalog)(session)
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Loader]:

@@ -202,7 +202,6 @@ class Hs2Operation:
 
     @property
     def is_running(self) -> bool:
-        """The server works on it, as far as is known."""
         return not self._following.done()
 
     @property

@@ -96,8 +96,6 @@ CELL_BYTES = 16 * 1024 * 1024
 
 
 class Mechanism(StrEnum):
-    """How a connection logs in."""
-
     NONE = "NONE"  # SASL PLAIN with the user name only
     NOSASL = "NOSASL"
     PLAIN = "PLAIN"
@@ -108,8 +106,6 @@ class Mechanism(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One server."""
-
     host: str
     port: int
 

@@ -54,8 +54,6 @@ async def is_mariadb(session: protocol.EngineSession) -> bool:
 
 
 class MysqlCatalog(SessionCatalog):
-    """A Catalog."""
-
     def __init__(self, session: protocol.EngineSession, *, mariadb: bool) -> None:
         super().__init__(session)
         self._mariadb = mariadb

@@ -277,7 +277,6 @@ class MysqlConnection(DriverConnection):
         await self._drop_further_results()
 
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
         return not self.connected or self._stream_broken
 
     async def clean(self) -> bool:

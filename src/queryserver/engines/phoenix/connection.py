@@ -24,8 +24,6 @@ from queryserver.platform.addresses import AddressRules, HttpServer
 
 
 class PhoenixAuthentication(StrEnum):
-    """How the Query Server knows who logs in."""
-
     NONE = "NONE"
     BASIC = "BASIC"
     SPNEGO = "SPNEGO"  # the Kerberos ticket of this process

@@ -53,7 +53,6 @@ class SqliteAuthorizer:
         return self._changes_rows and not self._defines
 
     def next_statement(self) -> None:
-        """Forget the last statement."""
         self._changes_rows = self._defines = False
 
     def __call__(

@@ -157,7 +157,6 @@ def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
 
 
 def _value(column: LoadColumn, kind: str, text: str) -> str:
-    """The SQL expression of the value in `text`."""
     if column.type.base is BaseType.DURATION:  # no text can be cast to an interval
         return f"CAST({text} AS BIGINT) * INTERVAL '0.001' SECOND"
     if column.type.base is BaseType.BINARY:

@@ -131,8 +131,6 @@ PRESTO = TrinoVariant("presto", "X-Presto-")
 
 
 class TrinoAuthentication(StrEnum):
-    """How the coordinator knows who logs in."""
-
     NONE = "NONE"
     BASIC = "BASIC"
     JWT = "JWT"  # the caller's own token

@@ -30,17 +30,14 @@ BYTES = WireType(TType.STRING, "BINARY")
 
 
 def list_of(kind: WireType) -> WireType:
-    """`list<kind>`."""
     return WireType(TType.LIST, (kind.number, kind.arguments, False))
 
 
 def map_of(key: WireType, value: WireType) -> WireType:
-    """`map<key, value>`."""
     return WireType(TType.MAP, (key.number, key.arguments, value.number, value.arguments, False))
 
 
 def struct_of(one: type["Struct"]) -> WireType:
-    """A struct within a struct."""
     return WireType(TType.STRUCT, [one, one.thrift_spec])
 
 
@@ -92,8 +89,6 @@ def missing_field(one: Struct) -> str | None:
 
 
 class TTypeId(IntEnum):
-    """Types of columns."""
-
     (
         BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, STRING, TIMESTAMP, BINARY, ARRAY, MAP, STRUCT, UNION,
         USER_DEFINED, DECIMAL, NULL, DATE, VARCHAR, CHAR, INTERVAL_YEAR_MONTH, INTERVAL_DAY_TIME, TIMESTAMP_LOCAL_TZ,
@@ -197,14 +192,10 @@ class TProtocolVersion(IntEnum):
 
 
 class TStatusCode(IntEnum):
-    """The outcome of a call."""
-
     SUCCESS, SUCCESS_WITH_INFO, STILL_EXECUTING, ERROR, INVALID_HANDLE = range(5)
 
 
 class TOperationState(IntEnum):
-    """The state of a statement."""
-
     INITIALIZED, RUNNING, FINISHED, CANCELED, CLOSED, ERROR, UNKNOWN, PENDING, TIMEDOUT = range(9)
 
 
