@@ -198,7 +198,8 @@ class DuckdbConnection:
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_end` is called when an internal error has ended the database, for all of its connections."""
-        self._connection = connection
+        self.native = connection
+        """The driver's own connection, for statements of ours."""
         self._on_end = on_end
         self._root = root
         self._owned = owned
@@ -211,7 +212,7 @@ class DuckdbConnection:
     def run(self, statement: str) -> "DuckdbAnswer":
         """The text must hold one statement at most (Contract security T23)."""
         if self._room is not None:
-            self._room.apply(self._connection)
+            self._room.apply(self.native)
         with statement_errors(self._root, self._room_error):
             try:
                 return self._run(statement)
@@ -225,41 +226,36 @@ class DuckdbConnection:
         """Run a setting of the session, unguarded."""
         with statement_errors(self._root):
             try:
-                self._connection.execute(setting)
+                self.native.execute(setting)
             except FATAL as error:
                 self._on_end()
                 raise errors.EngineUnavailable(
                     "The database is opened anew after an internal error; try again."
                 ) from error
 
-    @property
-    def native(self) -> duckdb.DuckDBPyConnection:
-        """The driver's own connection, for statements of ours."""
-        return self._connection
-
     def interrupt(self) -> None:
-        self._connection.interrupt()
+        self.native.interrupt()
 
     def progress(self) -> int | None:
-        return min(max(int(self._connection.query_progress()), 0), 100)
+        return min(max(int(self.native.query_progress()), 0), 100)
 
     def close(self) -> None:
         if not self._closed:
             self._closed, self.is_usable = True, False
-            self._connection.close()
+            self.native.close()
             if self._owned is not None:
                 self._owned.close()
 
     def _run(self, text: str) -> "DuckdbAnswer":
         tokens = tokens_of(text)
         with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
-            statements = self._connection.extract_statements(text)
+            statements = self.native.extract_statements(text)
             if not statements:
                 return DuckdbAnswer()
             if len(statements) > 1:
                 raise errors.StatementRejected("Parser Error: one statement at a time.")
             statement, lines_before = self._without_comments_before(statements[0], text)
-            refuse_reach(self._connection, statement, tokens)
+            refuse_reach(self.native, statement, tokens)
             refuse_repetition(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
             relation = self._planned(statement, lines_before)
@@ -286,7 +282,7 @@ class DuckdbConnection:
     def _planned(self, statement: duckdb.Statement, lines_before: int) -> duckdb.DuckDBPyRelation:
         with statement_errors(self._root, self._room_error, lines_before=lines_before):
             try:
-                return self._connection.sql(statement)
+                return self.native.sql(statement)
             except (duckdb.BinderException, duckdb.CatalogException) as error:
                 known = domain_error(error, self._root, lines_before)
                 if known.place is None and kind_of(statement) == "SELECT":
@@ -301,10 +297,10 @@ class DuckdbConnection:
         """
         try:
             # Outside of a transaction, each statement is one of its own, with another number.
-            first, second = (self._connection.sql(_TRANSACTION).fetchall() for _ in range(2))
+            first, second = (self.native.sql(_TRANSACTION).fetchall() for _ in range(2))
             if first == second:
                 return None
-            self._connection.execute(f"{_EXPLAIN}{statement.query}")
+            self.native.execute(f"{_EXPLAIN}{statement.query}")
         except FATAL:
             raise
         except duckdb.Error as error:
@@ -316,7 +312,7 @@ class DuckdbConnection:
         query = statement.query
         if len(query) == len(text) or not text.endswith(query):
             return statement, 0
-        alone = self._connection.extract_statements(query)
+        alone = self.native.extract_statements(query)
         return (alone[0], text.count("\n", 0, len(text) - len(query))) if len(alone) == 1 else (statement, 0)
 
     def _room_error(self, text: str) -> errors.QueryServerError | None:

@@ -7,7 +7,7 @@ ServerRefused       an answer with an error status
 
 import re
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum, auto
 
@@ -73,7 +73,7 @@ def without_internals(text: str) -> str:
 
 
 class LogFilter:
-    """Clean lines of one log, which is given from its first line on, in pieces of any size.
+    """Clean lines of one log, which is given from its first line on.
 
     A stack trace loses its frames and the names of exceptions. The message of a cause stays, once: servers repeat it
     for each attempt of a task. Lines are cut after LONGEST_LINE characters.
@@ -82,10 +82,8 @@ class LogFilter:
     def __init__(self) -> None:
         self._causes: deque[str] = deque(maxlen=100)
 
-    def lines(self, lines: Iterable[str]) -> list[str]:
-        return [kept for line in lines if (kept := self._kept(line)) is not None]
-
-    def _kept(self, line: str) -> str | None:
+    def line(self, line: str) -> str | None:
+        """The next line as it is shown; None: it is not."""
         line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
         if _FRAME_LINE.fullmatch(line) or line.strip() in _HEADINGS:
             return None

@@ -78,7 +78,7 @@ class OperationLog:
         for line in lines:
             if is_full := len(kept) >= MAX_LOG_LINES or self._characters >= _MOST_CHARACTERS:
                 break
-            for clean in self._filter.lines([line]):
+            if (clean := self._filter.line(line)) is not None:
                 kept.append(clean)
                 self._characters += len(clean)
             filtered += min(len(line), LONGEST_LINE)
@@ -124,12 +124,12 @@ async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Va
 
     Servers without such a setting refuse what they cannot give again.
     """
-    kept = variant.kept_rows
-    if kept is None:
+    if variant.kept_rows is None:
         return True
+    setting, kept = variant.kept_rows
     with suppress(*CALL_FAILURES):
-        values = await _setting(wire, session, kept.setting)
-        return bool(values) and values[-1].rpartition("=")[2].lower() in kept.values
+        values = await _setting(wire, session, setting)
+        return bool(values) and values[-1].rpartition("=")[2].lower() in kept
     return False
 
 

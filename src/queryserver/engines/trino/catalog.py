@@ -17,6 +17,7 @@ from queryserver.engines.catalog_queries import (
     sample_query,
     signatures,
 )
+from queryserver.engines.sessions import run
 from queryserver.engines.trino.protocol import TrinoRejected
 from queryserver.errors.base import NotSupported
 from queryserver.errors.statements import EngineError, EngineUnavailable, TableNotFound, database_not_found
@@ -207,16 +208,10 @@ class TrinoCatalog(SessionCatalog):
         sql = f"SELECT {', '.join(map(identifier, names))} FROM {qualified(*table)} LIMIT 0"
         try:
             async with asyncio.timeout(_EXTRA_S):
-                handle = await self._session.submit(sql)
-                try:
-                    while not (await self._session.poll(handle, wait_s=1)).state.is_terminal:
-                        pass
-                    found = await self._session.columns(handle)
-                finally:
-                    await asyncio.shield(self._session.close(handle))
+                answer = await run(self._session, sql, max_rows=0)
         except (EngineError, TimeoutError):
             return {}
-        return {column.name: column.native_type for column in found}
+        return {column.name: column.native_type for column in answer.columns}
 
     async def _show_create(self, kind: str, *names: str) -> str:
         """The statement that creates a `SCHEMA`, `TABLE` or `VIEW`; empty where Trino gives none."""
@@ -295,15 +290,25 @@ _TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 def properties(statement: str) -> Mapping[str, str]:
     """The entries of the last `WITH (…)`, as Trino writes them; texts without their quotes."""
-    words = _TOKEN.findall(statement)
-    depth, start = 0, None
-    for position, word in enumerate(words):
-        if word.upper() == "WITH" and depth == 0:
-            start = position + 1
-        elif word.upper() == "AS" and depth == 0:
+    entries, current, depth, is_within = dict[str, str](), list[str](), 0, False
+    for word in _TOKEN.findall(statement):
+        if depth == 0 and word.upper() == "AS":
             break
+        if depth == 0 and word.upper() == "WITH":
+            entries, is_within = {}, True
+            continue
         depth += (word in _OPEN) - (word in _CLOSE)
-    return {} if start is None else dict(_entries(words[start:]))
+        if not is_within or (depth == 1 and word == "(" and not current):
+            continue
+        if depth > 1 or (depth == 1 and word != ","):
+            current.append(word)
+            continue
+        name, _, value = "".join(current).partition("=")
+        if value:
+            text = _TEXT.fullmatch(value.strip())
+            entries[name.strip().strip('"')] = text[1].replace("''", "'") if text else value.strip()
+        current, is_within = [], word != ")"
+    return entries
 
 
 def owner(statement: str) -> tuple[str, str]:
@@ -318,27 +323,6 @@ def owner(statement: str) -> tuple[str, str]:
 def texts(value: str) -> list[str]:
     """The texts of `ARRAY['a','b']`."""
     return [text.replace("''", "'") for text in _TEXT.findall(value)]
-
-
-def _entries(words: list[str]) -> list[tuple[str, str]]:
-    """Pairs of name and value between the first bracket and the one that closes it."""
-    entries, current, depth = list[tuple[str, str]](), list[str](), 0
-    for word in words:
-        depth += (word in _OPEN) - (word in _CLOSE)
-        if depth == 1 and word == "(" and not current:
-            continue
-        if depth == 0 or (depth == 1 and word == ","):
-            name, _, value = "".join(current).partition("=")
-            if value:
-                text = _TEXT.fullmatch(value.strip())
-                plain = text[1].replace("''", "'") if text else value.strip()
-                entries.append((name.strip().strip('"'), plain))
-            current = []
-            if depth == 0 and word == ")":
-                break
-        else:
-            current.append(word)
-    return entries
 
 
 _PART = r'"((?:[^"]|"")+)"|([^".][^.]*)'

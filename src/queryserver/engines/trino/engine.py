@@ -134,17 +134,14 @@ class TrinoLoader(StatementLoader):
 
 
 def _text_writer(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array]:
-    def write_duration(values: pa.Array) -> pa.Array:
-        return _milliseconds(column, values).cast(pa.string())
+    is_duration = column.type.base is BaseType.DURATION
+    is_coarse = is_duration or (column.type.base is BaseType.DATETIME and kind not in _FINE.values())
 
-    def write_milliseconds(values: pa.Array) -> pa.Array:
-        _milliseconds(column, values)
-        return cell_texts(values)
+    def write(values: pa.Array) -> pa.Array:
+        milliseconds = _milliseconds(column, values) if is_coarse else values
+        return milliseconds.cast(pa.string()) if is_duration else cell_texts(values)
 
-    if column.type.base is BaseType.DURATION:
-        return write_duration
-    is_coarse = column.type.base is BaseType.DATETIME and kind not in _FINE.values()
-    return write_milliseconds if is_coarse else cell_texts
+    return write
 
 
 def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:

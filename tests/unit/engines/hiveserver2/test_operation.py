@@ -143,9 +143,9 @@ async def test_a_whole_log_that_has_not_changed_is_not_filtered_again(monkeypatc
     filtered = list[str]()
 
     class Counted(LogFilter):
-        def lines(self, lines):  # type: ignore[no-untyped-def]
-            filtered.extend(lines)
-            return super().lines(lines)
+        def line(self, line):  # type: ignore[no-untyped-def]
+            filtered.append(line)
+            return super().line(line)
 
     monkeypatch.setattr(logs, "LogFilter", Counted)
     server = LogServer(["a", "b"])
