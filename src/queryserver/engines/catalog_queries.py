@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import Any
 
 from queryserver import errors
-from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, SampleKind, TableSummary
+from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, SampleKind, TableDescription, TableSummary
 from queryserver.engines.sessions import ended, submitted
 
 MAX_ROWS = 200_000
@@ -84,17 +84,6 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
         raise errors.EngineUnavailable(error.message) from error
 
 
-class SessionCatalog:
-    """What the catalogs share that query a session."""
-
-    def __init__(self, session: EngineSession) -> None:
-        self._session = session
-
-    async def _rows(self, query: str) -> list[Row]:
-        with metadata_errors():
-            return await read_rows(self._session, query)
-
-
 def overloads(rows: Iterable[Row], place: int = 0) -> Iterable[tuple[str, list[Row]]]:
     """The rows of each function, in order; `place` is that of its name."""
     found = dict[str, list[Row]]()
@@ -126,6 +115,36 @@ def sample_query(
         direction = "DESC" if kind is SampleKind.MAX else "ASC"
         return f"SELECT {value} FROM {source} ORDER BY {order(value, direction)} LIMIT 1"
     return f"SELECT DISTINCT {value} FROM {source} ORDER BY {order(value, 'ASC')} LIMIT {SAMPLE_ROWS}"
+
+
+class SessionCatalog:
+    """What the catalogs share that query a session. `no_nested`: why values within a column are not sampled."""
+
+    no_nested = ""
+    mark = '"'
+    """Around names."""
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        if nested:
+            raise errors.NotSupported(self.no_nested)
+        value = None if column is None else identifier(column, mark=self.mark)
+        return sample_query(self._full_name(table), value, kind, order=self._order)
+
+    def _full_name(self, table: TableDescription) -> str:
+        """In quotes."""
+        return qualified(*filter(None, (table.database, table.name)), mark=self.mark)
+
+    def _order(self, value: str, direction: str) -> str:
+        return nulls_last(value, direction)
+
+    async def _rows(self, query: str) -> list[Row]:
+        with metadata_errors():
+            return await read_rows(self._session, query)
 
 
 def identifier(name: str, *, mark: str = '"') -> str:

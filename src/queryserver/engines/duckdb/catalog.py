@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
+from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import (
     Row,
@@ -15,13 +16,10 @@ from queryserver.engines.catalog_queries import (
     literal,
     overloads,
     qualified,
-    read_rows,
     sample_query,
     signatures,
     summaries,
 )
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type
 
 _BOUNDED = frozenset({
@@ -42,12 +40,6 @@ SELECT name, kind, comment, rows FROM (
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
 _NAME = re.compile(r"[^\W\d]\w*")
 _KINDS = {"view": protocol.TableKind.VIEW}
-
-
-async def current_database(session: protocol.EngineSession) -> str:
-    """The name that DuckDB gave to the session's database."""
-    ((name,),) = await read_rows(session, "SELECT current_database()")
-    return name
 
 
 class DuckdbCatalog(SessionCatalog):
@@ -79,7 +71,7 @@ class DuckdbCatalog(SessionCatalog):
         here = f"{_OURS} AND schema_name = {literal(schema)}"
         found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({literal(table)})"))
         if not found:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         name, kind, comment, rows = found[0]
         there = f"{here} AND table_name = {literal(name)}"
         keys = await self._rows(
@@ -114,7 +106,7 @@ class DuckdbCatalog(SessionCatalog):
             f"CAST({name}(CAST(stats.{name} AS {declared.type})) AS VARCHAR)" if is_bounded else "NULL"
             for name in ("min", "max")
         )
-        with suppress(StatementRejected):  # an empty segment has no bounds
+        with suppress(errors.StatementRejected):  # an empty segment has no bounds
             found = await self._rows(
                 f"SELECT {bounds}, bool_or(CAST(stats.has_null AS BOOLEAN)),"
                 " max(CAST(stats.max_string_length AS BIGINT)), count(*)"
@@ -139,10 +131,9 @@ class DuckdbCatalog(SessionCatalog):
     async def sample_statement(
         self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        source = self._full_name(table)
         if column is None or not nested:
-            return sample_query(source, None if column is None else identifier(column), kind)
-        return sample_query(_unfolded(source, table, column, nested), identifier(nested[-1]), kind)
+            return await super().sample_statement(table, column, (), kind)
+        return sample_query(_unfolded(self._full_name(table), table, column, nested), identifier(nested[-1]), kind)
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         columns = "" if column is None else f" ({identifier(column)})"
@@ -157,7 +148,7 @@ class DuckdbCatalog(SessionCatalog):
             f"SELECT schema_name, comment FROM duckdb_schemas() WHERE {_OURS} AND lower(schema_name) = {wanted}"
         )
         if not found:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return found[0]
 
     async def _columns(self, there: str, keys: Sequence[Row], *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
@@ -220,7 +211,7 @@ def _unfolded(source: str, table: protocol.TableDescription, column: str, nested
     for segment in nested:
         step = _step(kind, segment) if kind is not None else None
         if kind is None or step is None:
-            raise NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
+            raise errors.NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
         query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
     return f"(SELECT v AS {identifier(nested[-1])} FROM ({query}))"
 

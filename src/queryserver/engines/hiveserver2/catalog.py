@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from queryserver import errors
 from queryserver.engines.catalog_queries import Row, backquoted, escaped_literal, read_rows
 from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, real, whole
 from queryserver.engines.hiveserver2.errors import metadata_errors
@@ -21,8 +22,6 @@ from queryserver.engines.protocol import (
     TableDescription,
     TableSummary,
 )
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type
 
 literal = escaped_literal  # backslashes escape in Hive, Impala and Spark alike
@@ -47,7 +46,7 @@ def nested_values(table: str, column: TableColumn, nested: Sequence[str], *, joi
     for number, segment in enumerate(nested, start=1):
         part, source, expression = values.type.part(segment), values.source, values.expression
         if part is None:
-            raise NotSupported(f"Below {values.name} there is no {segment}.")
+            raise errors.NotSupported(f"Below {values.name} there is no {segment}.")
         view = f"x{number}"
         if values.type.fields:
             expression = f"{expression}.{backquoted(segment)}"
@@ -71,7 +70,7 @@ def sample_of_values(values: NestedValues, kind: SampleKind, *, groups_maps: boo
     maps = has_map(values.type)
     if kind in {SampleKind.MAX, SampleKind.MIN}:
         if maps:
-            raise NotSupported(f"The values of {values.name} have no order.")
+            raise errors.NotSupported(f"The values of {values.name} have no order.")
         return f"SELECT {kind.value}({expression}) AS {name} FROM {source}"
     if maps and not groups_maps:
         text = f"to_json({expression})"
@@ -159,7 +158,7 @@ class FamilyCatalog(ABC):
         with metadata_errors(database):
             rows = await self._read(f"DESCRIBE DATABASE EXTENDED {backquoted(name)}")
         if not rows:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return self._described_database(name, rows)
 
     async def tables(self, database: str) -> Sequence[TableSummary]:
@@ -171,11 +170,11 @@ class FamilyCatalog(ABC):
     async def table(self, database: str, table: str) -> TableDescription:
         name = await self._name(database)
         if not self._is_quotable(table):
-            raise TableNotFound(name, table)
+            raise errors.TableNotFound(name, table)
         try:
             with metadata_errors(name, table):
                 rows = await self._read(f"DESCRIBE FORMATTED {backquoted(name, table.lower())}")
-        except TableNotFound:
+        except errors.TableNotFound:
             await self.database(database)  # Spark and Impala report a missing table also for a missing database
             raise
         return await self._described_table(name, table.lower(), rows)
@@ -207,12 +206,12 @@ class FamilyCatalog(ABC):
             return self._sample_of_values(source, found, nested, kind)
         names = self._shown_columns(table)
         if not names:
-            raise NotSupported(f"The columns of {table.name} cannot be shown as rows.")
+            raise errors.NotSupported(f"The columns of {table.name} cannot be shown as rows.")
         keys = [column for column in table.columns if column.partition_key]
         partitions = list[Partition]()
         if keys:
             # The engine has no list of them for tables of other catalogues, say.
-            with suppress(StatementRejected):
+            with suppress(errors.StatementRejected):
                 partitions = await self._partitions(source)
         if wanted := newest(partitions, keys):
             return newest_first(source, names, keys, wanted)
@@ -291,7 +290,7 @@ class FamilyCatalog(ABC):
     async def _name(self, database: str) -> str:
         """In lower case; the session's own for an empty name."""
         if not self._is_quotable(database):
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         if database:
             return database.lower()
         if not self._current:

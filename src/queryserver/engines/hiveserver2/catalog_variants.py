@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from queryserver import errors
 from queryserver.engines.catalog_queries import Row, backquoted
 from queryserver.engines.hiveserver2.catalog import (
     NO_STATISTICS,
@@ -28,7 +29,6 @@ from queryserver.engines.hiveserver2.descriptions import (
     utc_text,
     whole,
 )
-from queryserver.engines.hiveserver2.errors import is_unknown_function
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
@@ -40,8 +40,6 @@ from queryserver.engines.protocol import (
     TableProperty,
     TableSummary,
 )
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import StatementRejected
 from queryserver.sql.types import parse_type
 
 
@@ -54,7 +52,7 @@ class HiveCatalog(FamilyCatalog):
     async def _tables(self, database: str) -> list[TableSummary]:
         try:
             rows = await self._read(f"SHOW EXTENDED TABLES IN {backquoted(database)}")
-        except StatementRejected as error:
+        except errors.StatementRejected as error:
             if "ParseException" not in error.message:
                 raise
         else:
@@ -143,7 +141,7 @@ class ImpalaCatalog(FamilyCatalog):
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         try:
             views = set(await self._names(f"SHOW VIEWS IN {backquoted(database)}"))
-        except StatementRejected as error:
+        except errors.StatementRejected as error:
             if "Syntax error" not in error.message and "ParseException" not in error.message:
                 raise
             views = set[str]()  # SHOW VIEWS is new in Impala 4.2; without it each table would have to be loaded
@@ -229,7 +227,7 @@ class ImpalaCatalog(FamilyCatalog):
             self._check_column(name)
         values = nested_values(source, column, nested, joins=True)
         if is_complex(values.type):
-            raise NotSupported(f"Impala cannot compare the values of {values.name}.")
+            raise errors.NotSupported(f"Impala cannot compare the values of {values.name}.")
         return sample_of_values(values, kind, groups_maps=self.groups_maps)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
@@ -242,7 +240,7 @@ class ImpalaCatalog(FamilyCatalog):
 
     def _check_column(self, name: str) -> None:
         if not self._is_quotable(name):
-            raise NotSupported(f"Impala cannot quote the name {name}.")
+            raise errors.NotSupported(f"Impala cannot quote the name {name}.")
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
@@ -258,6 +256,9 @@ def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
         elif signature not in first.signature.split("\n"):
             found[name] = replace(first, signature=f"{first.signature}\n{signature}")
     return list(found.values())
+
+
+_NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function")
 
 
 class SparkCatalog(FamilyCatalog):
@@ -319,8 +320,8 @@ class SparkCatalog(FamilyCatalog):
         names = (name,) if database is None else (database, name)
         try:
             rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {backquoted(*names)}")
-        except StatementRejected as error:
-            if is_unknown_function(error):
+        except errors.StatementRejected as error:
+            if _NO_FUNCTION.search(error.message):
                 return None
             raise
         text = "\n".join(str(row[0]) for row in rows)

@@ -253,8 +253,3 @@ def metadata_errors(database: str, table: str = "") -> Generator[None]:
         if table and _NO_TABLE.search(error.message):
             raise errors.TableNotFound(database, table) from error
         raise
-
-
-def is_unknown_function(error: errors.StatementRejected) -> bool:
-    text = r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function"
-    return re.search(text, error.message) is not None

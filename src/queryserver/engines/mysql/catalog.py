@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import (
     Folding,
@@ -20,12 +21,9 @@ from queryserver.engines.catalog_queries import (
     choose,
     metadata_errors,
     read_rows,
-    sample_query,
     summaries,
 )
 from queryserver.engines.mysql.connection import literal
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 
 _VIEWS = frozenset({"VIEW", "SYSTEM VIEW"})
 _NO_UPDATES = frozenset({"ARCHIVE", "PERFORMANCE_SCHEMA"})
@@ -47,13 +45,10 @@ _NAME = re.compile(r"\w+")
 _SYNTAX_LINES = 12
 
 
-async def is_mariadb(session: protocol.EngineSession) -> bool:
-    """The two servers keep statistics differently."""
-    ((version,),) = await read_rows(session, "SELECT VERSION()")
-    return "mariadb" in str(version).lower()
-
-
 class MysqlCatalog(SessionCatalog):
+    no_nested = "MySQL has no nested columns."
+    mark = "`"
+
     def __init__(self, session: protocol.EngineSession, *, mariadb: bool) -> None:
         super().__init__(session)
         self._mariadb = mariadb
@@ -86,7 +81,7 @@ SELECT table_type, table_comment, table_rows, data_length + index_length,
   FROM information_schema.tables
  WHERE {_of(schema, name)}""")
         if not found:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         kind, comment, rows, size, created_s, *properties = found[0]
         is_view = kind in _VIEWS
         known = {} if is_view else {"numRows": rows, "totalSize": size}
@@ -121,7 +116,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             return protocol.ColumnStatistics(message="A view has no statistics.")
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
         with metadata_errors():
-            with suppress(StatementRejected):
+            with suppress(errors.StatementRejected):
                 read = self._statistics_of_mariadb if self._mariadb else self._statistics_of_mysql
                 if (found := await read(table, column, rows)) is not None:
                     return found
@@ -149,25 +144,18 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         chosen = choose(name, found, Folding.CASELESS)
         return None if chosen is None else found[chosen]
 
-    async def sample_statement(
-        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
-    ) -> str:
-        if nested:
-            raise NotSupported("MySQL has no nested columns.")
-        value = None if column is None else backquoted(column)
-        # MySQL has no NULLS LAST.
-        return sample_query(
-            backquoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
-        )
-
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         """MariaDB has its histograms under another name."""
-        statement = f"ANALYZE TABLE {backquoted(table.database, table.name)}"
+        statement = f"ANALYZE TABLE {self._full_name(table)}"
         if column is None:
             return statement
         if self._mariadb:
             return f"{statement} PERSISTENT FOR COLUMNS ({backquoted(column)}) INDEXES ()"
         return f"{statement} UPDATE HISTOGRAM ON {backquoted(column)}"
+
+    def _order(self, value: str, direction: str) -> str:
+        """MySQL has no NULLS LAST."""
+        return f"{value} IS NULL, {value} {direction}"
 
     async def _current_database(self) -> str | None:
         ((name,),) = await self._rows("SELECT DATABASE()")
@@ -177,7 +165,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         wanted = database or await self._current_database() or ""
         found = choose(wanted, await self.databases(), Folding.CASELESS)
         if found is None:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return found
 
     async def _table(self, schema: str, table: str) -> str:
@@ -188,7 +176,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             return table
         found = choose(table, [name for (name,) in await self._rows(names)], Folding.CASELESS)
         if found is None:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         return found
 
     async def _columns(self, schema: str, table: str, *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
@@ -281,7 +269,7 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
         """
         sources = (_EXPLAINED_MARIADB_FUNCTIONS, _MARIADB_FUNCTIONS)
         for query in sources if self._mariadb else (_EXPLAINED_MYSQL_FUNCTIONS,):
-            with suppress(StatementRejected, EngineForbidden):
+            with suppress(errors.StatementRejected, errors.EngineForbidden):
                 described = {name: text for name, text in await self._rows(query) if _NAME.fullmatch(name)}
                 return [
                     protocol.FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)

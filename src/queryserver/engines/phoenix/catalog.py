@@ -26,7 +26,6 @@ from queryserver.engines.catalog_queries import (
     metadata_errors,
     qualified,
     read_rows,
-    sample_query,
     spellings,
 )
 from queryserver.engines.phoenix.connection import PhoenixConnection
@@ -39,7 +38,6 @@ from queryserver.engines.protocol import (
     FunctionDescription,
     LoadColumn,
     LoadLedger,
-    SampleKind,
     TableColumn,
     TableDescription,
     TableKind,
@@ -58,6 +56,8 @@ _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AN
 
 class PhoenixCatalog(SessionCatalog):
     """A Catalog. A database is a schema; `""` is the schema without name, which always exists."""
+
+    no_nested = "Phoenix cannot read the items of an array one by one."
 
     def __init__(self, session: EngineSession, connection: PhoenixConnection) -> None:
         super().__init__(session)
@@ -109,17 +109,10 @@ class PhoenixCatalog(SessionCatalog):
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
         return None
 
-    async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
-    ) -> str:
-        if nested:
-            raise errors.NotSupported("Phoenix cannot read the items of an array one by one.")
-        return sample_query(_source(table), None if column is None else identifier(column), kind)
-
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         if column is not None:
             raise errors.NotSupported("Phoenix analyzes whole tables only.")
-        return f"UPDATE STATISTICS {_source(table)}"
+        return f"UPDATE STATISTICS {self._full_name(table)}"
 
     async def _schema(self, wanted: str) -> str:
         """The schema's own name. Raises database_not_found."""
@@ -170,10 +163,6 @@ class PhoenixCatalog(SessionCatalog):
 
 def _in_schema(schema: str, column: str = "TABLE_SCHEM") -> str:
     return f"{column} = {escaped_literal(schema)}" if schema else f"{column} IS NULL"
-
-
-def _source(table: TableDescription) -> str:
-    return qualified(table.database, table.name) if table.database else identifier(table.name)
 
 
 ROW_ID = "row_id"

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilationError
 
+from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import Folding, choose
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
 from queryserver.engines.threaded import DriverThreads, stop_call
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import TableNotFound, database_not_found
 
 Answered = TypeVar("Answered")
 
@@ -64,7 +63,7 @@ class SqlalchemyCatalog:
         self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
         if nested:
-            raise NotSupported("Nested values cannot be sampled with this data source.")
+            raise errors.NotSupported("Nested values cannot be sampled with this data source.")
         source = sa.table(_exact(table.name), schema=_exact(table.database) if table.database else None)
         if column is None:
             return self._written(sa.select(sa.text("*")).select_from(source).limit(protocol.SAMPLE_ROWS))
@@ -76,7 +75,7 @@ class SqlalchemyCatalog:
         return self._written(sa.select(value).group_by(value).order_by(nulls_last, value).limit(protocol.SAMPLE_ROWS))
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
-        raise NotSupported("Statistics cannot be computed with this data source.")
+        raise errors.NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:
         """The query in the dialect's SQL. A `%` stands for itself: the driver gets no parameters."""
@@ -103,7 +102,7 @@ def _schema(database: str, inspector: sa.Inspector) -> str:
         return inspector.default_schema_name or ""
     found = choose(database, inspector.get_schema_names(), Folding.CASELESS)
     if found is None:
-        raise database_not_found(database)
+        raise errors.database_not_found(database)
     return found
 
 
@@ -123,12 +122,12 @@ def _table(database: str, table: str, inspector: sa.Inspector) -> protocol.Table
     listed = {one.name: one.kind for one in _tables(schema, inspector)}
     name = choose(table, listed, Folding.CASELESS)
     if name is None:
-        raise TableNotFound(schema, table)
+        raise errors.TableNotFound(schema, table)
     within = schema or None
     try:
         columns = inspector.get_columns(name, schema=within)
     except NoSuchTableError:
-        raise TableNotFound(schema, table) from None
+        raise errors.TableNotFound(schema, table) from None
     primary_key: Any = _optional(partial(inspector.get_pk_constraint, name, schema=within), {})
     comment: Any = _optional(partial(inspector.get_table_comment, name, schema=within), {})
     keys = set[str](primary_key.get("constrained_columns") or ())

@@ -2,21 +2,10 @@
 
 from collections.abc import Sequence
 
+from queryserver import errors
 from queryserver.engines import protocol
-from queryserver.engines.catalog_queries import (
-    Row,
-    SessionCatalog,
-    identifier,
-    literal,
-    overloads,
-    qualified,
-    sample_query,
-    signatures,
-    summaries,
-)
+from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, overloads, signatures, summaries
 from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import TableNotFound, database_not_found
 
 _MAIN = "main"
 _KINDS = {"view": protocol.TableKind.VIEW}
@@ -26,6 +15,8 @@ _ARGUMENTS = "XYZ"
 
 class SqliteCatalog(SessionCatalog):
     """A Catalog. The one database is `main`: statements cannot attach others."""
+
+    no_nested = "SQLite has no nested values."
 
     async def databases(self) -> Sequence[str]:
         return [_MAIN]
@@ -51,7 +42,7 @@ class SqliteCatalog(SessionCatalog):
             f" WHERE l.schema = 'main' AND s.type IN ('table', 'view') AND s.name = {literal(table)} COLLATE NOCASE"
         )
         if not found:
-            raise TableNotFound(_MAIN, table)
+            raise errors.TableNotFound(_MAIN, table)
         ((name, kind, without_rowid),) = found
         rows = await self._rows(
             f'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_xinfo({literal(name)}, {literal(_MAIN)})'
@@ -98,18 +89,10 @@ class SqliteCatalog(SessionCatalog):
         found = await self._functions(f" WHERE name = {literal(name)} COLLATE NOCASE")
         return found[0] if found else None
 
-    async def sample_statement(
-        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
-    ) -> str:
-        if nested:
-            raise NotSupported("SQLite has no nested values.")
-        value = None if column is None else identifier(column)
-        return sample_query(qualified(table.database, table.name), value, kind)
-
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         if column is not None:
-            raise NotSupported("SQLite analyzes whole tables only.")
-        return f"ANALYZE {qualified(table.database, table.name)}"
+            raise errors.NotSupported("SQLite analyzes whole tables only.")
+        return f"ANALYZE {self._full_name(table)}"
 
     async def _foreign_keys(self, table: str) -> tuple[protocol.ForeignKey, ...]:
         """A key that names no column of the other table means its primary key."""
@@ -141,7 +124,7 @@ class SqliteCatalog(SessionCatalog):
 
 def _known(database: str) -> str:
     if database.lower() not in ("", _MAIN):
-        raise database_not_found(database)
+        raise errors.database_not_found(database)
     return _MAIN
 
 

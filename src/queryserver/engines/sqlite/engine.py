@@ -10,6 +10,7 @@ import apsw
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver import errors
 from queryserver.engines import loading, protocol
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, database_file, refuse_links
@@ -17,8 +18,6 @@ from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.threaded import STATEMENT_THREADS, ThreadedSessions
 from queryserver.engines.threaded_loading import StoppableWriter, ThreadedLoader
-from queryserver.errors.base import ConfigurationError
-from queryserver.errors.statements import StatementRejected
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.identity.model import User
 from queryserver.imports.model import BaseType
@@ -58,15 +57,13 @@ class SqliteWriter(StoppableWriter):
                     self._insert(load, staging, batch)
                 rows += batch.num_rows
             with self._transaction(is_last=True):
-                self._refuse_replacing(load, schema)
+                is_virtual = _IS_VIRTUAL.format(identifier(schema))
+                # DROP TABLE would not refuse it.
+                if load.replace and self._native.execute(is_virtual, (load.target.name,)).get:
+                    raise loading.no_table(load.target)
                 for step in loading.publishing_steps(load, staging, qualified(schema, load.target.name)):
                     self._native.execute(step)
             return rows
-
-    def _refuse_replacing(self, load: protocol.TableLoad, schema: str) -> None:
-        """Raises StatementRejected for a virtual table, which DROP TABLE does not refuse."""
-        if load.replace and self._native.execute(_IS_VIRTUAL.format(identifier(schema)), (load.target.name,)).get:
-            raise loading.no_table(load.target)
 
     def drop(self, table: protocol.TableName) -> None:
         self._connection.forget_interrupt()
@@ -108,7 +105,7 @@ class SqliteWriter(StoppableWriter):
 def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
     """The values in one of SQLite's storage classes (Contract importer 12.4)."""
     if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
-        raise StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
+        raise errors.StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
     match column.type.base:
         case BaseType.BOOLEAN:
             return array.cast(pa.int8())
@@ -162,7 +159,7 @@ class SqliteEngine:
     ) -> None:
         apsw.hard_heap_limit(_HEAP_BYTES)
         if path == MEMORY and read_only:
-            raise ConfigurationError(["read_only: a database in memory would stay empty"])
+            raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._root = root
         self._read_only = read_only
@@ -238,6 +235,6 @@ class SqliteEngine:
 def _check(options: protocol.SessionOptions) -> None:
     """Refuse, with SQLite's messages, what it does not have."""
     if options.database and options.database.lower() != "main":
-        raise StatementRejected(f"unknown database {options.database}")
+        raise errors.StatementRejected(f"unknown database {options.database}")
     for name in options.settings:
-        raise StatementRejected(f"unknown setting {name}")
+        raise errors.StatementRejected(f"unknown setting {name}")

@@ -5,6 +5,7 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
+from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import (
     Row,
@@ -19,8 +20,6 @@ from queryserver.engines.catalog_queries import (
 )
 from queryserver.engines.sessions import run
 from queryserver.engines.trino.protocol import TrinoRejected
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import EngineError, EngineUnavailable, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type
 
 _EXTRA_S = 3.0  # for what a list is complete without: some connectors query a metastore for each table
@@ -87,7 +86,7 @@ class TrinoCatalog(SessionCatalog):
             )
         if not rows:
             await self._existing(database)
-            raise TableNotFound(join_database(catalog, schema), table)
+            raise errors.TableNotFound(join_database(catalog, schema), table)
         types = await self._row_types((catalog, schema, name), rows)
         materialized = await self._materialized_views(catalog, schema, name)
         listed = await self._tables(catalog, schema, name)
@@ -143,7 +142,7 @@ class TrinoCatalog(SessionCatalog):
     async def sample_statement(
         self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        source = _source(table)
+        source = self._full_name(table)
         if column is None:
             return sample_query(source, None, kind)
         described = table.column(column)
@@ -152,14 +151,17 @@ class TrinoCatalog(SessionCatalog):
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         """Connectors that keep no statistics refuse it."""
-        statement = f"ANALYZE {_source(table)}"
+        statement = f"ANALYZE {self._full_name(table)}"
         return statement if column is None else f"{statement} WITH (columns = ARRAY[{literal(column)}])"
+
+    def _full_name(self, table: protocol.TableDescription) -> str:
+        return qualified(*split_database(table.database, ""), table.name)
 
     def _names(self, database: str) -> tuple[str, str]:
         """Catalog and schema in lower case. Raises database_not_found when a part is missing."""
         catalog, schema = split_database(database, self._catalog) if database else (self._catalog, self._schema)
         if not catalog or not schema:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return catalog.lower(), schema.lower()
 
     async def _existing(self, database: str) -> tuple[str, str]:
@@ -167,7 +169,7 @@ class TrinoCatalog(SessionCatalog):
         source = qualified(catalog, "information_schema", "schemata")
         with _database_errors(database):
             if not await self._rows(f"SELECT 1 FROM {source} WHERE schema_name = {literal(schema)}"):
-                raise database_not_found(database)
+                raise errors.database_not_found(database)
         return catalog, schema
 
     async def _extra_rows(self, sql: str, *, for_s: float = _EXTRA_S) -> list[Row]:
@@ -175,9 +177,9 @@ class TrinoCatalog(SessionCatalog):
         try:
             async with asyncio.timeout(for_s):
                 return await self._rows(sql)
-        except EngineUnavailable:
+        except errors.EngineUnavailable:
             raise
-        except (EngineError, TimeoutError):
+        except (errors.EngineError, TimeoutError):
             return []
 
     async def _tables(self, catalog: str, schema: str, name: str | None = None) -> list[Row]:
@@ -209,7 +211,7 @@ class TrinoCatalog(SessionCatalog):
         try:
             async with asyncio.timeout(_EXTRA_S):
                 answer = await run(self._session, sql, max_rows=0)
-        except (EngineError, TimeoutError):
+        except (errors.EngineError, TimeoutError):
             return {}
         return {column.name: column.native_type for column in answer.columns}
 
@@ -230,7 +232,7 @@ def _database_errors(database: str) -> Generator[None]:
         yield
     except TrinoRejected as error:
         if error.name in _NO_DATABASE:
-            raise database_not_found(database) from error
+            raise errors.database_not_found(database) from error
         raise
 
 
@@ -242,10 +244,6 @@ def exact_pattern(name: str) -> str:
 def _condition(catalog: str, schema: str, column: str, name: str | None) -> str:
     only = "" if name is None else f" AND {identifier(column)} = {literal(name)}"
     return f" WHERE catalog_name = {literal(catalog)} AND schema_name = {literal(schema)}{only}"
-
-
-def _source(table: protocol.TableDescription) -> str:
-    return qualified(*split_database(table.database, ""), table.name)
 
 
 def _kind(name: str, listed: str, materialized: set[str], entries: Mapping[str, str]) -> protocol.TableKind:
@@ -370,7 +368,7 @@ def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlTy
     for number, segment in enumerate(path):
         part = kind.part(segment)
         if part is None:
-            raise NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
+            raise errors.NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
         if kind.fields:
             # Names of fields ignore case; fields without a name have only their number.
             number_in_row = next(n for n, field in enumerate(kind.fields, 1) if field.type is part)
