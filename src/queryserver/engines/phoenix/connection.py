@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -128,7 +128,7 @@ class PhoenixClient:
     async def post(self, route: Route, body: bytes, *, within_s: float | None) -> bytes:
         """The body of the answer. `within_s` None: the caller detects a dead server in another way.
 
-        Raises NotConnected, Silent, HttpRefusal, httpx.TransportError, EngineUnavailable (closed).
+        Raises TimeoutError, HttpRefusal, httpx.TransportError, EngineUnavailable (closed).
         """
         async with self._opening:
             if self._is_closed:
@@ -145,16 +145,10 @@ class PhoenixClient:
                 )
             transport = self._transport
         request = await self._request(route, body)
-        try:
-            async with asyncio.timeout(within_s):
-                try:
-                    response = await transport.handle_async_request(request)
-                except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                    raise protocol.NotConnected from error
-                response.request = request
-                return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
-        except TimeoutError:
-            raise protocol.Silent from None
+        async with asyncio.timeout(within_s):
+            response = await transport.handle_async_request(request)
+            response.request = request
+            return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
 
     async def close(self) -> None:
         """Idempotent."""
@@ -295,9 +289,7 @@ class PhoenixConnection:
         """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
         body += protocol.number(5, -1) + protocol.number(6, rows)  # no limit of rows; the size of the first frame
-        answer = await self._watched(self._call(protocol.Phase.SENT, "PrepareAndExecute", body, within_s=None))
-        with protocol.avatica_errors(protocol.Phase.SENT):
-            return protocol.executed(answer)
+        return await self._watched("PrepareAndExecute", body, protocol.executed)
 
     async def prepare(self, sql: str) -> int:
         """The number of a new statement with parameters. Raises SessionLost, StatementRejected."""
@@ -310,19 +302,15 @@ class PhoenixConnection:
         """Run a prepared statement once for each row, an UpdateBatch. Raises StatementRejected, OutcomeUnknown."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         body += b"".join(protocol.octets(3, row) for row in rows)
-        answer = await self._watched(self._call(protocol.Phase.SENT, "ExecuteBatch", body, within_s=None))
-        with protocol.avatica_errors(protocol.Phase.SENT):
-            if answer.number(4):
-                raise protocol.Missing
+        if await self._watched("ExecuteBatch", body, lambda answer: answer.number(4)):
+            raise errors.OutcomeUnknown(protocol.GONE)
 
     async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.AvaticaFrame:
         """The rows from number `offset` on, at most `rows`. Raises as `execute`."""
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
         # Servers before Avatica 1.10 read the size of the frame from field 4.
         body += protocol.number(4, rows) + protocol.number(5, rows)
-        answer = await self._watched(self._call(protocol.Phase.SENT, "Fetch", body, within_s=None))
-        with protocol.avatica_errors(protocol.Phase.SENT):
-            return protocol.fetched(answer)
+        return await self._watched("Fetch", body, protocol.fetched)
 
     async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
         """Rows of java.sql.DatabaseMetaData.getColumns for all tables that match these patterns of LIKE.
@@ -396,10 +384,13 @@ class PhoenixConnection:
                 self._lose(error)
             raise
 
-    async def _watched(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
-        """The result of the exchange, unless the connection is lost first: then OutcomeUnknown."""
+    async def _watched(self, name: str, body: bytes, read: Callable[[protocol.Message], Answered]) -> Answered:
+        """What `read` makes of the answer, unless the connection is lost first: then OutcomeUnknown."""
+        exchange = self._call(protocol.Phase.SENT, name, body, within_s=None)
         try:
-            return await unless(self._lost_now, exchange)
+            answer = await unless(self._lost_now, exchange)
+            with protocol.avatica_errors(protocol.Phase.SENT):
+                return read(answer)
         except Overtaken:
             message = "The Query Server gives no sign of life. The statement may or may not have taken effect."
             if self._lost is not None and isinstance(self._lost.__cause__, protocol.ServerError):

@@ -379,24 +379,16 @@ class HttpRefusal(Exception):
         self.status = status
 
 
-class NotConnected(Exception):
-    """No connection could be made: nothing was sent."""
-
-
-class Silent(Exception):
-    """No answer in time."""
-
-
 @contextmanager
 def avatica_errors(phase: Phase) -> Generator[None]:
     """Around work with the Query Server: raises only errors of the EngineError family."""
     try:
         yield
-    except NotConnected as error:
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:  # nothing was sent
         if phase is Phase.SENT:
             raise errors.OutcomeUnknown(_LOST) from error
         raise _lost(phase, _UNREACHABLE) from error
-    except Silent as error:
+    except TimeoutError as error:
         raise _lost(phase, "The Query Server did not answer in time.") from error
     except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
         raise _lost(phase, _LOST) from error

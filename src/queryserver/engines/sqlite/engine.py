@@ -17,7 +17,7 @@ from queryserver.engines.connections import MEMORY, database_file, refuse_links
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.threaded import STATEMENT_THREADS, ThreadedSessions
-from queryserver.engines.threaded_loading import StoppableWriter, ThreadedLoader
+from queryserver.engines.threaded_loading import TableWriter, ThreadedLoader
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.identity.model import User
 from queryserver.imports.model import BaseType
@@ -31,8 +31,8 @@ _IS_VIRTUAL = """
 """
 
 
-class SqliteWriter(StoppableWriter):
-    """A TableWriter. Its staging table stays when it fails."""
+class SqliteWriter(TableWriter):
+    """The staging table stays when it fails."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
