@@ -197,7 +197,7 @@ def _require_kerberos(connector: Connector, text: str) -> None:
 def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
     """Hive, Impala, Spark SQL and HPL/SQL. Without options the sections of the settings stand for them."""
     from queryserver.engines.hiveserver2.engine import Hs2Engine
-    from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Kerberos, Limits, Mechanism, Member, Tls
+    from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Limits, Mechanism, Member, Tls
 
     model = HS2_OPTIONS.get(connector.dialect)
     if model is None:
@@ -225,7 +225,8 @@ def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
         username=options.username,
         password=options.password,
         impersonation=options.impersonation_enabled,
-        kerberos=Kerberos(options.kerberos_service_name or usual_service, options.kerberos_host),
+        kerberos_service=options.kerberos_service_name or usual_service,
+        kerberos_host=options.kerberos_host,
         tls=Tls(validate=options.ssl_validate, ca=options.ssl_ca) if options.use_ssl else None,
         database=options.database,
         session_conf=MappingProxyType(dict(options.session_conf)),

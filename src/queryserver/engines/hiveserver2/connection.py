@@ -418,7 +418,7 @@ async def _logged_in(
     if address.mechanism is Mechanism.NOSASL:
         return transports.BareTransport(reader, writer)
     if address.mechanism is Mechanism.GSSAPI:
-        ticket = Gssapi(address.kerberos.service, address.kerberos.host or login.member.host)
+        ticket = Gssapi(address.kerberos_service, address.kerberos_host or login.member.host)
         await negotiate(reader, writer, "GSSAPI", ticket.step)
     else:
         await negotiate(reader, writer, "PLAIN", plain(login.user, login.password))

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
+from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.formats.columns import ROW_CELLS, Column, ResultType, kernels
 
@@ -47,16 +47,7 @@ _TYPES: dict[int, tuple[ResultType, str, pa.DataType]] = {
 _UNKNOWN_TYPE = (ResultType.USER_DEFINED, "user defined", pa.string())
 
 
-@dataclass(frozen=True, slots=True)
-class WireColumn:
-    """A column, the number of its type on the wire, and what its values become; text where they come as text."""
-
-    column: Column
-    type_id: int
-    arrow: pa.DataType
-
-
-def wire_column(described: structs.TColumnDesc) -> WireColumn:
+def wire_column(described: structs.TColumnDesc) -> DeclaredColumn:
     types = described.type_desc.types
     entry = types[0].primitive if types else None
     type_id = structs.TTypeId.USER_DEFINED if entry is None else entry.type
@@ -67,7 +58,7 @@ def wire_column(described: structs.TColumnDesc) -> WireColumn:
             precision, scale = _number(entry, "precision"), _number(entry, "scale") or 0
             if precision is not None and 0 < precision <= _MAX_DIGITS and 0 <= scale <= precision:
                 arrow = pa.decimal128(precision, scale)
-    return WireColumn(Column(described.column_name, kind, native, described.comment or ""), type_id, arrow)
+    return DeclaredColumn(Column(described.column_name, kind, native, described.comment or ""), arrow)
 
 
 def _qualifiers(entry: structs.TPrimitiveTypeEntry) -> str:
@@ -88,7 +79,7 @@ def _number(entry: structs.TPrimitiveTypeEntry, name: str) -> int | None:
     return value.i32_value if value is not None else None
 
 
-def record_batch(rows: structs.TRowSet, columns: tuple[WireColumn, ...]) -> pa.RecordBatch:
+def record_batch(rows: structs.TRowSet, columns: tuple[DeclaredColumn, ...]) -> pa.RecordBatch:
     """The rows of one answer. Raises MalformedMessage when they do not fit the columns."""
     found = rows.columns or []
     names = [one.column.name for one in columns]
@@ -102,7 +93,7 @@ def record_batch(rows: structs.TRowSet, columns: tuple[WireColumn, ...]) -> pa.R
     return pa.RecordBatch.from_arrays(arrays, names)
 
 
-def _array(values: structs.TColumn, declared: WireColumn) -> pa.Array:
+def _array(values: structs.TColumn, declared: DeclaredColumn) -> pa.Array:
     if (text := values.string_val) is not None:
         raw = pa.array(text.values, pa.binary(), mask=null_mask(text.nulls, len(text.values)))
         return _from_text(raw, declared)
@@ -114,7 +105,7 @@ def _array(values: structs.TColumn, declared: WireColumn) -> pa.Array:
         (values.i16_val, pa.int16()),
         (values.i32_val, pa.int32()),
         (values.i64_val, pa.int64()),
-        (values.double_val, pa.float32() if declared.type_id == structs.TTypeId.FLOAT else pa.float64()),
+        (values.double_val, pa.float32() if declared.arrow == pa.float32() else pa.float64()),
     )
     for column, kind in numbers:
         if column is not None:
@@ -130,7 +121,7 @@ def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
     return pa.BooleanArray.from_buffers(pa.bool_(), length, [None, pa.py_buffer(bits)])
 
 
-def _from_text(raw: pa.Array, declared: WireColumn) -> pa.Array:
+def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
     """The values in the texts; where one of them does not fit (a year beyond Arrow, say), all stay text."""
     if pa.types.is_binary(declared.arrow):
         return raw
@@ -139,7 +130,7 @@ def _from_text(raw: pa.Array, declared: WireColumn) -> pa.Array:
     except pa.ArrowInvalid:  # what is no UTF-8 gets replacement characters
         texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
         text = pa.array(texts, pa.string())
-    has_fraction = declared.type_id == structs.TTypeId.TIMESTAMP_LOCAL_TZ
+    has_fraction = declared.column.type is ResultType.TIMESTAMP_TZ
     if not pa.types.is_string(declared.arrow):
         has_fraction = pa.types.is_timestamp(declared.arrow)
         for kind in [declared.arrow, pa.timestamp("ns")] if has_fraction else [declared.arrow]:
@@ -201,7 +192,7 @@ class Fetcher:
         self._is_repeatable: bool | None = None
         self._longest_s = wire.limits.settle_s  # that a fetch took, or had taken when it was lost
         self._is_closed = False
-        self.columns: tuple[WireColumn, ...] = ()
+        self.columns: tuple[DeclaredColumn, ...] = ()
         self.is_exhausted = False
 
     async def peek(self) -> bool:

@@ -96,21 +96,6 @@ def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -
     return before if math.isnan(share) else max(before or 0, round(100 * min(max(share, 0.0), 1.0)))
 
 
-async def summary_percentage(
-    wire: Wire, session: structs.TSessionHandle, handle: structs.TOperationHandle
-) -> int | None:
-    """The share of scan ranges that Impala has read; None while it gives none. It requires the session as well."""
-    try:
-        request = structs.TGetExecSummaryReq(operation_handle=handle, session_handle=session)
-        reply = await wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
-    except CALL_FAILURES:
-        return None
-    progress = reply.summary.progress if reply.summary is not None else None
-    if progress is None or not progress.total_scan_ranges or progress.num_completed_scan_ranges is None:
-        return None
-    return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
-
-
 def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
     """Whether the statement had a task of its own (Hive), which leaves its rows in files."""
     try:
@@ -311,11 +296,23 @@ class Hs2Operation:
         self._fetcher.may_have_moved = False
         before = self._status.progress
         if self._variant.progress_by_summary:
-            progress = max(await summary_percentage(self._wire, self._session, self.handle) or 0, before or 0)
+            progress = max(await self._summary_percentage() or 0, before or 0)
         else:
             progress = percentage(reply.progress_update, before)
         self._status = replace(self._status, state=_STATES[structs.TOperationState(state)], progress=progress)
         return False
+
+    async def _summary_percentage(self) -> int | None:
+        """The share of scan ranges that Impala has read; None while it gives none. It requires the session as well."""
+        request = structs.TGetExecSummaryReq(operation_handle=self.handle, session_handle=self._session)
+        try:
+            reply = await self._wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=self._wire.limits.other_s)
+        except CALL_FAILURES:
+            return None
+        progress = reply.summary.progress if reply.summary is not None else None
+        if progress is None or not progress.total_scan_ranges or progress.num_completed_scan_ranges is None:
+            return None
+        return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
 
     async def _can_repeat(self) -> bool:
         """Whether the server gives the rows from the first one again."""

@@ -123,14 +123,6 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Kerberos:
-    """The server's principal; an empty host is that of the member."""
-
-    service: str = "hive"
-    host: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one call, in seconds. Hive compiles within `execute`; a server may compute rows within `fetch`."""
 
@@ -158,7 +150,8 @@ class Hs2Address:
     username: str = ""
     password: str = field(default="", repr=False)
     impersonation: bool = False
-    kerberos: Kerberos = Kerberos()
+    kerberos_service: str = "hive"
+    kerberos_host: str = ""  # of the server's principal; empty: that of the member
     tls: Tls | None = None
     database: str = "default"
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -14,14 +14,7 @@ from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2.errors import ServerRefused, WireLost
-from queryserver.engines.hiveserver2.fetching import (
-    Fetcher,
-    WireColumn,
-    log_lines,
-    null_mask,
-    record_batch,
-    wire_column,
-)
+from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, null_mask, record_batch, wire_column
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.protocol.structs import (
     TBoolColumn,
@@ -48,11 +41,12 @@ from queryserver.engines.hiveserver2.protocol.structs import (
 from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.statement_texts import BATCH_BYTES
+from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
 
-def column(kind: TTypeId, **qualifiers: int) -> WireColumn:
+def column(kind: TTypeId, **qualifiers: int) -> DeclaredColumn:
     values = {name: TTypeQualifierValue(i32_value=number) for name, number in qualifiers.items()}
     entry = TPrimitiveTypeEntry(type=kind, type_qualifiers=TTypeQualifiers(qualifiers=values))
     described = TTypeDesc(types=[TTypeEntry(primitive=entry)])
@@ -63,7 +57,7 @@ def text(*values: bytes, nulls: bytes = b"") -> TColumn:
     return TColumn(string_val=TStringColumn(values=list(values), nulls=nulls))
 
 
-def decoded(values: TColumn, declared: WireColumn) -> pa.Array:
+def decoded(values: TColumn, declared: DeclaredColumn) -> pa.Array:
     rows = TRowSet(columns=[values])
     return record_batch(rows, (declared,)).column(0)
 
@@ -158,7 +152,7 @@ def test_rows_with_other_columns_than_the_result_are_refused():
 
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
-COLUMNS = (WireColumn(Column("a", ResultType.STRING, "string"), TTypeId.STRING, pa.string()),)
+COLUMNS = (DeclaredColumn(Column("a", ResultType.STRING, "string"), pa.string()),)
 Happening = Callable[["RowServer", TFetchResultsResp], TFetchResultsResp]
 
 
