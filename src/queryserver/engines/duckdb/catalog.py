@@ -8,18 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from queryserver import errors
+from queryserver.engines import catalog_queries as queries
 from queryserver.engines import protocol
-from queryserver.engines.catalog_queries import (
-    Row,
-    SessionCatalog,
-    identifier,
-    literal,
-    overloads,
-    qualified,
-    sample_query,
-    signatures,
-    summaries,
-)
 from queryserver.sql.types import SqlType, parse_type
 
 _BOUNDED = frozenset({
@@ -42,7 +32,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 _KINDS = {"view": protocol.TableKind.VIEW}
 
 
-class DuckdbCatalog(SessionCatalog):
+class DuckdbCatalog(queries.SessionCatalog):
     """A Catalog. `database_name` is DuckDB's name of the file."""
 
     def __init__(self, session: protocol.EngineSession, database_name: str) -> None:
@@ -59,8 +49,8 @@ class DuckdbCatalog(SessionCatalog):
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         schema, _ = await self._schema(database)
-        rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {literal(schema)}"))
-        return await summaries(
+        rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {queries.literal(schema)}"))
+        return await queries.summaries(
             rows,
             lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
         )
@@ -68,12 +58,12 @@ class DuckdbCatalog(SessionCatalog):
     async def table(self, database: str, table: str) -> protocol.TableDescription:
         """The number of rows is the one that DuckDB keeps with the table."""
         schema, _ = await self._schema(database)
-        here = f"{_OURS} AND schema_name = {literal(schema)}"
-        found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({literal(table)})"))
+        here = f"{_OURS} AND schema_name = {queries.literal(schema)}"
+        found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({queries.literal(table)})"))
         if not found:
             raise errors.TableNotFound(schema, table)
         name, kind, comment, rows = found[0]
-        there = f"{here} AND table_name = {literal(name)}"
+        there = f"{here} AND table_name = {queries.literal(name)}"
         keys = await self._rows(
             "SELECT constraint_type, constraint_column_names, referenced_table, referenced_column_names"
             f" FROM duckdb_constraints() WHERE {there} AND constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY')"
@@ -110,8 +100,9 @@ class DuckdbCatalog(SessionCatalog):
             found = await self._rows(
                 f"SELECT {bounds}, bool_or(CAST(stats.has_null AS BOOLEAN)),"
                 " max(CAST(stats.max_string_length AS BIGINT)), count(*)"
-                f" FROM pragma_storage_info({literal(self._full_name(table))})"
-                f" WHERE column_name = {literal(declared.name)} AND segment_type = {literal(declared.type)}"
+                f" FROM pragma_storage_info({queries.literal(self._full_name(table))})"
+                f" WHERE column_name = {queries.literal(declared.name)}"
+                f" AND segment_type = {queries.literal(declared.type)}"
             )
             if found and found[0][4]:
                 least, most, has_null, length, _ = found[0]
@@ -124,7 +115,7 @@ class DuckdbCatalog(SessionCatalog):
         return await self._functions(await self._place(database))
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
-        wanted = f"lower(function_name) = lower({literal(name)})"
+        wanted = f"lower(function_name) = lower({queries.literal(name)})"
         found = await self._functions(f"{await self._place(database)} AND {wanted}")
         return found[0] if found else None
 
@@ -133,17 +124,19 @@ class DuckdbCatalog(SessionCatalog):
     ) -> str:
         if column is None or not nested:
             return await super().sample_statement(table, column, (), kind)
-        return sample_query(_unfolded(self._full_name(table), table, column, nested), identifier(nested[-1]), kind)
+        return queries.sample_query(
+            _unfolded(self._full_name(table), table, column, nested), queries.identifier(nested[-1]), kind
+        )
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
-        columns = "" if column is None else f" ({identifier(column)})"
+        columns = "" if column is None else f" ({queries.identifier(column)})"
         return f"ANALYZE {self._full_name(table)}{columns}"
 
     def _full_name(self, table: protocol.TableDescription) -> str:
-        return qualified(self._database_name, table.database, table.name)
+        return queries.qualified(self._database_name, table.database, table.name)
 
-    async def _schema(self, database: str) -> Row:
-        wanted = f"lower({literal(database)})" if database else "lower(current_schema())"
+    async def _schema(self, database: str) -> queries.Row:
+        wanted = f"lower({queries.literal(database)})" if database else "lower(current_schema())"
         found = await self._rows(
             f"SELECT schema_name, comment FROM duckdb_schemas() WHERE {_OURS} AND lower(schema_name) = {wanted}"
         )
@@ -151,7 +144,9 @@ class DuckdbCatalog(SessionCatalog):
             raise errors.database_not_found(database)
         return found[0]
 
-    async def _columns(self, there: str, keys: Sequence[Row], *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
+    async def _columns(
+        self, there: str, keys: Sequence[queries.Row], *, is_view: bool
+    ) -> tuple[protocol.TableColumn, ...]:
         primary = {column for kind, columns, _, _ in keys if kind == "PRIMARY KEY" for column in columns}
         rows = await self._rows(
             "SELECT column_name, data_type, comment, is_nullable, CASE WHEN NOT is_generated THEN column_default END"
@@ -175,7 +170,7 @@ class DuckdbCatalog(SessionCatalog):
         if database is None:
             return f"(internal OR {_OURS} AND schema_name = current_schema())"
         schema, _ = await self._schema(database)
-        return f"NOT internal AND {_OURS} AND schema_name = {literal(schema)}"
+        return f"NOT internal AND {_OURS} AND schema_name = {queries.literal(schema)}"
 
     async def _functions(self, place: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
@@ -186,18 +181,18 @@ class DuckdbCatalog(SessionCatalog):
         return [
             protocol.FunctionDescription(
                 name=name,
-                signature=signatures(name, map(_arguments, same)),
+                signature=queries.signatures(name, map(_arguments, same)),
                 return_type=same[0][5] or "",
                 is_builtin="BUILTIN" if same[0][1] else "",
                 is_persistent="true",
                 description=same[0][6] or "",
             )
-            for name, same in overloads(rows)
+            for name, same in queries.overloads(rows)
             if _NAME.fullmatch(name)
         ]
 
 
-def _arguments(row: Row) -> str:
+def _arguments(row: queries.Row) -> str:
     _, _, names, types, varargs, _, _ = row
     pairs = [f"{name} {kind}" if kind else name for name, kind in zip(names, types, strict=False)]
     return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
@@ -207,13 +202,13 @@ def _unfolded(source: str, table: protocol.TableDescription, column: str, nested
     """A subquery whose one column, named by the last segment, has the values at the path. Raises NotSupported."""
     declared = table.column(column)
     kind = parse_type(declared.type) if declared is not None else None
-    query = f"SELECT {identifier(column)} AS v FROM {source}"
+    query = f"SELECT {queries.identifier(column)} AS v FROM {source}"
     for segment in nested:
         step = _step(kind, segment) if kind is not None else None
         if kind is None or step is None:
             raise errors.NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
         query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
-    return f"(SELECT v AS {identifier(nested[-1])} FROM ({query}))"
+    return f"(SELECT v AS {queries.identifier(nested[-1])} FROM ({query}))"
 
 
 def _step(kind: SqlType, segment: str) -> str | None:
@@ -226,4 +221,4 @@ def _step(kind: SqlType, segment: str) -> str | None:
     if kind.key is not None:
         return "unnest(map_keys(v))" if segment == "key" else "unnest(map_values(v))"
     (field,) = [field for field in kind.fields if field.type is part]
-    return f"struct_extract(v, {literal(field.name)})"
+    return f"struct_extract(v, {queries.literal(field.name)})"

@@ -13,16 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from queryserver import errors
+from queryserver.engines import catalog_queries as queries
 from queryserver.engines import protocol
-from queryserver.engines.catalog_queries import (
-    Folding,
-    SessionCatalog,
-    backquoted,
-    choose,
-    metadata_errors,
-    read_rows,
-    summaries,
-)
 from queryserver.engines.mysql.connection import literal
 
 _VIEWS = frozenset({"VIEW", "SYSTEM VIEW"})
@@ -45,7 +37,7 @@ _NAME = re.compile(r"\w+")
 _SYNTAX_LINES = 12
 
 
-class MysqlCatalog(SessionCatalog):
+class MysqlCatalog(queries.SessionCatalog):
     no_nested = "MySQL has no nested columns."
     mark = "`"
 
@@ -70,7 +62,9 @@ class MysqlCatalog(SessionCatalog):
             "SELECT table_name, table_type, table_comment FROM information_schema.tables"
             f" WHERE table_schema = {literal(await self._database(database))} AND table_type <> 'SEQUENCE'"
         )
-        return await summaries(rows, lambda row: protocol.TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2])))
+        return await queries.summaries(
+            rows, lambda row: protocol.TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2]))
+        )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
         schema = await self._database(database)
@@ -115,12 +109,12 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         if table.kind.is_view:
             return protocol.ColumnStatistics(message="A view has no statistics.")
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
-        with metadata_errors():
+        with queries.metadata_errors():
             with suppress(errors.StatementRejected):
                 read = self._statistics_of_mariadb if self._mariadb else self._statistics_of_mysql
                 if (found := await read(table, column, rows)) is not None:
                     return found
-            ((distinct,),) = await read_rows(
+            ((distinct,),) = await queries.read_rows(
                 self._session,
                 "SELECT max(cardinality) FROM information_schema.statistics"
                 f" WHERE {_of(table.database, table.name)} AND column_name = {literal(column)} AND seq_in_index = 1",
@@ -141,7 +135,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
 
     async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         found = {one.name: one for one in await self.functions(database)}
-        chosen = choose(name, found, Folding.CASELESS)
+        chosen = queries.choose(name, found, queries.Folding.CASELESS)
         return None if chosen is None else found[chosen]
 
     def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
@@ -150,8 +144,8 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         if column is None:
             return statement
         if self._mariadb:
-            return f"{statement} PERSISTENT FOR COLUMNS ({backquoted(column)}) INDEXES ()"
-        return f"{statement} UPDATE HISTOGRAM ON {backquoted(column)}"
+            return f"{statement} PERSISTENT FOR COLUMNS ({queries.backquoted(column)}) INDEXES ()"
+        return f"{statement} UPDATE HISTOGRAM ON {queries.backquoted(column)}"
 
     def _order(self, value: str, direction: str) -> str:
         """MySQL has no NULLS LAST."""
@@ -163,7 +157,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
 
     async def _database(self, database: str) -> str:
         wanted = database or await self._current_database() or ""
-        found = choose(wanted, await self.databases(), Folding.CASELESS)
+        found = queries.choose(wanted, await self.databases(), queries.Folding.CASELESS)
         if found is None:
             raise errors.database_not_found(database)
         return found
@@ -174,7 +168,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         # The server may take other names for that one, too.
         if (table,) in await self._rows(f"{names} AND table_name = {literal(table)}"):
             return table
-        found = choose(table, [name for (name,) in await self._rows(names)], Folding.CASELESS)
+        found = queries.choose(table, [name for (name,) in await self._rows(names)], queries.Folding.CASELESS)
         if found is None:
             raise errors.TableNotFound(schema, table)
         return found
@@ -208,7 +202,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
     async def _statistics_of_mariadb(
         self, table: protocol.TableDescription, column: str, rows: int | None
     ) -> protocol.ColumnStatistics | None:
-        found = await read_rows(
+        found = await queries.read_rows(
             self._session,
             "SELECT min_value, max_value, nulls_ratio, avg_length, avg_frequency FROM mysql.column_stats"
             f" WHERE db_name = {literal(table.database)} AND table_name = {literal(table.name)}"
@@ -229,7 +223,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
     async def _statistics_of_mysql(
         self, table: protocol.TableDescription, column: str, rows: int | None
     ) -> protocol.ColumnStatistics | None:
-        found = await read_rows(
+        found = await queries.read_rows(
             self._session,
             "SELECT CAST(histogram AS CHAR) FROM information_schema.column_statistics"
             f" WHERE schema_name = {literal(table.database)} AND table_name = {literal(table.name)}"

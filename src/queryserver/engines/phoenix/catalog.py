@@ -15,19 +15,8 @@ from functools import partial
 import pyarrow as pa
 
 from queryserver import errors
+from queryserver.engines import catalog_queries as queries
 from queryserver.engines import loading
-from queryserver.engines.catalog_queries import (
-    Folding,
-    Row,
-    SessionCatalog,
-    choose,
-    escaped_literal,
-    identifier,
-    metadata_errors,
-    qualified,
-    read_rows,
-    spellings,
-)
 from queryserver.engines.phoenix.connection import PhoenixConnection
 from queryserver.engines.phoenix.protocol import Phase, avatica_errors, numbered, parameter_rows
 from queryserver.engines.phoenix.statement import native_type, row_values
@@ -54,7 +43,7 @@ _UPDATABLE = 3  # in VIEW_TYPE
 _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
 
 
-class PhoenixCatalog(SessionCatalog):
+class PhoenixCatalog(queries.SessionCatalog):
     """A Catalog. A database is a schema; `""` is the schema without name, which always exists."""
 
     no_nested = "Phoenix cannot read the items of an array one by one."
@@ -78,13 +67,13 @@ class PhoenixCatalog(SessionCatalog):
 
     async def table(self, database: str, table: str) -> TableDescription:
         schema = await self._schema(database)
-        names = ", ".join(map(escaped_literal, spellings(table, Folding.UPPER)))
+        names = ", ".join(map(queries.escaped_literal, queries.spellings(table, queries.Folding.UPPER)))
         rows = await self._rows(
             "SELECT TABLE_NAME, TABLE_TYPE, VIEW_TYPE FROM SYSTEM.CATALOG"
             f" WHERE {_in_schema(schema)} AND TABLE_NAME IN ({names}) AND {_HEADS}"
         )
         found = {name: (kind, view_type) for name, kind, view_type in rows}
-        name = choose(table, found, Folding.UPPER)
+        name = queries.choose(table, found, queries.Folding.UPPER)
         if name is None:
             raise errors.TableNotFound(schema, table)
         kind, view_type = found[name]
@@ -118,19 +107,19 @@ class PhoenixCatalog(SessionCatalog):
         """The schema's own name. Raises database_not_found."""
         if not wanted:
             return ""
-        names = ", ".join(map(escaped_literal, spellings(wanted, Folding.UPPER)))
+        names = ", ".join(map(queries.escaped_literal, queries.spellings(wanted, queries.Folding.UPPER)))
         rows = await self._rows(
             f"SELECT DISTINCT TABLE_SCHEM FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND TABLE_SCHEM IN ({names})"
         )
-        found = choose(wanted, [name for (name,) in rows], Folding.UPPER)
+        found = queries.choose(wanted, [name for (name,) in rows], queries.Folding.UPPER)
         if found is None:
             raise errors.database_not_found(wanted)
         return found
 
     async def _columns(self, schema: str, table: str) -> tuple[TableColumn, ...]:
-        rows = list[Row]()
+        rows = list[queries.Row]()
         try:
-            with metadata_errors(), avatica_errors(Phase.OPENING):
+            with queries.metadata_errors(), avatica_errors(Phase.OPENING):
                 async for row in self._connection.columns_of(schema, table):
                     rows.append(tuple(row_values(row)))
         except (errors.OutcomeUnknown, errors.SessionLost) as error:
@@ -151,7 +140,7 @@ class PhoenixCatalog(SessionCatalog):
     async def _statistics(self, schema: str, table: str) -> Mapping[str, str]:
         """Estimates of UPDATE STATISTICS; it makes none for small tables."""
         physical = [f"{schema}:{table}", f"{schema}.{table}"] if schema else [table]
-        names = ", ".join(map(escaped_literal, physical))
+        names = ", ".join(map(queries.escaped_literal, physical))
         rows = await self._rows(
             "SELECT SUM(GUIDE_POSTS_ROW_COUNT), SUM(GUIDE_POSTS_WIDTH) FROM SYSTEM.STATS"
             f" WHERE PHYSICAL_NAME IN ({names}) GROUP BY COLUMN_FAMILY"
@@ -162,7 +151,7 @@ class PhoenixCatalog(SessionCatalog):
 
 
 def _in_schema(schema: str, column: str = "TABLE_SCHEM") -> str:
-    return f"{column} = {escaped_literal(schema)}" if schema else f"{column} IS NULL"
+    return f"{column} = {queries.escaped_literal(schema)}" if schema else f"{column} IS NULL"
 
 
 ROW_ID = "row_id"
@@ -188,9 +177,9 @@ class PhoenixLoader:
     async def exists(self, table: TableName) -> bool:
         sql = (
             f"SELECT 1 FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND {_in_schema(self._schema_of(table))}"
-            f" AND TABLE_NAME = {escaped_literal(table.name)} AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL"
+            f" AND TABLE_NAME = {queries.escaped_literal(table.name)} AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL"
         )
-        return bool(await read_rows(self._session, sql, max_rows=1))
+        return bool(await queries.read_rows(self._session, sql, max_rows=1))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         """Raises StatementRejected also for rows that would share a key."""
@@ -238,12 +227,12 @@ class PhoenixLoader:
             self._schema_of(load.target), load.target.name
         )
         keys = [column.name for column in target.columns if column.primary_key]
-        to = source = ", ".join(map(identifier, given))
+        to = source = ", ".join(map(queries.identifier, given))
         if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in given:
             # A table that an import has created: its numbers continue.
-            last = await self._one(f"SELECT MAX({identifier(keys[0])}) FROM {self._place(load.target)}")
+            last = await self._one(f"SELECT MAX({queries.identifier(keys[0])}) FROM {self._place(load.target)}")
             start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
-            to, source = f"{to}, {identifier(keys[0])}", f"{source}, {identifier(numbers)} + {start}"
+            to, source = f"{to}, {queries.identifier(keys[0])}", f"{source}, {queries.identifier(numbers)} + {start}"
         else:
             await self._refuse_repeated(load, keys, rows)
         staging = self._place(load.staging)
@@ -255,10 +244,10 @@ class PhoenixLoader:
         """Phoenix silently replaces a row by one with the same key."""
         if not keys or not set(keys) <= {column.name for column in load.columns}:
             return  # Phoenix refuses rows without a key itself
-        names = ", ".join(map(identifier, keys))
+        names = ", ".join(map(queries.identifier, keys))
         staging, target = self._place(load.staging), self._place(load.target)
         distinct = await self._one(f"SELECT COUNT(*) FROM (SELECT {names} FROM {staging} GROUP BY {names})")
-        same = " AND ".join(f"s.{identifier(key)} = t.{identifier(key)}" for key in keys)
+        same = " AND ".join(f"s.{queries.identifier(key)} = t.{queries.identifier(key)}" for key in keys)
         shared = await self._one(
             f"SELECT /*+ USE_SORT_MERGE_JOIN */ COUNT(*) FROM {staging} AS s INNER JOIN {target} AS t ON {same}"
         )
@@ -302,10 +291,11 @@ class PhoenixLoader:
         # Slots have seven digits until 2065, so they sort as numbers.
         sql = (
             f'SELECT SEQUENCE_NAME FROM SYSTEM."SEQUENCE" WHERE TENANT_ID IS NULL AND {where}'
-            f" AND SEQUENCE_NAME >= {escaped_literal(least)} AND SEQUENCE_NAME < {escaped_literal(_claim(table, slot))}"
+            f" AND SEQUENCE_NAME >= {queries.escaped_literal(least)}"
+            f" AND SEQUENCE_NAME < {queries.escaped_literal(_claim(table, slot))}"
         )
         with suppress(errors.EngineError):
-            for (name,) in await read_rows(self._session, sql, max_rows=_MOST_SWEPT):
+            for (name,) in await queries.read_rows(self._session, sql, max_rows=_MOST_SWEPT):
                 if name.removeprefix(least[:-1]).isdecimal():  # else a table whose name begins alike
                     await self._release(self._place(TableName(table.database, name)))
 
@@ -317,9 +307,11 @@ class PhoenixLoader:
         parts = list[str]()
         for column in columns:
             kind = "INTEGER" if column.declared == "INT" else column.declared  # Phoenix has no short name
-            parts.append(f"{identifier(column.name)} {kind}{' NOT NULL PRIMARY KEY' if column.name == key else ''}")
+            parts.append(
+                f"{queries.identifier(column.name)} {kind}{' NOT NULL PRIMARY KEY' if column.name == key else ''}"
+            )
         if added is not None:
-            parts.append(f"{identifier(added)} BIGINT NOT NULL PRIMARY KEY")
+            parts.append(f"{queries.identifier(added)} BIGINT NOT NULL PRIMARY KEY")
         await loading.execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
 
     async def _fill(
@@ -333,7 +325,7 @@ class PhoenixLoader:
         """Insert the rows. `numbers`: the column that gets the number of each row."""
         given = [column.name for column in columns]
         names = given if numbers is None else [*given, numbers]
-        listed, marks = ", ".join(map(identifier, names)), ", ".join("?" * len(names))
+        listed, marks = ", ".join(map(queries.identifier, names)), ", ".join("?" * len(names))
         statement = await self._connection.prepare(f"UPSERT INTO {self._place(table)} ({listed}) VALUES ({marks})")
         total = 0
         try:
@@ -349,14 +341,14 @@ class PhoenixLoader:
         return total
 
     async def _one(self, sql: str) -> object:
-        (row,) = await read_rows(self._session, sql)
+        (row,) = await queries.read_rows(self._session, sql)
         return row[0]
 
     def _schema_of(self, table: TableName) -> str:
         return self._schema if table.database is None else table.database
 
     def _place(self, table: TableName) -> str:
-        return qualified(*filter(None, (self._schema_of(table), table.name)))
+        return queries.qualified(*filter(None, (self._schema_of(table), table.name)))
 
 
 def _claim(table: TableName, slot: int) -> str:
