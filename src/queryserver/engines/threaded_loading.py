@@ -7,18 +7,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from queryserver.engines.loading import Staging, deliver_cancel, refuse_changes, refuse_target, staged
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
-from queryserver.engines.threaded import STOP_S, DriverConnection, DriverThreads, stop_call
+from queryserver.engines.threaded import STOP_S, Answered, DriverConnection, DriverThreads, stop_call
 from queryserver.errors.statements import SessionLost
 
 _BATCHES_AHEAD = 2
-
-Answered = TypeVar("Answered")
 
 
 class TableWriter(ABC):

@@ -356,7 +356,7 @@ class MysqlStatement:
         sql: str,
         interrupt_thread: Callable[[int], Awaitable[None]],
         *,
-        read_only: bool = False,
+        read_only: bool,
     ) -> None:
         self.columns: tuple[Column, ...] = ()
         self.modified_rows: int | None = None

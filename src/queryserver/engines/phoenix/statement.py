@@ -8,12 +8,12 @@ import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Sequence
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, unless
+from queryserver.engines.phoenix.connection import Answered, Overtaken, PhoenixConnection, unless
 from queryserver.engines.sessions import Stopped
 from queryserver.engines.statement_texts import first_keyword
 from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Rows, record_batch
@@ -194,8 +194,6 @@ def _octets(value: int | bytes) -> bytes:
 
 
 FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds several copies of a frame
-
-Answered = TypeVar("Answered")
 
 
 class PhoenixStatement:

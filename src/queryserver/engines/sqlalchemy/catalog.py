@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilationError
@@ -15,10 +15,8 @@ from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilatio
 from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import Folding, choose
-from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
+from queryserver.engines.sqlalchemy.connection import Answered, SqlalchemyConnection
 from queryserver.engines.threaded import DriverThreads, stop_call
-
-Answered = TypeVar("Answered")
 
 
 class SqlalchemyCatalog:
