@@ -34,6 +34,7 @@ from queryserver.engines.statement_texts import (
 from queryserver.engines.trino import coordinator as trino_http
 from queryserver.engines.trino.protocol import engine_error
 from queryserver.errors.statements import EngineError, RowTooLarge
+from queryserver.platform.addresses import AddressRules
 from queryserver.sql.positions import Position, position_of
 
 
@@ -231,6 +232,18 @@ class Cursor:
         return [("x" * width,) for width in taken]
 
 
+class Dialect:
+    """A SQLAlchemy dialect by its name."""
+
+    name = "any"
+
+
+class Connection:
+    """A SQLAlchemy connection that is not used."""
+
+    dialect = Dialect()
+
+
 @each(
     ("widths", "most_bytes"),
     ([10] * 1000, BATCH_BYTES),
@@ -240,7 +253,7 @@ class Cursor:
     ([3 * MIB] + [10] * 500, BATCH_BYTES),
 )
 def test_a_chunk_of_a_cursor_ends_soon_after_it_is_large(widths: list[int], most_bytes: int) -> None:
-    answer = SqlalchemyAnswer(cast("Any", None), cast("Any", None))
+    answer = SqlalchemyAnswer(cast("Any", Connection()), cast("Any", None), AddressRules())
     cursor = answer.cursor = Cursor(widths)
     seen: list[int] = []
     while rows := answer._fetched():

@@ -134,6 +134,70 @@ _GENTLE_S = 3.0
 _KILL_S = 5.0
 
 
+class ConnectionStopper:
+    """Stops what runs on one DBAPI connection. `current_cursor` gives the cursor in use."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        connection: Any,
+        current_cursor: Callable[[], Any],
+        executor: Executor,
+        rules: AddressRules,
+    ) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._connection = connection
+        self._current_cursor = current_cursor
+        self._executor = executor
+        self._stopping: Future[None] | None = None
+        self._began = 0.0
+        self._is_cut = False
+
+    def press(self) -> None:
+        """Stop the call under way; returns at once, may be called again and again."""
+        now = time.monotonic()
+        self._began = self._began or now
+        if now - self._began > _GENTLE_S:
+            self._cut()
+        elif self._stopping is None or self._stopping.done():
+            self._stopping = self._executor.submit(self._stop)
+
+    def settle(self) -> None:
+        """Returns once no stop is on its way any more: one would hit the next statement."""
+        if self._stopping is not None:
+            with suppress(TimeoutError):
+                self._stopping.result(_KILL_S)
+        self._stopping, self._began = None, 0.0
+
+    def _stop(self) -> None:
+        with guarded(self._rules), suppress(*_DRIVER_ERRORS):
+            if self._engine.dialect.name in SPEAKS_MYSQL:
+                kill = f"KILL QUERY {int(self._connection.thread_id()):d}"
+                with self._engine.connect() as second:
+                    second.exec_driver_sql(kill)
+                return
+            for owner in (self._connection, self._current_cursor()):
+                for name in ("cancel", "interrupt"):
+                    if callable(method := getattr(owner, name, None)):
+                        method()
+                        return
+            self._cut()
+
+    def _cut(self) -> None:
+        """Shut the socket down under the driver: it comes back with an error of its own."""
+        if self._is_cut:
+            return
+        self._is_cut = True
+        for owner in (self._connection, getattr(self._connection, "connection", None)):
+            for name in ("_sock", "sock", "socket"):
+                found = getattr(owner, name, None)
+                if isinstance(found, socket.socket):
+                    with suppress(OSError):
+                        found.shutdown(socket.SHUT_RDWR)
+                    return
+
+
 _STREAMED = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW"})
 _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "MERGE"})
 _NEEDS_TRANSACTION = frozenset({"postgresql", "redshift", "cockroachdb"})
@@ -158,17 +222,16 @@ class SqlalchemyConnection:
         self, connection: sa.Connection, executor: Executor, *, read_only: str | None, rules: AddressRules
     ) -> None:
         self._connection = connection
-        self.rules = rules
+        self._rules = rules
         self.dialect = connection.dialect
         self._read_only = read_only
         self._answer: SqlalchemyAnswer | None = None
         self._interrupted = False
         self._is_closed = False
-        self._driver: Any = connection.connection.dbapi_connection
-        self._executor = executor
-        self._stopping: Future[None] | None = None
-        self._began = 0.0
-        self._is_cut = False
+        driver = connection.connection.dbapi_connection
+        self._stopper = ConnectionStopper(
+            connection.engine, driver, lambda: self._answer and self._answer.cursor, executor, rules
+        )
 
     @classmethod
     def opened(
@@ -190,13 +253,13 @@ class SqlalchemyConnection:
                 raise
 
     def run(self, statement: str) -> "SqlalchemyAnswer":
-        self.settle()
+        self._stopper.settle()
         self._interrupted = False
         if not statement.strip():
             raise errors.StatementRejected("The statement is empty.")
-        answer = self._answer = SqlalchemyAnswer(self, self._connection)
+        answer = self._answer = SqlalchemyAnswer(self._connection, self._stopper, self._rules)
         try:
-            with statement_errors(self.dialect, self.rules):
+            with statement_errors(self.dialect, self._rules):
                 if self._read_only is not None:
                     self._connection.exec_driver_sql(self._read_only)
                 answer.start(statement)
@@ -208,10 +271,10 @@ class SqlalchemyConnection:
 
     def inspected(self, read: Callable[[sa.Inspector], Answered]) -> Answered:
         """What `read` finds in the metadata. Raises EngineUnavailable, StatementRejected and what `read` raises."""
-        self.settle()
+        self._stopper.settle()
         self._interrupted = False
         try:
-            with statement_errors(self.dialect, self.rules):
+            with statement_errors(self.dialect, self._rules):
                 return read(sa.inspect(self._connection))
         except errors.OutcomeUnknown as error:
             raise errors.EngineUnavailable(error.message) from error
@@ -225,7 +288,7 @@ class SqlalchemyConnection:
 
     def interrupt(self) -> None:
         self._interrupted = True
-        self.press()
+        self._stopper.press()
 
     def progress(self) -> int | None:
         return None
@@ -233,58 +296,15 @@ class SqlalchemyConnection:
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            with guarded(self.rules), suppress(*_DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.invalidate()
-            with guarded(self.rules), suppress(*_DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.close()
-
-    def press(self) -> None:
-        """Stop the call under way; returns at once, may be called again and again."""
-        now = time.monotonic()
-        self._began = self._began or now
-        if now - self._began > _GENTLE_S:
-            self._cut()
-        elif self._stopping is None or self._stopping.done():
-            self._stopping = self._executor.submit(self._stop)
-
-    def settle(self) -> None:
-        """Returns once no stop is on its way any more: one would hit the next statement."""
-        if self._stopping is not None:
-            with suppress(TimeoutError):
-                self._stopping.result(_KILL_S)
-        self._stopping, self._began = None, 0.0
-
-    def _stop(self) -> None:
-        with guarded(self.rules), suppress(*_DRIVER_ERRORS):
-            if self.dialect.name in SPEAKS_MYSQL:
-                kill = f"KILL QUERY {int(self._driver.thread_id()):d}"
-                with self._connection.engine.connect() as second:
-                    second.exec_driver_sql(kill)
-                return
-            for owner in (self._driver, self._answer and self._answer.cursor):
-                for name in ("cancel", "interrupt"):
-                    if callable(method := getattr(owner, name, None)):
-                        method()
-                        return
-            self._cut()
-
-    def _cut(self) -> None:
-        """Shut the socket down under the driver: it comes back with an error of its own."""
-        if self._is_cut:
-            return
-        self._is_cut = True
-        for owner in (self._driver, getattr(self._driver, "connection", None)):
-            for name in ("_sock", "sock", "socket"):
-                found = getattr(owner, name, None)
-                if isinstance(found, socket.socket):
-                    with suppress(OSError):
-                        found.shutdown(socket.SHUT_RDWR)
-                    return
 
     def _note(self, error: errors.EngineError) -> None:
         """After a lost connection no other statement can run; what a stop caused is no failure: raises Interrupted."""
         if isinstance(error, errors.OutcomeUnknown) and not self._connection.invalidated:
-            with guarded(self.rules):
+            with guarded(self._rules):
                 self._connection.invalidate()
         if self._interrupted:
             raise Interrupted from error
@@ -293,12 +313,14 @@ class SqlalchemyConnection:
 class SqlalchemyAnswer:
     """The rows of one statement. The first chunk is read at the start, for the types that drivers do not name."""
 
-    def __init__(self, owner: SqlalchemyConnection, connection: sa.Connection) -> None:
+    def __init__(self, connection: sa.Connection, stopper: ConnectionStopper, rules: AddressRules) -> None:
         self.columns: tuple[Column, ...] | None = None
         self.modified_rows: int | None = None
         self.cursor: Any = None
         self._connection = connection
-        self._owner = owner
+        self._dialect = connection.dialect
+        self._stopper = stopper
+        self._rules = rules
         self._result: sa.CursorResult[Any] | None = None
         self._readers: Sequence[ColumnReader] = ()
         self._chunk = ChunkSize()
@@ -315,7 +337,7 @@ class SqlalchemyAnswer:
             statement,
             execution_options={
                 "no_parameters": True,
-                "stream_results": self._keyword in _STREAMED and self._owner.dialect.name not in _NEEDS_TRANSACTION,
+                "stream_results": self._keyword in _STREAMED and self._dialect.name not in _NEEDS_TRANSACTION,
             },
         )
         if not result.returns_rows:
@@ -331,14 +353,14 @@ class SqlalchemyAnswer:
             self._ahead = [*self._ahead, *self._fetched()]
             self._rows_read = len(self._ahead)
         declared = [
-            declare(field, [row[place] for row in self._ahead], speaks_mysql=self._owner.dialect.name in SPEAKS_MYSQL)
+            declare(field, [row[place] for row in self._ahead], speaks_mysql=self._dialect.name in SPEAKS_MYSQL)
             for place, field in enumerate(description)
         ]
         self._readers = list(map(column_reader, declared))
         self.columns = tuple(one.column for one in declared)
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        with statement_errors(self._owner.dialect, self._owner.rules):
+        with statement_errors(self._dialect, self._rules):
             rows, self._ahead = self._ahead or self._rows(), ()
             if not rows:
                 return []
@@ -353,11 +375,11 @@ class SqlalchemyAnswer:
         if not self._ended:
             self._ended = True
             if self.cursor is not None:
-                self._owner.press()
-                self._owner.settle()
+                self._stopper.press()
+                self._stopper.settle()
                 self._drain()
                 _let_go(self.cursor)
-            with guarded(self._owner.rules), suppress(*_DRIVER_ERRORS):
+            with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._finish()
 
     def _rows(self) -> Sequence[Sequence[Any]]:
@@ -388,7 +410,7 @@ class SqlalchemyAnswer:
     def _drain(self) -> None:
         """Take what is still on its way, up to the answer to the stop; a connection that does not end is given up."""
         give_up = time.monotonic() + _DRAIN_S
-        with guarded(self._owner.rules), suppress(*_driver_errors(self._owner.dialect)):
+        with guarded(self._rules), suppress(*_driver_errors(self._dialect)):
             while self.cursor.fetchmany(_DRAIN_ROWS):
                 if time.monotonic() > give_up:
                     _let_go(self.cursor)
