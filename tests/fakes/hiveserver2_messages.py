@@ -1,13 +1,13 @@
 """The server's side of TCLIService: calls from bytes, answers to bytes."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from queryserver.engines.hiveserver2.protocol import messages as methods
 from queryserver.engines.hiveserver2.protocol.messages import (
     _CALL,
     _EXCEPTION,
     _REPLY,
-    AnyMethod,
     MalformedMessage,
     Method,
     TApplicationException,
@@ -28,7 +28,7 @@ class Call:
 
     name: str
     sequence: int
-    method: AnyMethod | None
+    method: Method[Any, Any] | None
     request: Struct
 
 

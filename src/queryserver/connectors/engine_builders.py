@@ -186,7 +186,7 @@ def _require_kerberos(connector: Connector, text: str) -> None:
 def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
     """Hive, Impala, Spark SQL and HPL/SQL. Without options the sections of the settings stand for them."""
     from queryserver.engines.hiveserver2.engine import Hs2Engine
-    from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Kerberos, Limits, Mechanism, Member, Tls
+    from queryserver.engines.hiveserver2.variants import VARIANTS, Hs2Address, Limits, Mechanism, Member, Tls
 
     model = options.HS2_OPTIONS.get(connector.dialect)
     if model is None:
@@ -214,7 +214,8 @@ def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
         username=given.username,
         password=given.password,
         impersonation=given.impersonation_enabled,
-        kerberos=Kerberos(given.kerberos_service_name or usual_service, given.kerberos_host),
+        kerberos_service=given.kerberos_service_name or usual_service,
+        kerberos_host=given.kerberos_host,
         tls=Tls(validate=given.ssl_validate, ca=given.ssl_ca) if given.use_ssl else None,
         database=given.database,
         session_conf=MappingProxyType(dict(given.session_conf)),

@@ -6,16 +6,9 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any
 
-from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, SampleKind, TableSummary
+from queryserver import errors
+from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, SampleKind, TableDescription, TableSummary
 from queryserver.engines.sessions import ended, submitted
-from queryserver.errors.statements import (
-    EngineForbidden,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-)
 
 MAX_ROWS = 200_000
 """More than any list of names may hold, so that a caller that cuts it knows that there was more."""
@@ -79,7 +72,7 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
             async for batch in session.batches(handle):
                 size += batch.nbytes
                 if size > MAX_BYTES:
-                    raise StatementRejected("The engine's answer about its metadata is too large.")
+                    raise errors.StatementRejected("The engine's answer about its metadata is too large.")
                 for start in range(0, batch.num_rows, _SLICE_ROWS):
                     part = batch.slice(start, min(_SLICE_ROWS, max_rows - len(rows)))
                     rows += zip(*(column.to_pylist() for column in part.columns), strict=True)
@@ -87,19 +80,8 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
                         return rows
                     await asyncio.sleep(0)
             return rows
-    except (OutcomeUnknown, SessionLost) as error:
-        raise EngineUnavailable(error.message) from error
-
-
-class SessionCatalog:
-    """What the catalogs share that query a session."""
-
-    def __init__(self, session: EngineSession) -> None:
-        self._session = session
-
-    async def _rows(self, query: str) -> list[Row]:
-        with metadata_errors():
-            return await read_rows(self._session, query)
+    except (errors.OutcomeUnknown, errors.SessionLost) as error:
+        raise errors.EngineUnavailable(error.message) from error
 
 
 def overloads(rows: Iterable[Row], place: int = 0) -> Iterable[tuple[str, list[Row]]]:
@@ -135,6 +117,36 @@ def sample_query(
     return f"SELECT DISTINCT {value} FROM {source} ORDER BY {order(value, 'ASC')} LIMIT {SAMPLE_ROWS}"
 
 
+class SessionCatalog:
+    """What the catalogs share that query a session. `no_nested`: why values within a column are not sampled."""
+
+    no_nested = ""
+    mark = '"'
+    """Around names."""
+
+    def __init__(self, session: EngineSession) -> None:
+        self._session = session
+
+    async def sample_statement(
+        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+    ) -> str:
+        if nested:
+            raise errors.NotSupported(self.no_nested)
+        value = None if column is None else identifier(column, mark=self.mark)
+        return sample_query(self._full_name(table), value, kind, order=self._order)
+
+    def _full_name(self, table: TableDescription) -> str:
+        """In quotes."""
+        return qualified(*filter(None, (table.database, table.name)), mark=self.mark)
+
+    def _order(self, value: str, direction: str) -> str:
+        return nulls_last(value, direction)
+
+    async def _rows(self, query: str) -> list[Row]:
+        with metadata_errors():
+            return await read_rows(self._session, query)
+
+
 def identifier(name: str, *, mark: str = '"') -> str:
     """The name between quote characters; those within it are doubled."""
     return f"{mark}{name.replace(mark, mark * 2)}{mark}"
@@ -165,5 +177,5 @@ def metadata_errors() -> Generator[None]:
     """Around queries on metadata: StatementDenied, a right that the user lacks, becomes EngineForbidden."""
     try:
         yield
-    except StatementDenied as error:
-        raise EngineForbidden(error.message) from error
+    except errors.StatementDenied as error:
+        raise errors.EngineForbidden(error.message) from error

@@ -35,15 +35,10 @@ def column_definitions(columns: Sequence[LoadColumn], quoted: Callable[[str], st
     )
 
 
-def already_there(table: TableName) -> StatementRejected:
-    """Why a table cannot be made."""
-    return StatementRejected(f'Table "{table.name}" already exists.')
-
-
 def refuse_target(load: TableLoad, *, exists: bool) -> None:
     """Raises StatementRejected for a new table that exists already, and for one to append to that does not."""
     if exists and not load.append and not load.replace:
-        raise already_there(load.target)
+        raise StatementRejected(f'Table "{load.target.name}" already exists.')
     if load.append and not exists:
         raise StatementRejected(f'Table "{load.target.name}" does not exist.')
 

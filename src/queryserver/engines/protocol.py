@@ -45,8 +45,6 @@ class DatabaseDescription:
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """A table in a list."""
-
     name: str
     kind: TableKind = TableKind.MANAGED
     comment: str = ""
@@ -76,8 +74,6 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True)
 class TableProperty:
-    """One property as the engine shows it."""
-
     name: str
     value: str
     comment: str = ""
@@ -190,8 +186,6 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How to open one engine session."""
-
     database: str | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     credentials: Credentials | None = None
@@ -293,13 +287,9 @@ class EngineSession(Protocol):
 class Engine(Protocol):
     """One connector at work; owns its pool; shared between tasks."""
 
-    @property
-    def dialect(self) -> str:
-        """The dialect that statements are written in."""
-        ...
-
-    @property
-    def capabilities(self) -> EngineCapabilities: ...
+    dialect: str
+    """The one that statements are written in."""
+    capabilities: EngineCapabilities
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
         """Open a session for `user`; leaving it ends the engine's work for it.
@@ -413,12 +403,8 @@ class Catalog(Protocol):
 
 @runtime_checkable
 class CatalogEngine(Protocol):
-    """An engine whose metadata can be read."""
-
-    @property
-    def lists_functions(self) -> bool:
-        """Whether the engine's catalogue has functions at all (Contract editor 10.2)."""
-        ...
+    lists_functions: bool
+    """Whether the engine's catalogue has functions at all (Contract editor 10.2)."""
 
     def catalog(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[Catalog]:
         """Open what is needed to read metadata as `user`. Raises EngineUnavailable, CredentialsRequired."""
@@ -497,8 +483,6 @@ class TableLoader(Protocol):
 
 @runtime_checkable
 class LoadingEngine(Protocol):
-    """An engine that tables can be made in."""
-
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
         """A session for one import, as `Engine.session`; leaving it ends the engine's work for it."""
         ...

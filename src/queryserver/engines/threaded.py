@@ -173,15 +173,10 @@ class Interrupted(StatementRejected):
 class DriverAnswer(Protocol):
     """What a statement gave. Each method is called in a thread, one at a time, and raises EngineError only."""
 
-    @property
-    def columns(self) -> tuple[Column, ...] | None:
-        """Columns of the result set, None without one."""
-        ...
-
-    @property
-    def modified_rows(self) -> int | None:
-        """Final once all batches are read."""
-        ...
+    columns: tuple[Column, ...] | None
+    """Columns of the result set, None without one."""
+    modified_rows: int | None
+    """Final once all batches are read."""
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
         """The next rows, a few MiB at most; empty at the end."""

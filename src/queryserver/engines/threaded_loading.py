@@ -2,62 +2,57 @@
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from queryserver.engines.loading import Staging, deliver_cancel, refuse_changes, refuse_target, staged
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
-from queryserver.engines.threaded import STOP_S, DriverConnection, DriverThreads, stop_call
+from queryserver.engines.threaded import STOP_S, Answered, DriverConnection, DriverThreads, stop_call
 from queryserver.errors.statements import SessionLost
 
 _BATCHES_AHEAD = 2
 
-Answered = TypeVar("Answered")
 
+class TableWriter(ABC):
+    """Makes tables over one connection. Called in a thread, one call at a time; raises EngineError only.
 
-class TableWriter(Protocol):
-    """Makes tables over one connection. Called in a thread, one call at a time; raises EngineError only."""
-
-    def exists(self, table: TableName) -> bool:
-        """Whether there is a table or view of that name."""
-        ...
-
-    def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        """Make the table, or append. When it fails nothing is visible but, maybe, the staging table."""
-        ...
-
-    def drop(self, table: TableName) -> None:
-        """Drop a table if it is there."""
-        ...
-
-    def interrupt(self) -> None:
-        """Stop `write`, unless it is already at its last step or undoes what it did. From any thread, at once."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection. Called once nothing runs. Idempotent."""
-        ...
-
-
-class StoppableWriter:
-    """`interrupt` and `close` of a TableWriter; a stop has an effect only while `allow_interrupt` says so."""
+    A stop has an effect only while `allow_interrupt` says so.
+    """
 
     def __init__(self, connection: DriverConnection) -> None:
         self._driver = connection
         self._ending = threading.Lock()
         self._may_interrupt = False
 
+    @abstractmethod
+    def exists(self, table: TableName) -> bool:
+        """Whether there is a table or view of that name."""
+        ...
+
+    @abstractmethod
+    def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
+        """Make the table, or append. When it fails nothing is visible but, maybe, the staging table."""
+        ...
+
+    @abstractmethod
+    def drop(self, table: TableName) -> None:
+        """Drop a table if it is there."""
+        ...
+
     def interrupt(self) -> None:
+        """Stop `write`, unless it is already at its last step or undoes what it did. From any thread, at once."""
         with self._ending:
             if self._may_interrupt:
                 self._driver.interrupt()
 
     def close(self) -> None:
+        """Close the connection. Called once nothing runs. Idempotent."""
         self._driver.close()
 
     def allow_interrupt(self, *, is_allowed: bool) -> None:

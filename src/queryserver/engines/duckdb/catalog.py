@@ -7,32 +7,9 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from queryserver.engines.catalog_queries import (
-    Row,
-    SessionCatalog,
-    identifier,
-    literal,
-    overloads,
-    qualified,
-    read_rows,
-    sample_query,
-    signatures,
-    summaries,
-)
-from queryserver.engines.protocol import (
-    ColumnStatistics,
-    DatabaseDescription,
-    EngineSession,
-    ForeignKey,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableSummary,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
+from queryserver import errors
+from queryserver.engines import catalog_queries as queries
+from queryserver.engines import protocol
 from queryserver.sql.types import SqlType, parse_type
 
 _BOUNDED = frozenset({
@@ -52,19 +29,13 @@ SELECT name, kind, comment, rows FROM (
 ) WHERE {}"""
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
 _NAME = re.compile(r"[^\W\d]\w*")
-_KINDS = {"view": TableKind.VIEW}
+_KINDS = {"view": protocol.TableKind.VIEW}
 
 
-async def current_database(session: EngineSession) -> str:
-    """The name that DuckDB gave to the session's database."""
-    ((name,),) = await read_rows(session, "SELECT current_database()")
-    return name
-
-
-class DuckdbCatalog(SessionCatalog):
+class DuckdbCatalog(queries.SessionCatalog):
     """A Catalog. `database_name` is DuckDB's name of the file."""
 
-    def __init__(self, session: EngineSession, database_name: str) -> None:
+    def __init__(self, session: protocol.EngineSession, database_name: str) -> None:
         super().__init__(session)
         self._database_name = database_name
 
@@ -72,41 +43,42 @@ class DuckdbCatalog(SessionCatalog):
         """Schemas of the database."""
         return [name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_OURS}")]
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         name, comment = await self._schema(database)
-        return DatabaseDescription(name, comment or "")
+        return protocol.DatabaseDescription(name, comment or "")
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         schema, _ = await self._schema(database)
-        rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {literal(schema)}"))
-        return await summaries(
-            rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED), row[2] or "")
+        rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {queries.literal(schema)}"))
+        return await queries.summaries(
+            rows,
+            lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
         )
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         """The number of rows is the one that DuckDB keeps with the table."""
         schema, _ = await self._schema(database)
-        here = f"{_OURS} AND schema_name = {literal(schema)}"
-        found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({literal(table)})"))
+        here = f"{_OURS} AND schema_name = {queries.literal(schema)}"
+        found = await self._rows(_TABLES.format(f"{here} AND lower(name) = lower({queries.literal(table)})"))
         if not found:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         name, kind, comment, rows = found[0]
-        there = f"{here} AND table_name = {literal(name)}"
+        there = f"{here} AND table_name = {queries.literal(name)}"
         keys = await self._rows(
             "SELECT constraint_type, constraint_column_names, referenced_table, referenced_column_names"
             f" FROM duckdb_constraints() WHERE {there} AND constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY')"
             " ORDER BY constraint_index"
         )
-        return TableDescription(
+        return protocol.TableDescription(
             database=schema,
             name=name,
             columns=await self._columns(there, keys, is_view=kind == "view"),
-            kind=_KINDS.get(kind, TableKind.MANAGED),
+            kind=_KINDS.get(kind, protocol.TableKind.MANAGED),
             comment=comment or "",
             support_updates=kind == "table",
             # They stay within a schema.
             foreign_keys=tuple(
-                ForeignKey(own, f"{schema}.{other_table}.{other}")
+                protocol.ForeignKey(own, f"{schema}.{other_table}.{other}")
                 for kind_of_key, own_columns, other_table, other_columns in keys
                 if kind_of_key == "FOREIGN KEY"
                 for own, other in zip(own_columns, other_columns, strict=True)
@@ -114,68 +86,74 @@ class DuckdbCatalog(SessionCatalog):
             statistics={} if rows is None else {"numRows": str(rows)},
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         declared = table.column(column)
         if declared is None or table.kind.is_view:
-            return ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="A view has no statistics.")
         kind = parse_type(declared.type)
         is_bounded = kind.base in _BOUNDED and kind.item is None
         bounds = ", ".join(
             f"CAST({name}(CAST(stats.{name} AS {declared.type})) AS VARCHAR)" if is_bounded else "NULL"
             for name in ("min", "max")
         )
-        with suppress(StatementRejected):  # an empty segment has no bounds
+        with suppress(errors.StatementRejected):  # an empty segment has no bounds
             found = await self._rows(
                 f"SELECT {bounds}, bool_or(CAST(stats.has_null AS BOOLEAN)),"
                 " max(CAST(stats.max_string_length AS BIGINT)), count(*)"
-                f" FROM pragma_storage_info({literal(self._full_name(table))})"
-                f" WHERE column_name = {literal(declared.name)} AND segment_type = {literal(declared.type)}"
+                f" FROM pragma_storage_info({queries.literal(self._full_name(table))})"
+                f" WHERE column_name = {queries.literal(declared.name)}"
+                f" AND segment_type = {queries.literal(declared.type)}"
             )
             if found and found[0][4]:
                 least, most, has_null, length, _ = found[0]
-                return ColumnStatistics(min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length)
-        return ColumnStatistics(message="There are no statistics of this column.")
+                return protocol.ColumnStatistics(
+                    min=least, max=most, num_nulls=None if has_null else 0, max_col_len=length
+                )
+        return protocol.ColumnStatistics(message="There are no statistics of this column.")
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         return await self._functions(await self._place(database))
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
-        wanted = f"lower(function_name) = lower({literal(name)})"
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
+        wanted = f"lower(function_name) = lower({queries.literal(name)})"
         found = await self._functions(f"{await self._place(database)} AND {wanted}")
         return found[0] if found else None
 
     async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        source = self._full_name(table)
         if column is None or not nested:
-            return sample_query(source, None if column is None else identifier(column), kind)
-        return sample_query(_unfolded(source, table, column, nested), identifier(nested[-1]), kind)
+            return await super().sample_statement(table, column, (), kind)
+        return queries.sample_query(
+            _unfolded(self._full_name(table), table, column, nested), queries.identifier(nested[-1]), kind
+        )
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
-        columns = "" if column is None else f" ({identifier(column)})"
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
+        columns = "" if column is None else f" ({queries.identifier(column)})"
         return f"ANALYZE {self._full_name(table)}{columns}"
 
-    def _full_name(self, table: TableDescription) -> str:
-        return qualified(self._database_name, table.database, table.name)
+    def _full_name(self, table: protocol.TableDescription) -> str:
+        return queries.qualified(self._database_name, table.database, table.name)
 
-    async def _schema(self, database: str) -> Row:
-        wanted = f"lower({literal(database)})" if database else "lower(current_schema())"
+    async def _schema(self, database: str) -> queries.Row:
+        wanted = f"lower({queries.literal(database)})" if database else "lower(current_schema())"
         found = await self._rows(
             f"SELECT schema_name, comment FROM duckdb_schemas() WHERE {_OURS} AND lower(schema_name) = {wanted}"
         )
         if not found:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return found[0]
 
-    async def _columns(self, there: str, keys: Sequence[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
+    async def _columns(
+        self, there: str, keys: Sequence[queries.Row], *, is_view: bool
+    ) -> tuple[protocol.TableColumn, ...]:
         primary = {column for kind, columns, _, _ in keys if kind == "PRIMARY KEY" for column in columns}
         rows = await self._rows(
             "SELECT column_name, data_type, comment, is_nullable, CASE WHEN NOT is_generated THEN column_default END"
             f" FROM duckdb_columns() WHERE {there} ORDER BY column_index"
         )
         return tuple(
-            TableColumn(
+            protocol.TableColumn(
                 name=name,
                 type=kind,
                 comment=comment or "",
@@ -192,45 +170,45 @@ class DuckdbCatalog(SessionCatalog):
         if database is None:
             return f"(internal OR {_OURS} AND schema_name = current_schema())"
         schema, _ = await self._schema(database)
-        return f"NOT internal AND {_OURS} AND schema_name = {literal(schema)}"
+        return f"NOT internal AND {_OURS} AND schema_name = {queries.literal(schema)}"
 
-    async def _functions(self, place: str) -> list[FunctionDescription]:
+    async def _functions(self, place: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
             "SELECT function_name, internal, parameters, parameter_types, varargs, return_type, description"
             f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
             " ORDER BY function_name, len(parameters), parameter_types"
         )
         return [
-            FunctionDescription(
+            protocol.FunctionDescription(
                 name=name,
-                signature=signatures(name, map(_arguments, same)),
+                signature=queries.signatures(name, map(_arguments, same)),
                 return_type=same[0][5] or "",
                 is_builtin="BUILTIN" if same[0][1] else "",
                 is_persistent="true",
                 description=same[0][6] or "",
             )
-            for name, same in overloads(rows)
+            for name, same in queries.overloads(rows)
             if _NAME.fullmatch(name)
         ]
 
 
-def _arguments(row: Row) -> str:
+def _arguments(row: queries.Row) -> str:
     _, _, names, types, varargs, _, _ = row
     pairs = [f"{name} {kind}" if kind else name for name, kind in zip(names, types, strict=False)]
     return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
 
 
-def _unfolded(source: str, table: TableDescription, column: str, nested: Sequence[str]) -> str:
+def _unfolded(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
     """A subquery whose one column, named by the last segment, has the values at the path. Raises NotSupported."""
     declared = table.column(column)
     kind = parse_type(declared.type) if declared is not None else None
-    query = f"SELECT {identifier(column)} AS v FROM {source}"
+    query = f"SELECT {queries.identifier(column)} AS v FROM {source}"
     for segment in nested:
         step = _step(kind, segment) if kind is not None else None
         if kind is None or step is None:
-            raise NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
+            raise errors.NotSupported(f"{'.'.join([column, *nested])} is no part of the column that DuckDB can read.")
         query, kind = f"SELECT {step} AS v FROM ({query})", kind.part(segment)
-    return f"(SELECT v AS {identifier(nested[-1])} FROM ({query}))"
+    return f"(SELECT v AS {queries.identifier(nested[-1])} FROM ({query}))"
 
 
 def _step(kind: SqlType, segment: str) -> str | None:
@@ -243,4 +221,4 @@ def _step(kind: SqlType, segment: str) -> str | None:
     if kind.key is not None:
         return "unnest(map_keys(v))" if segment == "key" else "unnest(map_values(v))"
     (field,) = [field for field in kind.fields if field.type is part]
-    return f"struct_extract(v, {literal(field.name)})"
+    return f"struct_extract(v, {queries.literal(field.name)})"

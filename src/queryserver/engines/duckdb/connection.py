@@ -13,20 +13,11 @@ import duckdb
 import pyarrow as pa
 from duckdb.sqltypes import DuckDBPyType
 
+from queryserver import errors
 from queryserver.engines.duckdb.guard import kind_of, refuse_reach, refuse_repetition, tokens_of
 from queryserver.engines.duckdb.values import bounded, cell_error, is_wide, require_shallow, result_type, sound
 from queryserver.engines.statement_texts import BATCH_BYTES, LABELED, pieces, place_in
 from queryserver.engines.threaded import NO_USER, Interrupted
-from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import InsufficientStorage
-from queryserver.errors.statements import (
-    EngineError,
-    EngineUnavailable,
-    ErrorExcerpt,
-    ErrorPlace,
-    SessionLost,
-    StatementRejected,
-)
 from queryserver.formats.columns import MANY_COLUMNS, Column, begin_wide_work
 from queryserver.platform.limits import DiskFloor
 from queryserver.sql.positions import place_within, position_of
@@ -57,12 +48,12 @@ def opening_errors() -> Generator[None]:
     except duckdb.Error as error:
         text = str(error)
         reason = next((reason for part, reason in _WHY_CLOSED if part in text), "The database file cannot be opened.")
-        raise EngineUnavailable(reason) from error
+        raise errors.EngineUnavailable(reason) from error
 
 
 @contextmanager
 def statement_errors(
-    root: Path | None, error_of: Callable[[str], QueryServerError | None] | None = None, *, lines_before: int = 0
+    root: Path | None, error_of: Callable[[str], errors.QueryServerError | None] | None = None, *, lines_before: int = 0
 ) -> Generator[None]:
     """Around each call of a statement; paths below `root` lose it. `error_of` knows messages of our own.
 
@@ -71,7 +62,7 @@ def statement_errors(
     try:
         yield
     except pa.ArrowInvalid as error:
-        raise StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
+        raise errors.StatementRejected(_tidy(f"Not implemented Error: {error}", root)) from error
     except (duckdb.Error, OSError) as error:
         text = str(error)
         if error_of is not None and (known := error_of(text)) is not None:
@@ -84,12 +75,11 @@ def statement_errors(
         raise _rejected(text, root, lines_before) from error
 
 
-def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) -> EngineError:
-    """What an error of a statement means."""
+def domain_error(error: duckdb.Error, root: Path | None, lines_before: int = 0) -> errors.EngineError:
     if isinstance(error, duckdb.InterruptException):
         return Interrupted()
     if isinstance(error, duckdb.ConnectionException):
-        return SessionLost("Invalid session Id: the connection to the database is closed.")
+        return errors.SessionLost("Invalid session Id: the connection to the database is closed.")
     return _rejected(str(error), root, lines_before)
 
 
@@ -99,18 +89,20 @@ def _with_lines(text: str, lines_before: int) -> str:
     return _LINE.sub(lambda found: f"LINE {int(found[1]) + lines_before}:", text, count=1)
 
 
-def _rejected(text: str, root: Path | None, lines_before: int) -> StatementRejected:
+def _rejected(text: str, root: Path | None, lines_before: int) -> errors.StatementRejected:
     text = _with_lines(text, lines_before)
-    return StatementRejected(_tidy(text, root)).at(_place(text))
+    return errors.StatementRejected(_tidy(text, root)).at(_place(text))
 
 
-def _place(text: str) -> ErrorPlace | None:
+def _place(text: str) -> errors.ErrorPlace | None:
     """None where DuckDB marks a place of another text, such as that of a view, in the statement."""
     place = place_in(text, LABELED)
-    return place if isinstance(place, ErrorExcerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
+    return (
+        place if isinstance(place, errors.ErrorExcerpt) and _is_named(place, text.partition("\n\nLINE ")[0]) else None
+    )
 
 
-def _is_named(place: ErrorExcerpt, message: str) -> bool:
+def _is_named(place: errors.ErrorExcerpt, message: str) -> bool:
     """Whether the mark stands at the beginning of a word, one of the names of the message if it has any."""
     position = position_of(place, "\n" * (place.line - 1) + place.shown)
     if position is None or position.column is None:
@@ -162,13 +154,15 @@ class TemporaryRoom:
                 connection.execute(f"SET GLOBAL max_temp_directory_size = '{limit}B'")
                 self._limit = limit
 
-    def error_of(self, text: str) -> QueryServerError | None:
+    def error_of(self, text: str) -> errors.QueryServerError | None:
         """What a driver's message means when it is about this limit."""
         if "max_temp_directory_size" not in text:
             return None
         if self._limit is not None and self._limit < self._most_bytes:
-            return InsufficientStorage()
-        return StatementRejected("Out of Memory Error: the temporary files of this database have reached their limit.")
+            return errors.InsufficientStorage()
+        return errors.StatementRejected(
+            "Out of Memory Error: the temporary files of this database have reached their limit."
+        )
 
 
 # DuckDB works in vectors of 2048 rows; a reader that asks for less copies less of them at once.
@@ -204,7 +198,8 @@ class DuckdbConnection:
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_end` is called when an internal error has ended the database, for all of its connections."""
-        self._connection = connection
+        self.native = connection
+        """The driver's own connection, for statements of ours."""
         self._on_end = on_end
         self._root = root
         self._owned = owned
@@ -217,11 +212,11 @@ class DuckdbConnection:
     def run(self, statement: str) -> "DuckdbAnswer":
         """The text must hold one statement at most (Contract security T23)."""
         if self._room is not None:
-            self._room.apply(self._connection)
+            self._room.apply(self.native)
         with statement_errors(self._root, self._room_error):
             try:
                 return self._run(statement)
-            except (duckdb.Error, QueryServerError) as error:
+            except (duckdb.Error, errors.QueryServerError) as error:
                 if isinstance(error, FATAL) or isinstance(error.__cause__, FATAL):
                     self.is_usable = False
                     self._on_end()
@@ -231,39 +226,36 @@ class DuckdbConnection:
         """Run a setting of the session, unguarded."""
         with statement_errors(self._root):
             try:
-                self._connection.execute(setting)
+                self.native.execute(setting)
             except FATAL as error:
                 self._on_end()
-                raise EngineUnavailable("The database is opened anew after an internal error; try again.") from error
-
-    @property
-    def native(self) -> duckdb.DuckDBPyConnection:
-        """The driver's own connection, for statements of ours."""
-        return self._connection
+                raise errors.EngineUnavailable(
+                    "The database is opened anew after an internal error; try again."
+                ) from error
 
     def interrupt(self) -> None:
-        self._connection.interrupt()
+        self.native.interrupt()
 
     def progress(self) -> int | None:
-        return min(max(int(self._connection.query_progress()), 0), 100)
+        return min(max(int(self.native.query_progress()), 0), 100)
 
     def close(self) -> None:
         if not self._closed:
             self._closed, self.is_usable = True, False
-            self._connection.close()
+            self.native.close()
             if self._owned is not None:
                 self._owned.close()
 
     def _run(self, text: str) -> "DuckdbAnswer":
         tokens = tokens_of(text)
         with _PLANNING if len(tokens) > _SMALL_TOKENS else nullcontext():
-            statements = self._connection.extract_statements(text)
+            statements = self.native.extract_statements(text)
             if not statements:
                 return DuckdbAnswer()
             if len(statements) > 1:
-                raise StatementRejected("Parser Error: one statement at a time.")
+                raise errors.StatementRejected("Parser Error: one statement at a time.")
             statement, lines_before = self._without_comments_before(statements[0], text)
-            refuse_reach(self._connection, statement, tokens)
+            refuse_reach(self.native, statement, tokens)
             refuse_repetition(tokens, self._cell_max_bytes)
             # A query gives a relation that runs when it is read; anything else runs here.
             relation = self._planned(statement, lines_before)
@@ -290,14 +282,14 @@ class DuckdbConnection:
     def _planned(self, statement: duckdb.Statement, lines_before: int) -> duckdb.DuckDBPyRelation:
         with statement_errors(self._root, self._room_error, lines_before=lines_before):
             try:
-                return self._connection.sql(statement)
+                return self.native.sql(statement)
             except (duckdb.BinderException, duckdb.CatalogException) as error:
                 known = domain_error(error, self._root, lines_before)
                 if known.place is None and kind_of(statement) == "SELECT":
                     known.place = self._unbound(statement, lines_before)
                 raise known from error
 
-    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> ErrorPlace | None:
+    def _unbound(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorPlace | None:
         """Where the error of a query is that could not be bound: EXPLAIN, which only binds, gives the place.
 
         Other statements are not sent again, and give it themselves. None within a transaction: an error of EXPLAIN
@@ -305,10 +297,10 @@ class DuckdbConnection:
         """
         try:
             # Outside of a transaction, each statement is one of its own, with another number.
-            first, second = (self._connection.sql(_TRANSACTION).fetchall() for _ in range(2))
+            first, second = (self.native.sql(_TRANSACTION).fetchall() for _ in range(2))
             if first == second:
                 return None
-            self._connection.execute(f"{_EXPLAIN}{statement.query}")
+            self.native.execute(f"{_EXPLAIN}{statement.query}")
         except FATAL:
             raise
         except duckdb.Error as error:
@@ -320,10 +312,10 @@ class DuckdbConnection:
         query = statement.query
         if len(query) == len(text) or not text.endswith(query):
             return statement, 0
-        alone = self._connection.extract_statements(query)
+        alone = self.native.extract_statements(query)
         return (alone[0], text.count("\n", 0, len(text) - len(query))) if len(alone) == 1 else (statement, 0)
 
-    def _room_error(self, text: str) -> QueryServerError | None:
+    def _room_error(self, text: str) -> errors.QueryServerError | None:
         return self._room.error_of(text) if self._room is not None else None
 
     def _open_rows(
@@ -336,21 +328,21 @@ class DuckdbConnection:
     ) -> "DuckdbAnswer":
         columns = tuple(Column(name, result_type(one), str(one)) for name, one in zip(names, types, strict=True))
 
-        def error_of(text: str) -> QueryServerError | None:
+        def error_of(text: str) -> errors.QueryServerError | None:
             error = cell_error(text, names, self._cell_max_bytes)
             return error or self._room_error(text)
 
         rows = _WIDE_ROWS if any(map(is_wide, types)) else _NARROW_ROWS
-        errors = partial(statement_errors, self._root, error_of, lines_before=lines_before)
-        with errors():
+        around = partial(statement_errors, self._root, error_of, lines_before=lines_before)
+        with around():
             reader = bounded(relation, self._cell_max_bytes).to_arrow_reader(rows)
-        return DuckdbAnswer(columns=columns, reader=reader, errors=errors, on_close=free)
+        return DuckdbAnswer(columns=columns, reader=reader, around=around, on_close=free)
 
 
 class DuckdbAnswer:
     """The rows of a statement, as an Arrow reader. One vector is read ahead, so that errors show early.
 
-    `errors` is entered around each call of the driver.
+    `around` is entered around each call of the driver.
     """
 
     def __init__(
@@ -359,20 +351,20 @@ class DuckdbAnswer:
         columns: tuple[Column, ...] | None = None,
         modified_rows: int | None = None,
         reader: pa.RecordBatchReader | None = None,
-        errors: Callable[[], AbstractContextManager[None]] = nullcontext,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.columns = columns
         self.modified_rows = modified_rows
         self._reader = reader
-        self._errors = errors
+        self._around = around
         self._on_close = on_close
         self._ahead: pa.RecordBatch | None = None
-        with errors():
+        with around():
             self._ahead = self._next()
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        with self._errors():
+        with self._around():
             batches, size = list[pa.RecordBatch](), 0
             while self._ahead is not None and size < BATCH_BYTES:
                 batches.extend(pieces(self._ahead))
@@ -403,7 +395,7 @@ def take_wide_place(user_id: int, *, wait_s: float = _WIDE_WAIT_S) -> Callable[[
     """
     place = _WIDE.setdefault(user_id, Semaphore())
     if not place.acquire(timeout=wait_s):
-        raise StatementRejected(
+        raise errors.StatementRejected(
             f"Out of Memory Error: another result of more than {MANY_COLUMNS} columns is being read; try again later."
         )
     held, end = [place], begin_wide_work()

@@ -17,7 +17,7 @@ from queryserver.engines.duckdb.guard import SESSION_SETTINGS
 from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.threaded import with_lower_priority
-from queryserver.engines.threaded_loading import StoppableWriter
+from queryserver.engines.threaded_loading import TableWriter
 from queryserver.imports.model import arrow_type
 from queryserver.platform.limits import DiskFloor
 
@@ -124,8 +124,8 @@ _EXISTS = """
 """
 
 
-class DuckdbWriter(StoppableWriter):
-    """A TableWriter: one transaction, in which the staging table becomes the target."""
+class DuckdbWriter(TableWriter):
+    """One transaction, in which the staging table becomes the target."""
 
     def __init__(self, connection: DuckdbConnection, root: Path | None) -> None:
         super().__init__(connection)

@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from queryserver import errors
+from queryserver.engines.catalog_queries import read_rows
 from queryserver.engines.connections import MEMORY, database_file
-from queryserver.engines.duckdb.catalog import DuckdbCatalog, current_database
+from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSession, SessionOptions, TableLoader
 from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSessions
 from queryserver.engines.threaded_loading import ThreadedLoader
-from queryserver.errors.base import ConfigurationError
-from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
@@ -80,7 +80,7 @@ class DuckdbEngine:
         floor: DiskFloor = NO_FLOOR,
     ) -> None:
         if path == MEMORY and read_only:
-            raise ConfigurationError(["read_only: a database in memory would stay empty"])
+            raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._root = root.resolve() if root is not None else None
         self._read_only = read_only
@@ -138,7 +138,8 @@ class DuckdbEngine:
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         async with self.session(user, options) as session:
-            yield DuckdbCatalog(session, await current_database(session))
+            ((name,),) = await read_rows(session, "SELECT current_database()")
+            yield DuckdbCatalog(session, name)
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
@@ -199,7 +200,7 @@ class DuckdbEngine:
                 if self._database is not None and not self._database.has_ended:
                     return self._database
             await asyncio.sleep(_CHECK_AGAIN_S)
-        raise EngineUnavailable(
+        raise errors.EngineUnavailable(
             "The database file is in use with other settings; try again when those statements have ended."
         )
 

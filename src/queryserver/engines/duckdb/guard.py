@@ -146,7 +146,6 @@ class _Types:
                         around.pop()
 
     def is_type(self, place: int) -> bool:
-        """Whether the token at `place` names a type."""
         following = self._at(place + 1)
         while self._at(place - 1).text == ".":  # a qualified name
             place -= 2

@@ -54,7 +54,6 @@ _AS_TEXT_WITHIN = _AS_TEXT | {
 
 
 def result_type(native: DuckDBPyType) -> ResultType:
-    """The name on the wire."""
     return _RESULT_TYPES.get(native.id, ResultType.USER_DEFINED)
 
 
@@ -68,13 +67,7 @@ def require_shallow(types: Sequence[DuckDBPyType]) -> None:
     raise StatementRejected(f"Not implemented Error: a column's type is nested deeper than {MOST_LEVELS} levels.")
 
 
-def is_text_on_the_wire(native: DuckDBPyType) -> bool:
-    """Whether a value of the type, not inside of another, is read as DuckDB's own text."""
-    return native.id in _AS_TEXT
-
-
 def children_of(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
-    """The types within a type, each with its name."""
     if native.id not in _NESTED:
         return []
     return [(name, child) for name, child in native.children if isinstance(child, DuckDBPyType)]
@@ -239,7 +232,7 @@ def bounded(relation: duckdb.DuckDBPyRelation, cell_max_bytes: int) -> duckdb.Du
         return relation.project(_row_bounded(shown, wide))
     kept_bytes = _CONSTANTS_BYTES // _VECTOR_ROWS // max(sum(wide), 1)
     sizes = [
-        f"coalesce({_size(text if is_text_on_the_wire(native) else f'#{number}', native)}, 0)" if is_bounded else ""
+        f"coalesce({_size(text if native.id in _AS_TEXT else f'#{number}', native)}, 0)" if is_bounded else ""
         for number, (text, native, is_bounded) in enumerate(zip(shown, types, wide, strict=True), start=1)
     ]
     nested = [size for size, native in zip(sizes, types, strict=True) if size and not _is_text(native)]
@@ -282,7 +275,7 @@ def is_wide(native: DuckDBPyType) -> bool:
 
 
 def _is_text(native: DuckDBPyType) -> bool:
-    return native.id in _STRINGS or is_text_on_the_wire(native)
+    return native.id in _STRINGS or native.id in _AS_TEXT
 
 
 def _shown(number: int, native: DuckDBPyType) -> str:

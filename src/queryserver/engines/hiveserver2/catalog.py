@@ -2,27 +2,16 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from queryserver import errors
+from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import Row, backquoted, escaped_literal, read_rows
 from queryserver.engines.hiveserver2.descriptions import cell, has_map, known, real, whole
 from queryserver.engines.hiveserver2.errors import metadata_errors
-from queryserver.engines.protocol import (
-    SAMPLE_ROWS,
-    ColumnStatistics,
-    DatabaseDescription,
-    EngineSession,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableSummary,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type
 
 literal = escaped_literal  # backslashes escape in Hive, Impala and Spark alike
@@ -38,7 +27,9 @@ class NestedValues:
     name: str
 
 
-def nested_values(table: str, column: TableColumn, nested: Sequence[str], *, joins: bool = False) -> NestedValues:
+def nested_values(
+    table: str, column: protocol.TableColumn, nested: Sequence[str], *, joins: bool = False
+) -> NestedValues:
     """The values at a path, by LATERAL VIEW explode, or with `joins` by Impala's joins of collections.
 
     Raises NotSupported for a path that the type does not have.
@@ -47,7 +38,7 @@ def nested_values(table: str, column: TableColumn, nested: Sequence[str], *, joi
     for number, segment in enumerate(nested, start=1):
         part, source, expression = values.type.part(segment), values.source, values.expression
         if part is None:
-            raise NotSupported(f"Below {values.name} there is no {segment}.")
+            raise errors.NotSupported(f"Below {values.name} there is no {segment}.")
         view = f"x{number}"
         if values.type.fields:
             expression = f"{expression}.{backquoted(segment)}"
@@ -62,23 +53,23 @@ def nested_values(table: str, column: TableColumn, nested: Sequence[str], *, joi
     return values
 
 
-def sample_of_values(values: NestedValues, kind: SampleKind, *, groups_maps: bool) -> str:
+def sample_of_values(values: NestedValues, kind: protocol.SampleKind, *, groups_maps: bool) -> str:
     """Distinct values with NULL last, or the largest or smallest.
 
     `groups_maps`: the engine can compare maps; if not, their JSON text is compared. Maps have no order of size.
     """
     name, expression, source = backquoted(values.name), values.expression, values.source
     maps = has_map(values.type)
-    if kind in {SampleKind.MAX, SampleKind.MIN}:
+    if kind in {protocol.SampleKind.MAX, protocol.SampleKind.MIN}:
         if maps:
-            raise NotSupported(f"The values of {values.name} have no order.")
+            raise errors.NotSupported(f"The values of {values.name} have no order.")
         return f"SELECT {kind.value}({expression}) AS {name} FROM {source}"
     if maps and not groups_maps:
         text = f"to_json({expression})"
         grouped = f"SELECT {text} AS k, first({expression}) AS v FROM {source} GROUP BY {text}"
-        return f"SELECT q.v AS {name} FROM ({grouped}) q ORDER BY q.k NULLS LAST LIMIT {SAMPLE_ROWS}"
+        return f"SELECT q.v AS {name} FROM ({grouped}) q ORDER BY q.k NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
     distinct = f"SELECT DISTINCT {expression} AS v FROM {source}"
-    return f"SELECT v AS {name} FROM ({distinct}) q ORDER BY {name} NULLS LAST LIMIT {SAMPLE_ROWS}"
+    return f"SELECT v AS {name} FROM ({distinct}) q ORDER BY {name} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
 
 _NEWEST = 3  # partitions that are read one after the other before the rest
@@ -88,15 +79,10 @@ Partition = tuple[str, ...]
 """Values in the order of the partition columns; further cells are ignored."""
 
 
-def read_partition(path: str) -> Partition:
-    """`dt=2024-01-10/name=a%2Fb` as Hive and Spark write it."""
-    return tuple(unquote(part.partition("=")[2]) for part in path.split("/"))
-
-
-def newest(partitions: Sequence[Partition], columns: Sequence[TableColumn]) -> list[Partition]:
+def newest(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
     """The greatest values, greatest first; numbers compare as numbers. Partitions that lack a value are left out."""
 
-    def order(value: str, column: TableColumn) -> tuple[float, str]:
+    def order(value: str, column: protocol.TableColumn) -> tuple[float, str]:
         return (float(value), "") if _is_number(value, column) else (0.0, value)
 
     cut = [one[: len(columns)] for one in partitions if len(one) >= len(columns)]
@@ -105,7 +91,9 @@ def newest(partitions: Sequence[Partition], columns: Sequence[TableColumn]) -> l
     return complete[:_NEWEST]
 
 
-def newest_first(table: str, names: Sequence[str], columns: Sequence[TableColumn], wanted: Sequence[Partition]) -> str:
+def newest_first(
+    table: str, names: Sequence[str], columns: Sequence[protocol.TableColumn], wanted: Sequence[Partition]
+) -> str:
     """Rows of the wanted partitions, then of the others.
 
     Each branch is limited to the sample's size, so that no partition is read further than needed.
@@ -128,18 +116,18 @@ def newest_first(table: str, names: Sequence[str], columns: Sequence[TableColumn
         rank += "_"
     branches = [
         f"SELECT {number} AS {rank}, b{number}.* FROM"
-        f" (SELECT {selected} FROM {table} WHERE {condition} LIMIT {SAMPLE_ROWS}) b{number}"
+        f" (SELECT {selected} FROM {table} WHERE {condition} LIMIT {protocol.SAMPLE_ROWS}) b{number}"
         for number, condition in enumerate([*conditions, others])
     ]
     union = "\nUNION ALL ".join(branches)
-    return f"SELECT {selected} FROM (\n{union}\n) q ORDER BY {rank} LIMIT {SAMPLE_ROWS}"
+    return f"SELECT {selected} FROM (\n{union}\n) q ORDER BY {rank} LIMIT {protocol.SAMPLE_ROWS}"
 
 
-def _is_number(value: str, column: TableColumn) -> bool:
+def _is_number(value: str, column: protocol.TableColumn) -> bool:
     return column.type.lower().startswith(_NUMERIC) and re.fullmatch(r"-?\d+(\.\d+)?", value) is not None
 
 
-NO_STATISTICS = ColumnStatistics(message="The engine has no statistics of this column.")
+NO_STATISTICS = protocol.ColumnStatistics(message="The engine has no statistics of this column.")
 
 
 class FamilyCatalog(ABC):
@@ -149,119 +137,148 @@ class FamilyCatalog(ABC):
     """
 
     groups_maps = True
+    describe_column = "FORMATTED"  # the option of DESCRIBE that shows statistics
     unquotable = ""  # characters that no quotes can hold: no name in the engine has them
 
-    def __init__(self, session: EngineSession) -> None:
+    def __init__(self, session: protocol.EngineSession) -> None:
         self._session = session
         self._current = ""
 
     async def databases(self) -> Sequence[str]:
-        return [cell(row[0]) for row in await self._read("SHOW DATABASES")]
+        return await self._names("SHOW DATABASES")
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         name = await self._name(database)
         with metadata_errors(database):
             rows = await self._read(f"DESCRIBE DATABASE EXTENDED {backquoted(name)}")
         if not rows:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return self._described_database(name, rows)
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         """In at most two statements."""
         name = await self._name(database)
         with metadata_errors(database):
             return await self._tables(name)
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         name = await self._name(database)
         if not self._is_quotable(table):
-            raise TableNotFound(name, table)
+            raise errors.TableNotFound(name, table)
         try:
             with metadata_errors(name, table):
                 rows = await self._read(f"DESCRIBE FORMATTED {backquoted(name, table.lower())}")
-        except TableNotFound:
+        except errors.TableNotFound:
             await self.database(database)  # Spark and Impala report a missing table also for a missing database
             raise
         return await self._described_table(name, table.lower(), rows)
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         if table.kind.is_view:
-            return ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="A view has no statistics.")
         with metadata_errors(table.database, table.name):
             return await self._column_statistics(table, column)
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         if database is None:
             return await self._builtin_functions()
         name = (await self.database(database)).name
         with metadata_errors(database):
             return await self._own_functions(name)
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         found = None if database is None else await self._name(database)
         with metadata_errors(found or ""):
             return await self._function(found, name)
 
     async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
         source = backquoted(table.database, table.name)
         if column is not None:
-            found = table.column(column) or TableColumn(column, "")
+            found = table.column(column) or protocol.TableColumn(column, "")
             return self._sample_of_values(source, found, nested, kind)
         names = self._shown_columns(table)
         if not names:
-            raise NotSupported(f"The columns of {table.name} cannot be shown as rows.")
+            raise errors.NotSupported(f"The columns of {table.name} cannot be shown as rows.")
         keys = [column for column in table.columns if column.partition_key]
         partitions = list[Partition]()
         if keys:
             # The engine has no list of them for tables of other catalogues, say.
-            with suppress(StatementRejected):
+            with suppress(errors.StatementRejected):
                 partitions = await self._partitions(source)
         if wanted := newest(partitions, keys):
             return newest_first(source, names, keys, wanted)
         # The columns are named: Hive puts the table's name before those of `*`.
-        return f"SELECT {', '.join(map(backquoted, names))} FROM {source} LIMIT {SAMPLE_ROWS}"
+        return f"SELECT {', '.join(map(backquoted, names))} FROM {source} LIMIT {protocol.SAMPLE_ROWS}"
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         """Counts rows, or analyzes one column."""
         statement = f"ANALYZE TABLE {backquoted(table.database, table.name)} COMPUTE STATISTICS"
         return statement if column is None else f"{statement} FOR COLUMNS {backquoted(column)}"
 
     @abstractmethod
-    async def _tables(self, database: str) -> list[TableSummary]: ...
+    async def _tables(self, database: str) -> list[protocol.TableSummary]: ...
 
     @abstractmethod
-    def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription: ...
+    def _described_database(self, name: str, rows: Sequence[Row]) -> protocol.DatabaseDescription: ...
 
     @abstractmethod
-    async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription: ...
+    async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> protocol.TableDescription: ...
+
+    async def _column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
+        """Hive and Spark use the same names."""
+        place = backquoted(table.database, table.name)
+        rows = await self._read(f"DESCRIBE {self.describe_column} {place} {backquoted(column)}")
+        values = {cell(row[0]): self._text(row[1]) for row in rows}
+        found = protocol.ColumnStatistics(
+            min=known(values.get("min", "")),
+            max=known(values.get("max", "")),
+            num_nulls=whole(values.get("num_nulls", "")),
+            distinct_count=whole(values.get("distinct_count", "")),
+            avg_col_len=real(values.get("avg_col_len", "")),
+            max_col_len=whole(values.get("max_col_len", "")),
+            num_trues=whole(values.get("num_trues", "")),
+            num_falses=whole(values.get("num_falses", "")),
+        )
+        return NO_STATISTICS if found == protocol.ColumnStatistics() else found
 
     @abstractmethod
-    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics: ...
+    async def _builtin_functions(self) -> list[protocol.FunctionDescription]: ...
 
     @abstractmethod
-    async def _builtin_functions(self) -> list[FunctionDescription]: ...
+    async def _own_functions(self, database: str) -> list[protocol.FunctionDescription]: ...
 
     @abstractmethod
-    async def _own_functions(self, database: str) -> list[FunctionDescription]: ...
+    async def _function(self, database: str | None, name: str) -> protocol.FunctionDescription | None: ...
 
-    @abstractmethod
-    async def _function(self, database: str | None, name: str) -> FunctionDescription | None: ...
-
-    @abstractmethod
     async def _partitions(self, table: str) -> list[Partition]:
-        """Of the table with this quoted name."""
-        ...
+        """Of the table with this quoted name. Hive and Spark write `dt=2024-01-10/name=a%2Fb`."""
+        paths = await self._names(f"SHOW PARTITIONS {table}")
+        return [tuple(unquote(part.partition("=")[2]) for part in path.split("/")) for path in paths]
 
-    def _sample_of_values(self, source: str, column: TableColumn, nested: Sequence[str], kind: SampleKind) -> str:
+    async def _described_functions(self, database: str, names: Iterable[str]) -> list[protocol.FunctionDescription]:
+        found = [await self._function(database, name) for name in names]
+        return [function for function in found if function is not None]
+
+    def _sample_of_values(
+        self, source: str, column: protocol.TableColumn, nested: Sequence[str], kind: protocol.SampleKind
+    ) -> str:
         return sample_of_values(nested_values(source, column, nested), kind, groups_maps=self.groups_maps)
 
-    def _shown_columns(self, table: TableDescription) -> list[str]:
+    def _shown_columns(self, table: protocol.TableDescription) -> list[str]:
         return [column.name for column in table.columns]
 
     def _is_quotable(self, name: str) -> bool:
         return not any(character in name for character in self.unquotable)
+
+    def _text(self, value: object) -> str:
+        """A cell that a user may have written."""
+        return cell(value)
+
+    async def _names(self, statement: str) -> list[str]:
+        """The first cell of each row."""
+        return [self._text(row[0]) for row in await self._read(statement)]
 
     async def _read(self, statement: str) -> list[Row]:
         return await read_rows(self._session, statement)
@@ -269,24 +286,9 @@ class FamilyCatalog(ABC):
     async def _name(self, database: str) -> str:
         """In lower case; the session's own for an empty name."""
         if not self._is_quotable(database):
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         if database:
             return database.lower()
         if not self._current:
             self._current = cell((await self._read("SELECT current_database()"))[0][0])
         return self._current
-
-
-def named_statistics(values: Mapping[str, str]) -> ColumnStatistics:
-    """From the names that Hive and Spark use: `min`, `num_nulls`, `avg_col_len`, …"""
-    found = ColumnStatistics(
-        min=known(values.get("min", "")),
-        max=known(values.get("max", "")),
-        num_nulls=whole(values.get("num_nulls", "")),
-        distinct_count=whole(values.get("distinct_count", "")),
-        avg_col_len=real(values.get("avg_col_len", "")),
-        max_col_len=whole(values.get("max_col_len", "")),
-        num_trues=whole(values.get("num_trues", "")),
-        num_falses=whole(values.get("num_falses", "")),
-    )
-    return NO_STATISTICS if found == ColumnStatistics() else found

@@ -1,18 +1,17 @@
 """Metadata of Apache Hive, Impala and Spark: what each answers in its own way."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from queryserver import errors
 from queryserver.engines.catalog_queries import Row, backquoted
 from queryserver.engines.hiveserver2.catalog import (
     NO_STATISTICS,
     FamilyCatalog,
     Partition,
     literal,
-    named_statistics,
     nested_values,
-    read_partition,
     sample_of_values,
 )
 from queryserver.engines.hiveserver2.descriptions import (
@@ -30,11 +29,9 @@ from queryserver.engines.hiveserver2.descriptions import (
     utc_text,
     whole,
 )
-from queryserver.engines.hiveserver2.errors import is_unknown_function
 from queryserver.engines.protocol import (
     ColumnStatistics,
     DatabaseDescription,
-    EngineSession,
     FunctionDescription,
     SampleKind,
     TableColumn,
@@ -43,34 +40,32 @@ from queryserver.engines.protocol import (
     TableProperty,
     TableSummary,
 )
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import StatementRejected
 from queryserver.sql.types import parse_type
 
 
 class HiveCatalog(FamilyCatalog):
     """A Catalog. Hive writes texts as in Java's source, backslashes and all."""
 
-    async def databases(self) -> Sequence[str]:
-        return [unescaped(name) for name in await super().databases()]
+    def _text(self, value: object) -> str:
+        return unescaped(cell(value))
 
     async def _tables(self, database: str) -> list[TableSummary]:
         try:
             rows = await self._read(f"SHOW EXTENDED TABLES IN {backquoted(database)}")
-        except StatementRejected as error:
+        except errors.StatementRejected as error:
             if "ParseException" not in error.message:
                 raise
         else:
-            return [TableSummary(unescaped(cell(row[0])), table_kind(cell(row[1]))) for row in rows]
+            return [TableSummary(self._text(row[0]), table_kind(cell(row[1]))) for row in rows]
         # Before Hive 4 no statement gives kinds; views are listed since Hive 2.2.
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         views = {row[0] for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}")}
         kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
-        return [TableSummary(unescaped(cell(row[0])), kinds[row[0] in views]) for row in rows]
+        return [TableSummary(self._text(row[0]), kinds[row[0] in views]) for row in rows]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
         """One row: name, comment, location, in Hive 4 the managed location, owner's name and type, …, parameters."""
-        cells = [unescaped(cell(one)) for one in rows[0]]
+        cells = list(map(self._text, rows[0]))
         owner = 4 if len(cells) > 6 else 3
         return DatabaseDescription(
             name,
@@ -84,30 +79,22 @@ class HiveCatalog(FamilyCatalog):
     async def _described_table(self, database: str, table: str, rows: Sequence[Row]) -> TableDescription:
         return described(database, table, read_layout(rows, unescaped), tells_constraints=True)
 
-    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        rows = await self._read(f"DESCRIBE FORMATTED {backquoted(table.database, table.name)} {backquoted(column)}")
-        return named_statistics({cell(row[0]): unescaped(cell(row[1])) for row in rows})
-
     async def _builtin_functions(self) -> list[FunctionDescription]:
         """Functions of a database have its name before their own."""
-        names = [unescaped(cell(row[0])) for row in await self._read("SHOW FUNCTIONS")]
         return [
             FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true")
-            for name in dict.fromkeys(names)
+            for name in dict.fromkeys(await self._names("SHOW FUNCTIONS"))
             if "." not in name.strip(".")
         ]
 
     async def _own_functions(self, database: str) -> list[FunctionDescription]:
-        rows = await self._read("SHOW FUNCTIONS")
-        names = [unescaped(cell(row[0])) for row in rows]
-        start = f"{database}."
-        found = [await self._function(database, name.removeprefix(start)) for name in names if name.startswith(start)]
-        return [function for function in found if function is not None]
+        names, start = await self._names("SHOW FUNCTIONS"), f"{database}."
+        own = [name.removeprefix(start) for name in names if name.startswith(start)]
+        return await self._described_functions(database, own)
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
         names = (name,) if database is None else (database, name)
-        rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {backquoted(*names)}")
-        lines = [unescaped(cell(row[0])) for row in rows]
+        lines = await self._names(f"DESCRIBE FUNCTION EXTENDED {backquoted(*names)}")
         if not lines or lines[0].endswith("does not exist."):
             return None
         prefix = "Function type:"
@@ -121,12 +108,8 @@ class HiveCatalog(FamilyCatalog):
             description="\n".join(lines),
         )
 
-    async def _partitions(self, table: str) -> list[Partition]:
-        return [read_partition(unescaped(cell(row[0]))) for row in await self._read(f"SHOW PARTITIONS {table}")]
-
 
 def described(database: str, table: str, layout: Layout, *, tells_constraints: bool) -> TableDescription:
-    """The table of a description in Hive's layout."""
     kind = table_kind(layout.details.get("Table Type", ""))
     format_name = "" if kind is TableKind.VIEW else file_format(layout.details, layout.parameters)
     return TableDescription(
@@ -150,8 +133,6 @@ _BUILTINS = "_impala_builtins"
 
 
 class ImpalaCatalog(FamilyCatalog):
-    """A Catalog."""
-
     # Between back-ticks a backslash includes the next character, and a doubled back-tick ends one name and begins
     # another.
     unquotable = "`\\"
@@ -159,8 +140,8 @@ class ImpalaCatalog(FamilyCatalog):
     async def _tables(self, database: str) -> list[TableSummary]:
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         try:
-            views = {cell(row[0]) for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}")}
-        except StatementRejected as error:
+            views = set(await self._names(f"SHOW VIEWS IN {backquoted(database)}"))
+        except errors.StatementRejected as error:
             if "Syntax error" not in error.message and "ParseException" not in error.message:
                 raise
             views = set[str]()  # SHOW VIEWS is new in Impala 4.2; without it each table would have to be loaded
@@ -246,7 +227,7 @@ class ImpalaCatalog(FamilyCatalog):
             self._check_column(name)
         values = nested_values(source, column, nested, joins=True)
         if is_complex(values.type):
-            raise NotSupported(f"Impala cannot compare the values of {values.name}.")
+            raise errors.NotSupported(f"Impala cannot compare the values of {values.name}.")
         return sample_of_values(values, kind, groups_maps=self.groups_maps)
 
     def _shown_columns(self, table: TableDescription) -> list[str]:
@@ -259,7 +240,7 @@ class ImpalaCatalog(FamilyCatalog):
 
     def _check_column(self, name: str) -> None:
         if not self._is_quotable(name):
-            raise NotSupported(f"Impala cannot quote the name {name}.")
+            raise errors.NotSupported(f"Impala cannot quote the name {name}.")
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
@@ -277,10 +258,12 @@ def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
     return list(found.values())
 
 
-class SparkCatalog(FamilyCatalog):
-    """A Catalog."""
+_NO_FUNCTION = re.compile(r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function")
 
+
+class SparkCatalog(FamilyCatalog):
     groups_maps = False
+    describe_column = "EXTENDED"
 
     async def _tables(self, database: str) -> list[TableSummary]:
         """Without temporary views, which are in no database. Comments would cost a statement per table."""
@@ -325,26 +308,20 @@ class SparkCatalog(FamilyCatalog):
             statistics={name: size[name] for name in ("numRows", "totalSize") if size[name]} if size else {},
         )
 
-    async def _column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
-        rows = await self._read(f"DESCRIBE EXTENDED {backquoted(table.database, table.name)} {backquoted(column)}")
-        return named_statistics({cell(row[0]): cell(row[1]) for row in rows})
-
     async def _builtin_functions(self) -> list[FunctionDescription]:
-        names = [cell(row[0]) for row in await self._read("SHOW SYSTEM FUNCTIONS")]
+        names = await self._names("SHOW SYSTEM FUNCTIONS")
         return [FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true") for name in dict.fromkeys(names)]
 
     async def _own_functions(self, database: str) -> list[FunctionDescription]:
-        rows = await self._read(f"SHOW USER FUNCTIONS IN {backquoted(database)}")
-        names = [cell(row[0]).rpartition(".")[2] for row in rows if "." in cell(row[0])]
-        found = [await self._function(database, name) for name in names]
-        return [function for function in found if function is not None]
+        names = await self._names(f"SHOW USER FUNCTIONS IN {backquoted(database)}")
+        return await self._described_functions(database, [name.rpartition(".")[2] for name in names if "." in name])
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
         names = (name,) if database is None else (database, name)
         try:
             rows = await self._read(f"DESCRIBE FUNCTION EXTENDED {backquoted(*names)}")
-        except StatementRejected as error:
-            if is_unknown_function(error):
+        except errors.StatementRejected as error:
+            if _NO_FUNCTION.search(error.message):
                 return None
             raise
         text = "\n".join(str(row[0]) for row in rows)
@@ -359,9 +336,6 @@ class SparkCatalog(FamilyCatalog):
             is_persistent="true",
             description=text.strip(),
         )
-
-    async def _partitions(self, table: str) -> list[Partition]:
-        return [read_partition(cell(row[0])) for row in await self._read(f"SHOW PARTITIONS {table}")]
 
 
 def _read_description(rows: Sequence[Row]) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
@@ -386,9 +360,3 @@ def _read_description(rows: Sequence[Row]) -> tuple[tuple[TableColumn, ...], dic
             defaults[first] = third
     described = (replace(one, default=defaults.get(one.name), partition_key=one.name in partitions) for one in columns)
     return tuple(described), details
-
-
-def catalog_of(dialect: str, session: EngineSession) -> FamilyCatalog:
-    """The Catalog that reads through `session`; hplsql is Hive's."""
-    catalogs: Mapping[str, type[FamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
-    return catalogs.get(dialect, HiveCatalog)(session)

@@ -14,7 +14,15 @@ from typing import Any
 import httpx
 
 from queryserver.engines.connections import Retries, client_tls
-from queryserver.engines.hiveserver2.errors import LOST_IN_TRANSIT, NOT_SENT, LoginRefused, WireLost, connect_errors
+from queryserver.engines.hiveserver2 import transports
+from queryserver.engines.hiveserver2.errors import (
+    LOST_IN_TRANSIT,
+    NOT_SENT,
+    LoginRefused,
+    WireLost,
+    check,
+    connect_errors,
+)
 from queryserver.engines.hiveserver2.protocol.messages import (
     MalformedMessage,
     Method,
@@ -23,17 +31,6 @@ from queryserver.engines.hiveserver2.protocol.messages import (
     ServerException,
     decode_reply,
     encode_call,
-)
-from queryserver.engines.hiveserver2.transports import (
-    READ_BYTES,
-    AnswerT,
-    BareTransport,
-    Expected,
-    FramedTransport,
-    Overlong,
-    Skimmer,
-    Transport,
-    skim,
 )
 from queryserver.engines.hiveserver2.variants import CELL_BYTES, Hs2Address, Hs2Login, Limits, Mechanism
 from queryserver.engines.statement_texts import without_token
@@ -50,7 +47,7 @@ class Hs2Connection:
     would end the session that it opened.
     """
 
-    def __init__(self, transport: Transport, *, most_bytes: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, transport: transports.Transport, *, most_bytes: int = 64 * 1024 * 1024) -> None:
         self._transport = transport
         self._most_bytes = most_bytes
         self._turn = asyncio.Lock()
@@ -70,7 +67,7 @@ class Hs2Connection:
     async def call(
         self, method: Method[RequestT, ReplyT], request: RequestT, *, limit_s: float, largest_cell: int | None = None
     ) -> ReplyT:
-        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerException, Overlong.
+        """Send a call and wait for its answer. Raises WireLost, LoginRefused, ServerRefused, ServerException, Overlong.
 
         With `largest_cell`, a limit in bytes, CellFound instead of Overlong where an answer has a larger cell; the
         connection is broken then.
@@ -90,7 +87,9 @@ class Hs2Connection:
         await asyncio.wait({task})
         if task.cancelled():
             raise WireLost(sent=True)
-        return task.result()
+        reply = task.result()
+        check(reply.status)
+        return reply
 
     async def clean(self) -> bool:
         """True when another session may use the connection."""
@@ -114,8 +113,8 @@ class Hs2Connection:
         decode = partial(decode_reply, method, sequence=self._sequence)
         try:
             async with asyncio.timeout(limit_s):
-                return await self._transport.exchange(raw, Expected(decode, self._most_bytes, largest_cell))
-        except (LoginRefused, ServerException, Overlong):
+                return await self._transport.exchange(raw, transports.Expected(decode, self._most_bytes, largest_cell))
+        except (LoginRefused, ServerException, transports.Overlong):
             raise
         except LOST_IN_TRANSIT as error:
             self._broken = True
@@ -264,7 +263,7 @@ class HttpTransport:
     def is_closed(self) -> bool:
         return self._closed
 
-    async def exchange(self, call: bytes, expected: Expected[AnswerT]) -> AnswerT:
+    async def exchange(self, call: bytes, expected: transports.Expected[transports.AnswerT]) -> transports.AnswerT:
         async with self._client.stream("POST", self._url, content=call) as response:
             if response.status_code in {401, 403}:
                 raise LoginRefused
@@ -281,22 +280,22 @@ class HttpTransport:
             await self._client.aclose()
 
 
-async def _body(response: httpx.Response, expected: Expected[AnswerT]) -> bytes:
+async def _body(response: httpx.Response, expected: transports.Expected[transports.AnswerT]) -> bytes:
     """The whole body. Raises Overlong, CellFound, MalformedMessage."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise MalformedMessage("the answer is compressed, which was not accepted")
     body, skimmer = bytearray(), None
     async for piece in response.aiter_raw():
         if skimmer is not None:
-            await skim(skimmer, piece)
+            await transports.skim(skimmer, piece)
             continue
         body += piece
         if len(body) > expected.most_bytes:
-            skimmer = Skimmer(expected.largest_cell)
-            await skim(skimmer, body)
+            skimmer = transports.Skimmer(expected.largest_cell)
+            await transports.skim(skimmer, body)
             body.clear()
     if skimmer is not None:
-        raise Overlong(skimmer.size)
+        raise transports.Overlong(skimmer.size)
     return bytes(body)
 
 
@@ -396,7 +395,11 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
             return Hs2Connection(HttpTransport(address, login, resolved, tls), most_bytes=address.reply_max_bytes)
         async with asyncio.timeout(limit_s):
             reader, writer = await asyncio.open_connection(
-                resolved, member.port, limit=READ_BYTES, ssl=tls, server_hostname=member.host if tls else None
+                resolved,
+                member.port,
+                limit=transports.READ_BYTES,
+                ssl=tls,
+                server_hostname=member.host if tls else None,
             )
             connection: socket.socket = writer.get_extra_info("socket")
             # The system detects a server that is gone while nothing is sent.
@@ -411,12 +414,12 @@ async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit
 
 async def _logged_in(
     address: Hs2Address, login: Hs2Login, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> Transport:
+) -> transports.Transport:
     if address.mechanism is Mechanism.NOSASL:
-        return BareTransport(reader, writer)
+        return transports.BareTransport(reader, writer)
     if address.mechanism is Mechanism.GSSAPI:
-        ticket = Gssapi(address.kerberos.service, address.kerberos.host or login.member.host)
+        ticket = Gssapi(address.kerberos_service, address.kerberos_host or login.member.host)
         await negotiate(reader, writer, "GSSAPI", ticket.step)
     else:
         await negotiate(reader, writer, "PLAIN", plain(login.user, login.password))
-    return FramedTransport(reader, writer)
+    return transports.FramedTransport(reader, writer)

@@ -4,35 +4,30 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from queryserver import errors
 from queryserver.engines.connections import ConnectionPool, Retries
-from queryserver.engines.hiveserver2.catalog_variants import catalog_of
+from queryserver.engines.hiveserver2.catalog import FamilyCatalog
+from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
-from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, WireLost, call_errors, check
+from queryserver.engines.hiveserver2.errors import CALL_FAILURES, EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.loading import LOADING, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.protocol import messages, structs
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
 from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions
 from queryserver.engines.sessions import FollowingSession
-from queryserver.errors.statements import (
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-)
 from queryserver.identity.model import User
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
+_CATALOGS: Mapping[str, type[FamilyCatalog]] = {"impala": ImpalaCatalog, "sparksql": SparkCatalog}
 _WRITER_THREADS = 2
 _MAX_IDLE, _IDLE_S = 16, 60.0
 _PING_USER = User(id=0, username="anonymous")
@@ -79,7 +74,7 @@ class ResumeToken:
                 ),
             )
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise OutcomeUnknown(EXPIRED) from error
+            raise errors.OutcomeUnknown(EXPIRED) from error
 
 
 class Hs2Session(FollowingSession[Hs2Operation]):
@@ -119,9 +114,13 @@ class Hs2Session(FollowingSession[Hs2Operation]):
         # Over another connection where its own is lost or busy: Hive's sessions outlive theirs.
         request = structs.TCloseSessionReq(session_handle=self.handle)
         for call in (self._wire.call_opener, self._wire.call):
-            with suppress(*CALL_FAILURES):
-                reply = await call(messages.CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
-                return reply.status.status_code == structs.TStatusCode.SUCCESS
+            try:
+                await call(messages.CLOSE_SESSION, request, limit_s=self._wire.limits.end_s)
+            except ServerRefused:
+                return False
+            except CALL_FAILURES:
+                continue
+            return True
         self.is_left_open = True
         return False
 
@@ -137,12 +136,11 @@ class Hs2Session(FollowingSession[Hs2Operation]):
                 reply = await self._wire.call_opener(
                     messages.EXECUTE_STATEMENT, request, limit_s=self._wire.limits.execute_s
                 )
-                check(reply.status)
-        except SessionLost:
+        except errors.SessionLost:
             self._lost = True
             raise
         if reply.operation_handle is None:
-            raise StatementRejected("The engine accepted the statement without a handle for it.")
+            raise errors.StatementRejected("The engine accepted the statement without a handle for it.")
         return Hs2Operation(self._wire, self.handle, reply.operation_handle, self._variant)
 
     def _token(self, operation: Hs2Operation) -> str:
@@ -163,14 +161,13 @@ async def _open_session(
     )
     with call_errors(Purpose.OPEN):
         reply = await connection.call(messages.OPEN_SESSION, request, limit_s=address.limits.execute_s)
-        check(reply.status)
     if reply.session_handle is None:
-        raise EngineUnavailable("The server opened a session without a handle for it.")
+        raise errors.EngineUnavailable("The server opened a session without a handle for it.")
     if reply.server_protocol_version < structs.TProtocolVersion.V6:
         with suppress(*CALL_FAILURES):
             request_end = structs.TCloseSessionReq(session_handle=reply.session_handle)
             await connection.call(messages.CLOSE_SESSION, request_end, limit_s=address.limits.end_s)
-        raise EngineUnavailable("The server speaks a version of HiveServer2 that is too old.")
+        raise errors.EngineUnavailable("The server speaks a version of HiveServer2 that is too old.")
     return reply.session_handle
 
 
@@ -184,7 +181,7 @@ def session_configuration(
     chosen = {**address.session_conf, **options.settings}
     for name in chosen:
         if not _SETTING_NAME.fullmatch(name):
-            raise StatementRejected(f'"{name[:100]}" is not the name of a setting.')
+            raise errors.StatementRejected(f'"{name[:100]}" is not the name of a setting.')
     configuration = {f"{variant.setting_prefix}{name}": value for name, value in chosen.items()}
     configuration.update(variant.session_conf)
     if variant.timeout_keys is not None:
@@ -273,7 +270,7 @@ class Hs2Engine:
         """Works where the server keeps sessions whose connection is gone."""
         resumed = ResumeToken.from_text(token)
         if resumed.member not in self._address.members:
-            raise OutcomeUnknown("Results have expired: the server that had them is no longer configured.")
+            raise errors.OutcomeUnknown("Results have expired: the server that had them is no longer configured.")
         login = self._address.login(resumed.member, user, options)
         connection = await self._pool.take(login)
         wire = self._wire(login, connection)
@@ -281,10 +278,7 @@ class Hs2Engine:
         try:
             request = structs.TGetOperationStatusReq(operation_handle=resumed.operation)
             with call_errors(Purpose.FOLLOW):  # OutcomeUnknown when the server no longer knows the operation
-                reply = await wire.call_until_answered(
-                    messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s
-                )
-                check(reply.status)
+                await wire.call_until_answered(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
             session = Hs2Session(wire, resumed.session, resumed.member, self._variant)
             yield session, session.adopt(resumed.operation, rows_read=rows_read)
         finally:
@@ -293,14 +287,14 @@ class Hs2Engine:
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         async with self.session(user, options) as session:
-            yield catalog_of(self._variant.dialect, session)
+            yield _CATALOGS.get(self._variant.dialect, HiveCatalog)(session)
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[Hs2Loader]:
         """Raises StatementDenied for engines that cannot be loaded."""
         dialect = LOADING.get(self._variant.dialect)
         if dialect is None:
-            raise StatementDenied(f"No table can be made from a file in {self._variant.dialect}.")
+            raise errors.StatementDenied(f"No table can be made from a file in {self._variant.dialect}.")
         database = options.database or self._address.database
         async with self.session(user, options) as session:
             yield Hs2Loader(session, self._executor, dialect, database, read_only=self._read_only)
@@ -308,11 +302,11 @@ class Hs2Engine:
     async def ping(self) -> None:
         """Open a session of the service; where only callers can log in, just resolve the names of the members."""
         if self._address.needs_caller:
-            failure = EngineUnavailable("No server is configured.")
+            failure = errors.EngineUnavailable("No server is configured.")
             for member in self._address.members:
                 try:
                     await self._address.rules.resolve(member.host, member.port)
-                except EngineUnavailable as error:
+                except errors.EngineUnavailable as error:
                     failure = error
                 else:
                     return
@@ -332,12 +326,12 @@ class Hs2Engine:
         """A connection to the member whose turn it is, or to the next one that can be reached."""
         members = self._address.members
         first = next(self._turns) % len(members)
-        failure = EngineUnavailable("No server is configured.")
+        failure = errors.EngineUnavailable("No server is configured.")
         for member in members[first:] + members[:first]:
             login = self._address.login(member, user, options)
             try:
                 return login, await self._pool.take(login)
-            except EngineUnavailable as error:
+            except errors.EngineUnavailable as error:
                 failure = error
         raise failure
 
@@ -349,7 +343,7 @@ class Hs2Engine:
         """Hive keeps a session whose connection is closed before it answers: only its handle ends it."""
         session: Hs2Session | None = None
         try:
-            with suppress(EngineError):  # the caller got it
+            with suppress(errors.EngineError):  # the caller got it
                 session = await opening
         finally:
             await self._leave(login, wire, session)
@@ -374,8 +368,8 @@ class Hs2Engine:
                 async with self._pool.borrowed(login) as connection:
                     request = structs.TCloseSessionReq(session_handle=session.handle)
                     await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
-            except (EngineUnavailable, WireLost):
+            except (errors.EngineUnavailable, WireLost):
                 continue
-            except (EngineError, *CALL_FAILURES):
+            except (errors.EngineError, *CALL_FAILURES):
                 return  # the server was reached: there is nothing more to do
             return

@@ -7,30 +7,19 @@ ServerRefused       an answer with an error status
 
 import re
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum, auto
 
 import httpx
 
+from queryserver import errors
 from queryserver.engines import catalog_queries
 from queryserver.engines.connections import no_connection
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage, ServerException
 from queryserver.engines.hiveserver2.protocol.structs import TStatus, TStatusCode
 from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.statement_texts import HIVE, IMPALA, SPARK, place_in
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineTimeout,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-    TableNotFound,
-    database_not_found,
-)
 
 LONGEST_LINE = 64 * 1024
 _PATH, _ADDRESS, _HOST = "(path)", "(address)", "(host)"
@@ -84,7 +73,7 @@ def without_internals(text: str) -> str:
 
 
 class LogFilter:
-    """Clean lines of one log, which is given from its first line on, in pieces of any size.
+    """Clean lines of one log, which is given from its first line on.
 
     A stack trace loses its frames and the names of exceptions. The message of a cause stays, once: servers repeat it
     for each attempt of a task. Lines are cut after LONGEST_LINE characters.
@@ -93,10 +82,8 @@ class LogFilter:
     def __init__(self) -> None:
         self._causes: deque[str] = deque(maxlen=100)
 
-    def lines(self, lines: Iterable[str]) -> list[str]:
-        return [kept for line in lines if (kept := self._kept(line)) is not None]
-
-    def _kept(self, line: str) -> str | None:
+    def line(self, line: str) -> str | None:
+        """The next line as it is shown; None: it is not."""
         line = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}…"
         if _FRAME_LINE.fullmatch(line) or line.strip() in _HEADINGS:
             return None
@@ -131,7 +118,9 @@ class LoginRefused(Exception):
 
 class ServerRefused(Exception):
     def __init__(self, status: TStatus) -> None:
-        super().__init__(message_of(status))
+        infos = status.info_messages or [""]
+        message = clean_message(status.error_message or infos[0])
+        super().__init__(message or "The engine refused the call without a reason.")
         self.status = status
 
 
@@ -176,9 +165,9 @@ def connect_errors() -> Generator[None]:
     try:
         yield
     except LoginRefused as error:
-        raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
+        raise errors.CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
     except (*LOST_IN_TRANSIT, WireLost) as error:
-        raise EngineUnavailable(no_connection("the engine", error)) from error
+        raise errors.EngineUnavailable(no_connection("the engine", error)) from error
 
 
 @contextmanager
@@ -188,32 +177,32 @@ def call_errors(purpose: Purpose) -> Generator[None]:
         yield
     except WireLost as error:
         if purpose is Purpose.OPEN:
-            raise EngineUnavailable(no_connection("the engine", error)) from error
+            raise errors.EngineUnavailable(no_connection("the engine", error)) from error
         if purpose is Purpose.SUBMIT and not error.sent:
-            raise SessionLost(_NOT_STARTED) from error
-        raise OutcomeUnknown("The connection to the engine was lost while the statement ran.") from error
+            raise errors.SessionLost(_NOT_STARTED) from error
+        raise errors.OutcomeUnknown("The connection to the engine was lost while the statement ran.") from error
     except LoginRefused as error:
-        raise CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
+        raise errors.CredentialsRequired(clean_message(str(error)) or "The data source refused the login.") from error
     except ServerRefused as error:
         raise domain_error(str(error), purpose, error.status.status_code) from error
     except ServerException as error:
         raise domain_error(clean_message(error.message), purpose) from error
     except Overlong as error:
-        raise OutcomeUnknown(f"The engine's answer is too large: {error.size} bytes.") from error
+        raise errors.OutcomeUnknown(f"The engine's answer is too large: {error.size} bytes.") from error
 
 
-def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) -> EngineError:
+def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) -> errors.EngineError:
     if purpose is Purpose.OPEN:
         if _NOT_ALLOWED.search(message):
-            return CredentialsRequired(message)
-        return EngineUnavailable(message) if _UNAVAILABLE.search(message) else StatementRejected(message)
+            return errors.CredentialsRequired(message)
+        return errors.EngineUnavailable(message) if _UNAVAILABLE.search(message) else errors.StatementRejected(message)
     if purpose is Purpose.SUBMIT and (_NO_SESSION.search(message) or code == TStatusCode.INVALID_HANDLE):
-        return SessionLost(_NOT_STARTED)
+        return errors.SessionLost(_NOT_STARTED)
     if code == TStatusCode.INVALID_HANDLE or _NO_OPERATION.search(message) or _NO_SESSION.search(message):
-        return OutcomeUnknown(EXPIRED)
+        return errors.OutcomeUnknown(EXPIRED)
     if _TIME_LIMIT.search(message):
-        return EngineTimeout(message)
-    refused = StatementDenied(message) if _DENIED.search(message) else StatementRejected(message)
+        return errors.EngineTimeout(message)
+    refused = errors.StatementDenied(message) if _DENIED.search(message) else errors.StatementRejected(message)
     return refused.at(place_in(message, (*SPARK, *IMPALA, *HIVE)))
 
 
@@ -221,11 +210,6 @@ def check(status: TStatus) -> None:
     """Raises ServerRefused for a status that is an error."""
     if status.status_code not in {TStatusCode.SUCCESS, TStatusCode.SUCCESS_WITH_INFO, TStatusCode.STILL_EXECUTING}:
         raise ServerRefused(status)
-
-
-def message_of(status: TStatus) -> str:
-    infos = status.info_messages or [""]
-    return clean_message(status.error_message or infos[0]) or "The engine refused the call without a reason."
 
 
 # Messages hold statements of megabytes: no pattern may start a long scan at each blank line or dot.
@@ -263,14 +247,9 @@ def metadata_errors(database: str, table: str = "") -> Generator[None]:
     try:
         with catalog_queries.metadata_errors():
             yield
-    except StatementRejected as error:
+    except errors.StatementRejected as error:
         if _NO_DATABASE.search(error.message):
-            raise database_not_found(database) from error
+            raise errors.database_not_found(database) from error
         if table and _NO_TABLE.search(error.message):
-            raise TableNotFound(database, table) from error
+            raise errors.TableNotFound(database, table) from error
         raise
-
-
-def is_unknown_function(error: StatementRejected) -> bool:
-    text = r"UNRESOLVED_ROUTINE|ROUTINE_NOT_FOUND|NoSuchFunctionException|Undefined function"
-    return re.search(text, error.message) is not None

@@ -4,17 +4,17 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from queryserver.engines.connections import Retries
 from queryserver.engines.hiveserver2.connection import Wire
-from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors, check
+from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
+from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
 from queryserver.formats.columns import ROW_CELLS, Column, ResultType, kernels
 
@@ -47,62 +47,18 @@ _TYPES: dict[int, tuple[ResultType, str, pa.DataType]] = {
 _UNKNOWN_TYPE = (ResultType.USER_DEFINED, "user defined", pa.string())
 
 
-@dataclass(frozen=True, slots=True)
-class WireColumn:
-    """A column, the number of its type on the wire, and what its values become; text where they come as text."""
-
-    column: Column
-    type_id: int
-    arrow: pa.DataType
-
-
-def wire_column(described: structs.TColumnDesc) -> WireColumn:
-    types = described.type_desc
-    entry = types.types[0] if types.types else None
-    if entry is not None and entry.primitive is not None:
-        type_id = entry.primitive.type
-        kind, name, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
-        native = name + _qualifiers(entry.primitive)
+def wire_column(described: structs.TColumnDesc) -> DeclaredColumn:
+    types = described.type_desc.types
+    entry = types[0].primitive if types else None
+    type_id = structs.TTypeId.USER_DEFINED if entry is None else entry.type
+    kind, native, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
+    if entry is not None:
+        native += _qualifiers(entry)
         if type_id == structs.TTypeId.DECIMAL:
-            precision, scale = _number(entry.primitive, "precision"), _number(entry.primitive, "scale") or 0
+            precision, scale = _number(entry, "precision"), _number(entry, "scale") or 0
             if precision is not None and 0 < precision <= _MAX_DIGITS and 0 <= scale <= precision:
                 arrow = pa.decimal128(precision, scale)
-    else:
-        type_id = structs.TTypeId.USER_DEFINED
-        if entry is not None:
-            nested = {
-                structs.TTypeId.UNION: entry.union,
-                structs.TTypeId.ARRAY: entry.array,
-                structs.TTypeId.MAP: entry.map,
-                structs.TTypeId.STRUCT: entry.struct,
-            }
-            type_id = next((number for number, found in nested.items() if found is not None), type_id)
-        kind, _, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
-        native = _native(types, 0)
-    return WireColumn(Column(described.column_name, kind, native, described.comment or ""), type_id, arrow)
-
-
-def _native(described: structs.TTypeDesc, position: int) -> str:
-    """The text of a type that is described in full: `array<map<string,int>>`."""
-    if not 0 <= position < len(described.types):
-        return "?"
-    entry = described.types[position]
-    if entry.primitive is not None:
-        return _TYPES.get(entry.primitive.type, _UNKNOWN_TYPE)[1] + _qualifiers(entry.primitive)
-    if entry.user_defined is not None:
-        return entry.user_defined.type_class_name
-    word, inner = "uniontype", list[tuple[str, int]]()
-    if entry.array is not None:
-        word, inner = "array", [("", entry.array.object_type)]
-    elif entry.map is not None:
-        word, inner = "map", [("", entry.map.key_type), ("", entry.map.value_type)]
-    elif entry.struct is not None:
-        word, inner = "struct", [(f"{name}:", number) for name, number in entry.struct.name_to_type.items()]
-    elif entry.union is not None:
-        inner = [("", number) for number in entry.union.name_to_type.values()]
-    # Inner types come after their owner: a description that refers back would never end.
-    texts = [f"{name}{_native(described, number)}" for name, number in inner if number > position]
-    return f"{word}<{','.join(texts)}>"
+    return DeclaredColumn(Column(described.column_name, kind, native, described.comment or ""), arrow)
 
 
 def _qualifiers(entry: structs.TPrimitiveTypeEntry) -> str:
@@ -123,7 +79,7 @@ def _number(entry: structs.TPrimitiveTypeEntry, name: str) -> int | None:
     return value.i32_value if value is not None else None
 
 
-def record_batch(rows: structs.TRowSet, columns: tuple[WireColumn, ...]) -> pa.RecordBatch:
+def record_batch(rows: structs.TRowSet, columns: tuple[DeclaredColumn, ...]) -> pa.RecordBatch:
     """The rows of one answer. Raises MalformedMessage when they do not fit the columns."""
     found = rows.columns or []
     names = [one.column.name for one in columns]
@@ -137,7 +93,7 @@ def record_batch(rows: structs.TRowSet, columns: tuple[WireColumn, ...]) -> pa.R
     return pa.RecordBatch.from_arrays(arrays, names)
 
 
-def _array(values: structs.TColumn, declared: WireColumn) -> pa.Array:
+def _array(values: structs.TColumn, declared: DeclaredColumn) -> pa.Array:
     if (text := values.string_val) is not None:
         raw = pa.array(text.values, pa.binary(), mask=null_mask(text.nulls, len(text.values)))
         return _from_text(raw, declared)
@@ -149,7 +105,7 @@ def _array(values: structs.TColumn, declared: WireColumn) -> pa.Array:
         (values.i16_val, pa.int16()),
         (values.i32_val, pa.int32()),
         (values.i64_val, pa.int64()),
-        (values.double_val, pa.float32() if declared.type_id == structs.TTypeId.FLOAT else pa.float64()),
+        (values.double_val, pa.float32() if declared.arrow == pa.float32() else pa.float64()),
     )
     for column, kind in numbers:
         if column is not None:
@@ -165,7 +121,7 @@ def null_mask(nulls: bytes, length: int) -> pa.BooleanArray | None:
     return pa.BooleanArray.from_buffers(pa.bool_(), length, [None, pa.py_buffer(bits)])
 
 
-def _from_text(raw: pa.Array, declared: WireColumn) -> pa.Array:
+def _from_text(raw: pa.Array, declared: DeclaredColumn) -> pa.Array:
     """The values in the texts; where one of them does not fit (a year beyond Arrow, say), all stay text."""
     if pa.types.is_binary(declared.arrow):
         return raw
@@ -174,7 +130,7 @@ def _from_text(raw: pa.Array, declared: WireColumn) -> pa.Array:
     except pa.ArrowInvalid:  # what is no UTF-8 gets replacement characters
         texts = [None if one is None else one.decode("utf-8", "replace") for one in raw.to_pylist()]
         text = pa.array(texts, pa.string())
-    has_fraction = declared.type_id == structs.TTypeId.TIMESTAMP_LOCAL_TZ
+    has_fraction = declared.column.type is ResultType.TIMESTAMP_TZ
     if not pa.types.is_string(declared.arrow):
         has_fraction = pa.types.is_timestamp(declared.arrow)
         for kind in [declared.arrow, pa.timestamp("ns")] if has_fraction else [declared.arrow]:
@@ -236,7 +192,7 @@ class Fetcher:
         self._is_repeatable: bool | None = None
         self._longest_s = wire.limits.settle_s  # that a fetch took, or had taken when it was lost
         self._is_closed = False
-        self.columns: tuple[WireColumn, ...] = ()
+        self.columns: tuple[DeclaredColumn, ...] = ()
         self.is_exhausted = False
 
     async def peek(self) -> bool:
@@ -335,7 +291,6 @@ class Fetcher:
         try:
             reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.fetch_s, largest_cell=limit)
             self._longest_s = max(self._longest_s, time.monotonic() - begun)
-            check(reply.status)
         except WireLost as error:
             if error.sent:
                 self._longest_s = max(self._longest_s, time.monotonic() - begun)
@@ -354,7 +309,7 @@ class Fetcher:
         """The rows of an answer without those that were read before."""
         self._orientation = structs.TFetchOrientation.NEXT
         if reply.results is None:
-            return record_batch(structs.TRowSet(start_row_offset=0, rows=[]), self.columns), bool(reply.has_more_rows)
+            return record_batch(structs.TRowSet(), self.columns), bool(reply.has_more_rows)
         try:
             batch = record_batch(reply.results, self.columns)
         except (MalformedMessage, pa.ArrowException, OverflowError, TypeError) as error:
@@ -397,7 +352,6 @@ async def log_lines(wire: Wire, handle: structs.TOperationHandle, *, first: bool
                 reply = await wire.call(FETCH_RESULTS, request, limit_s=wire.limits.other_s)
             except Overlong as error:
                 return [*lines, f"{error.size} bytes of the log were left out."]
-            check(reply.status)
             columns = (reply.results.columns if reply.results is not None else None) or []
             values = columns[0].string_val.values if columns and columns[0].string_val else []
             for value in values:

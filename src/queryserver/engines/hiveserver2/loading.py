@@ -33,7 +33,6 @@ class LoadingDialect:
     values: str  # a table of constants, with `{}` for its rows
     refused: str  # characters that no name of a column may have
     settings: tuple[str, ...] = ()  # statements before the first table is created; a server may refuse them
-    statement_bytes: int = 512 * 1024
     hides_underscores: bool = False  # a table whose name, and so its directory, begins with `_` cannot be read
 
 
@@ -80,20 +79,14 @@ class Hs2Loader(StatementLoader):
     """A TableLoader. Both engines keep names of tables in lower case, and allow letters, digits and `_` in them."""
 
     mark = "`"
+    max_statement_bytes = 512 * 1024
 
     def __init__(
-        self,
-        session: EngineSession,
-        executor: Executor,
-        dialect: LoadingDialect,
-        database: str,
-        *,
-        read_only: bool = False,
+        self, session: EngineSession, executor: Executor, dialect: LoadingDialect, database: str, *, read_only: bool
     ) -> None:
         super().__init__(session, executor, read_only=read_only)
         self._dialect = dialect
         self._database = database
-        self.max_statement_bytes = dialect.statement_bytes
         self._is_set = False
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:

@@ -16,7 +16,6 @@ from queryserver.engines.hiveserver2.errors import (
     LogFilter,
     Purpose,
     call_errors,
-    check,
     clean_message,
     domain_error,
 )
@@ -60,7 +59,6 @@ class OperationLog:
                     with call_errors(Purpose.FOLLOW):
                         request = structs.TOperationReq(operation_handle=self._handle)
                         reply = await self._wire.call(messages.GET_LOG, request, limit_s=self._wire.limits.other_s)
-                        check(reply.status)
                     text = reply.log or ""
                     if (whole := (len(text), hash(text))) != self._whole:
                         await self._take(text.splitlines(), is_whole=True)
@@ -80,7 +78,7 @@ class OperationLog:
         for line in lines:
             if is_full := len(kept) >= MAX_LOG_LINES or self._characters >= _MOST_CHARACTERS:
                 break
-            for clean in self._filter.lines([line]):
+            if (clean := self._filter.line(line)) is not None:
                 kept.append(clean)
                 self._characters += len(clean)
             filtered += min(len(line), LONGEST_LINE)
@@ -98,22 +96,6 @@ def percentage(update: structs.TProgressUpdateResp | None, before: int | None) -
     return before if math.isnan(share) else max(before or 0, round(100 * min(max(share, 0.0), 1.0)))
 
 
-async def summary_percentage(
-    wire: Wire, session: structs.TSessionHandle, handle: structs.TOperationHandle
-) -> int | None:
-    """The share of scan ranges that Impala has read; None while it gives none. It requires the session as well."""
-    try:
-        request = structs.TGetExecSummaryReq(operation_handle=handle, session_handle=session)
-        reply = await wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=wire.limits.other_s)
-    except CALL_FAILURES:
-        return None
-    summary = reply.summary if reply.status.status_code == structs.TStatusCode.SUCCESS else None
-    progress = summary.progress if summary is not None else None
-    if progress is None or not progress.total_scan_ranges or progress.num_completed_scan_ranges is None:
-        return None
-    return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
-
-
 def has_tasks(reply: structs.TGetOperationStatusResp) -> bool:
     """Whether the statement had a task of its own (Hive), which leaves its rows in files."""
     try:
@@ -127,12 +109,12 @@ async def keeps_rows(wire: Wire, session: structs.TSessionHandle, variant: Hs2Va
 
     Servers without such a setting refuse what they cannot give again.
     """
-    kept = variant.kept_rows
-    if kept is None:
+    if variant.kept_rows is None:
         return True
+    setting, kept = variant.kept_rows
     with suppress(*CALL_FAILURES):
-        values = await _setting(wire, session, kept.setting)
-        return bool(values) and values[-1].rpartition("=")[2].lower() in kept.values
+        values = await _setting(wire, session, setting)
+        return bool(values) and values[-1].rpartition("=")[2].lower() in kept
     return False
 
 
@@ -141,7 +123,6 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     limit_s = wire.limits.other_s
     request = structs.TExecuteStatementReq(session_handle=session, statement=f"SET {name}", run_async=False)
     started = await wire.call_until_answered(messages.EXECUTE_STATEMENT, request, limit_s=limit_s)
-    check(started.status)
     if started.operation_handle is None:
         return []
     handle = started.operation_handle
@@ -149,7 +130,6 @@ async def _setting(wire: Wire, session: structs.TSessionHandle, name: str) -> li
     fetch = structs.TFetchResultsReq(operation_handle=handle, orientation=first, max_rows=10, fetch_type=rows)
     try:
         reply = await wire.call_until_answered(messages.FETCH_RESULTS, fetch, limit_s=limit_s)
-        check(reply.status)
     finally:
         with suppress(*CALL_FAILURES):
             close = structs.TOperationReq(operation_handle=handle)
@@ -207,7 +187,6 @@ class Hs2Operation:
 
     @property
     def is_running(self) -> bool:
-        """The server works on it, as far as is known."""
         return not self._following.done()
 
     @property
@@ -308,7 +287,6 @@ class Hs2Operation:
         reply = await self._wire.call_until_answered(
             messages.GET_OPERATION_STATUS, request, limit_s=self._wire.limits.status_s
         )
-        check(reply.status)
         state = reply.operation_state
         if state not in _STATES:
             self._had_tasks = has_tasks(reply)
@@ -318,11 +296,23 @@ class Hs2Operation:
         self._fetcher.may_have_moved = False
         before = self._status.progress
         if self._variant.progress_by_summary:
-            progress = max(await summary_percentage(self._wire, self._session, self.handle) or 0, before or 0)
+            progress = max(await self._summary_percentage() or 0, before or 0)
         else:
             progress = percentage(reply.progress_update, before)
         self._status = replace(self._status, state=_STATES[structs.TOperationState(state)], progress=progress)
         return False
+
+    async def _summary_percentage(self) -> int | None:
+        """The share of scan ranges that Impala has read; None while it gives none. It requires the session as well."""
+        request = structs.TGetExecSummaryReq(operation_handle=self.handle, session_handle=self._session)
+        try:
+            reply = await self._wire.call(messages.GET_EXEC_SUMMARY, request, limit_s=self._wire.limits.other_s)
+        except CALL_FAILURES:
+            return None
+        progress = reply.summary.progress if reply.summary is not None else None
+        if progress is None or not progress.total_scan_ranges or progress.num_completed_scan_ranges is None:
+            return None
+        return min(100 * progress.num_completed_scan_ranges // progress.total_scan_ranges, 100)
 
     async def _can_repeat(self) -> bool:
         """Whether the server gives the rows from the first one again."""
@@ -358,7 +348,6 @@ class Hs2Operation:
             closed = await self._wire.call(
                 messages.CLOSE_IMPALA_OPERATION, self._request, limit_s=self._wire.limits.other_s
             )
-            check(closed.status)
             counts = closed.dml_result
             modified = counts and sum(counts.rows_modified.values()) + sum((counts.rows_deleted or {}).values())
         return OperationStatus(OperationState.FINISHED, has_result_set=has_result_set, modified_rows=modified)
@@ -368,7 +357,6 @@ class Hs2Operation:
         reply = await self._wire.call_until_answered(
             messages.GET_RESULT_SET_METADATA, self._request, limit_s=self._wire.limits.other_s
         )
-        check(reply.status)
         described = reply.schema.columns if reply.schema is not None else []
         self._fetcher.columns = tuple(map(wire_column, described))
         placeholder = Column(self._variant.empty_result_column or "", ResultType.STRING, "string")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -13,14 +13,6 @@ from queryserver.errors.statements import CredentialsRequired
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules
-
-
-@dataclass(frozen=True, slots=True)
-class RowRetention:
-    """The session setting that decides whether the server keeps the rows of results, and its values for yes."""
-
-    setting: str
-    values: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +31,9 @@ class Hs2Variant:
     close_tells_rows: bool = False  # CloseImpalaOperation gives the number of changed rows
     progress_by_summary: bool = False  # GetExecSummary gives the progress
     tells_more_rows: bool = False  # `has_more_rows` is reliable
-    kept_rows: RowRetention | None = None  # None: the server itself refuses to repeat rows that it does not keep
+    # The session setting that decides whether the server keeps the rows of results, and its values for yes. None: the
+    # server itself refuses to repeat rows that it does not keep.
+    kept_rows: tuple[str, frozenset[str]] | None = None
     timeout_keys: tuple[str, str] | None = None  # session options: time-outs of queries and of idle sessions
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
 
@@ -47,18 +41,16 @@ class Hs2Variant:
         return backquoted(database) if self.quotes_database else database
 
 
-_HIVE_KEEPS = RowRetention("hive.fetch.task.caching", frozenset({"true"}))
 HIVE = Hs2Variant(
     dialect="hive",
     setting_prefix="set:hiveconf:",
-    kept_rows=_HIVE_KEEPS,
+    kept_rows=("hive.fetch.task.caching", frozenset({"true"})),
     capabilities=EngineCapabilities(reports_progress=True),
 )
-HPLSQL = Hs2Variant(
+HPLSQL = replace(
+    HIVE,
     dialect="hplsql",
-    setting_prefix="set:hiveconf:",
     session_conf=MappingProxyType({"set:hivevar:mode": "HPLSQL"}),
-    kept_rows=_HIVE_KEEPS,
     capabilities=EngineCapabilities(can_explain=False, reports_progress=True),
 )
 SPARKSQL = Hs2Variant(
@@ -67,7 +59,7 @@ SPARKSQL = Hs2Variant(
     quotes_database=True,
     empty_result_column="Result",
     # With incremental collection a second fetch computes the rows anew, in any order.
-    kept_rows=RowRetention("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
+    kept_rows=("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
     # Spark answers EXPLAIN of a statement that it refuses with its error in place of the plan.
     capabilities=EngineCapabilities(
         explain_failure=re.compile(
@@ -96,8 +88,6 @@ CELL_BYTES = 16 * 1024 * 1024
 
 
 class Mechanism(StrEnum):
-    """How a connection logs in."""
-
     NONE = "NONE"  # SASL PLAIN with the user name only
     NOSASL = "NOSASL"
     PLAIN = "PLAIN"
@@ -108,8 +98,6 @@ class Mechanism(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One server."""
-
     host: str
     port: int
 
@@ -132,14 +120,6 @@ class Tls:
 
     validate: bool = True
     ca: str = field(default="", repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Kerberos:
-    """The server's principal; an empty host is that of the member."""
-
-    service: str = "hive"
-    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +150,8 @@ class Hs2Address:
     username: str = ""
     password: str = field(default="", repr=False)
     impersonation: bool = False
-    kerberos: Kerberos = Kerberos()
+    kerberos_service: str = "hive"
+    kerberos_host: str = ""  # of the server's principal; empty: that of the member
     tls: Tls | None = None
     database: str = "default"
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -12,32 +12,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from queryserver.engines.catalog_queries import (
-    Folding,
-    SessionCatalog,
-    backquoted,
-    choose,
-    metadata_errors,
-    read_rows,
-    sample_query,
-    summaries,
-)
+from queryserver import errors
+from queryserver.engines import catalog_queries as queries
+from queryserver.engines import protocol
 from queryserver.engines.mysql.connection import literal
-from queryserver.engines.protocol import (
-    ColumnStatistics,
-    DatabaseDescription,
-    EngineSession,
-    ForeignKey,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableProperty,
-    TableSummary,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 
 _VIEWS = frozenset({"VIEW", "SYSTEM VIEW"})
 _NO_UPDATES = frozenset({"ARCHIVE", "PERFORMANCE_SCHEMA"})
@@ -59,39 +37,36 @@ _NAME = re.compile(r"\w+")
 _SYNTAX_LINES = 12
 
 
-async def is_mariadb(session: EngineSession) -> bool:
-    """The two servers keep statistics differently."""
-    ((version,),) = await read_rows(session, "SELECT VERSION()")
-    return "mariadb" in str(version).lower()
+class MysqlCatalog(queries.SessionCatalog):
+    no_nested = "MySQL has no nested columns."
+    mark = "`"
 
-
-class MysqlCatalog(SessionCatalog):
-    """A Catalog."""
-
-    def __init__(self, session: EngineSession, *, mariadb: bool) -> None:
+    def __init__(self, session: protocol.EngineSession, *, mariadb: bool) -> None:
         super().__init__(session)
         self._mariadb = mariadb
 
     async def databases(self) -> Sequence[str]:
         return [name for (name,) in await self._rows("SELECT schema_name FROM information_schema.schemata")]
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         """MariaDB keeps comments since release 10.5."""
         name = await self._database(database)
         comment = ""
         if await self._rows(_HAS_DATABASE_COMMENTS):
             query = f"SELECT schema_comment FROM information_schema.schemata WHERE schema_name = {literal(name)}"
             comment = next((text or "" for (text,) in await self._rows(query)), "")
-        return DatabaseDescription(name, comment)
+        return protocol.DatabaseDescription(name, comment)
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         rows = await self._rows(
             "SELECT table_name, table_type, table_comment FROM information_schema.tables"
             f" WHERE table_schema = {literal(await self._database(database))} AND table_type <> 'SEQUENCE'"
         )
-        return await summaries(rows, lambda row: TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2])))
+        return await queries.summaries(
+            rows, lambda row: protocol.TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2]))
+        )
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         schema = await self._database(database)
         name = await self._table(schema, table)
         found = await self._rows(f"""
@@ -100,7 +75,7 @@ SELECT table_type, table_comment, table_rows, data_length + index_length,
   FROM information_schema.tables
  WHERE {_of(schema, name)}""")
         if not found:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         kind, comment, rows, size, created_s, *properties = found[0]
         is_view = kind in _VIEWS
         known = {} if is_view else {"numRows": rows, "totalSize": size}
@@ -110,7 +85,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
  WHERE {_of(schema, name)} AND referenced_table_name IS NOT NULL
  ORDER BY constraint_name, ordinal_position""")
         created = None if created_s is None else datetime.fromtimestamp(created_s, UTC)
-        return TableDescription(
+        return protocol.TableDescription(
             database=schema,
             name=name,
             columns=await self._columns(schema, name, is_view=is_view),
@@ -118,35 +93,39 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             comment=_comment(kind, comment),
             support_updates=not is_view and str(properties[0]).upper() not in _NO_UPDATES,
             create_time="" if created is None else created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            foreign_keys=tuple(ForeignKey(own, f"{other}.{table}.{column}") for own, other, table, column in keys),
+            foreign_keys=tuple(
+                protocol.ForeignKey(own, f"{other}.{table}.{column}") for own, other, table, column in keys
+            ),
             properties=tuple(
-                TableProperty(key, str(value))
+                protocol.TableProperty(key, str(value))
                 for key, value in zip(_PROPERTIES, properties, strict=True)
                 if value not in (None, "")
             ),
             statistics={key: str(value) for key, value in known.items() if value is not None},
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         """A login that may not read the histograms gets what the indexes say."""
         if table.kind.is_view:
-            return ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="A view has no statistics.")
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
-        with metadata_errors():
-            with suppress(StatementRejected):
+        with queries.metadata_errors():
+            with suppress(errors.StatementRejected):
                 read = self._statistics_of_mariadb if self._mariadb else self._statistics_of_mysql
                 if (found := await read(table, column, rows)) is not None:
                     return found
-            ((distinct,),) = await read_rows(
+            ((distinct,),) = await queries.read_rows(
                 self._session,
                 "SELECT max(cardinality) FROM information_schema.statistics"
                 f" WHERE {_of(table.database, table.name)} AND column_name = {literal(column)} AND seq_in_index = 1",
             )
         if distinct is None:
-            return ColumnStatistics(message="There are no statistics of this column; ANALYZE TABLE makes them.")
-        return ColumnStatistics(distinct_count=int(distinct))
+            return protocol.ColumnStatistics(
+                message="There are no statistics of this column; ANALYZE TABLE makes them."
+            )
+        return protocol.ColumnStatistics(distinct_count=int(distinct))
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         if database is not None:
             return await self._stored_functions(await self._database(database))
         current = await self._current_database()
@@ -154,30 +133,23 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         names = {one.name.casefold() for one in own}
         return [*own, *(one for one in await self._builtin_functions() if one.name.casefold() not in names)]
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         found = {one.name: one for one in await self.functions(database)}
-        chosen = choose(name, found, Folding.CASELESS)
+        chosen = queries.choose(name, found, queries.Folding.CASELESS)
         return None if chosen is None else found[chosen]
 
-    async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
-    ) -> str:
-        if nested:
-            raise NotSupported("MySQL has no nested columns.")
-        value = None if column is None else backquoted(column)
-        # MySQL has no NULLS LAST.
-        return sample_query(
-            backquoted(table.database, table.name), value, kind, order=lambda key, way: f"{key} IS NULL, {key} {way}"
-        )
-
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         """MariaDB has its histograms under another name."""
-        statement = f"ANALYZE TABLE {backquoted(table.database, table.name)}"
+        statement = f"ANALYZE TABLE {self._full_name(table)}"
         if column is None:
             return statement
         if self._mariadb:
-            return f"{statement} PERSISTENT FOR COLUMNS ({backquoted(column)}) INDEXES ()"
-        return f"{statement} UPDATE HISTOGRAM ON {backquoted(column)}"
+            return f"{statement} PERSISTENT FOR COLUMNS ({queries.backquoted(column)}) INDEXES ()"
+        return f"{statement} UPDATE HISTOGRAM ON {queries.backquoted(column)}"
+
+    def _order(self, value: str, direction: str) -> str:
+        """MySQL has no NULLS LAST."""
+        return f"{value} IS NULL, {value} {direction}"
 
     async def _current_database(self) -> str | None:
         ((name,),) = await self._rows("SELECT DATABASE()")
@@ -185,9 +157,9 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
 
     async def _database(self, database: str) -> str:
         wanted = database or await self._current_database() or ""
-        found = choose(wanted, await self.databases(), Folding.CASELESS)
+        found = queries.choose(wanted, await self.databases(), queries.Folding.CASELESS)
         if found is None:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return found
 
     async def _table(self, schema: str, table: str) -> str:
@@ -196,12 +168,12 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
         # The server may take other names for that one, too.
         if (table,) in await self._rows(f"{names} AND table_name = {literal(table)}"):
             return table
-        found = choose(table, [name for (name,) in await self._rows(names)], Folding.CASELESS)
+        found = queries.choose(table, [name for (name,) in await self._rows(names)], queries.Folding.CASELESS)
         if found is None:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         return found
 
-    async def _columns(self, schema: str, table: str, *, is_view: bool) -> tuple[TableColumn, ...]:
+    async def _columns(self, schema: str, table: str, *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
         expressions = await self._rows(
             "SELECT DISTINCT partition_expression FROM information_schema.partitions"
             f" WHERE {_of(schema, table)} AND partition_expression IS NOT NULL"
@@ -213,7 +185,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
  WHERE {_of(schema, table)}
  ORDER BY ordinal_position""")
         return tuple(
-            TableColumn(
+            protocol.TableColumn(
                 name=name,
                 type=kind,
                 comment=comment or "",
@@ -228,9 +200,9 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
         )
 
     async def _statistics_of_mariadb(
-        self, table: TableDescription, column: str, rows: int | None
-    ) -> ColumnStatistics | None:
-        found = await read_rows(
+        self, table: protocol.TableDescription, column: str, rows: int | None
+    ) -> protocol.ColumnStatistics | None:
+        found = await queries.read_rows(
             self._session,
             "SELECT min_value, max_value, nulls_ratio, avg_length, avg_frequency FROM mysql.column_stats"
             f" WHERE db_name = {literal(table.database)} AND table_name = {literal(table.name)}"
@@ -240,7 +212,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
             return None
         least, most, nulls, length, frequency = found[0]
         filled = None if rows is None or nulls is None else rows * (1 - float(nulls))
-        return ColumnStatistics(
+        return protocol.ColumnStatistics(
             min=_text(least),
             max=_text(most),
             num_nulls=None if rows is None or nulls is None else round(rows * float(nulls)),
@@ -249,9 +221,9 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
         )
 
     async def _statistics_of_mysql(
-        self, table: TableDescription, column: str, rows: int | None
-    ) -> ColumnStatistics | None:
-        found = await read_rows(
+        self, table: protocol.TableDescription, column: str, rows: int | None
+    ) -> protocol.ColumnStatistics | None:
+        found = await queries.read_rows(
             self._session,
             "SELECT CAST(histogram AS CHAR) FROM information_schema.column_statistics"
             f" WHERE schema_name = {literal(table.database)} AND table_name = {literal(table.name)}"
@@ -259,7 +231,7 @@ SELECT column_name, column_type, column_comment, is_nullable, column_default, ex
         )
         return read_histogram(found[0][0], rows) if found and found[0][0] else None
 
-    async def _stored_functions(self, database: str) -> Sequence[FunctionDescription]:
+    async def _stored_functions(self, database: str) -> Sequence[protocol.FunctionDescription]:
         parameters = await self._rows(f"""
 SELECT specific_name, parameter_name, dtd_identifier
   FROM information_schema.parameters
@@ -274,7 +246,7 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
  WHERE routine_type = 'FUNCTION' AND routine_schema = {literal(database)}
  ORDER BY routine_name""")
         return [
-            FunctionDescription(
+            protocol.FunctionDescription(
                 name=name,
                 signature=f"{name}({', '.join(arguments.get(specific, []))})",
                 return_type=result or "",
@@ -284,17 +256,17 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
             for specific, name, result, comment in functions
         ]
 
-    async def _builtin_functions(self) -> Sequence[FunctionDescription]:
+    async def _builtin_functions(self) -> Sequence[protocol.FunctionDescription]:
         """MariaDB names them since release 10.6, MySQL in its help tables, which explain them where they may be read.
 
         Empty where neither is possible.
         """
         sources = (_EXPLAINED_MARIADB_FUNCTIONS, _MARIADB_FUNCTIONS)
         for query in sources if self._mariadb else (_EXPLAINED_MYSQL_FUNCTIONS,):
-            with suppress(StatementRejected, EngineForbidden):
+            with suppress(errors.StatementRejected, errors.EngineForbidden):
                 described = {name: text for name, text in await self._rows(query) if _NAME.fullmatch(name)}
                 return [
-                    FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)
+                    protocol.FunctionDescription(name, _signature(name, text), is_builtin="BUILTIN", description=text)
                     for name, text in described.items()
                 ]
         return []
@@ -304,8 +276,8 @@ def _of(database: str, table: str) -> str:
     return f"table_schema = {literal(database)} AND table_name = {literal(table)}"
 
 
-def _kind(table_type: str) -> TableKind:
-    return TableKind.VIEW if table_type in _VIEWS else TableKind.MANAGED
+def _kind(table_type: str) -> protocol.TableKind:
+    return protocol.TableKind.VIEW if table_type in _VIEWS else protocol.TableKind.MANAGED
 
 
 def _comment(table_type: str, comment: str | None) -> str:
@@ -325,13 +297,13 @@ def _signature(name: str, text: str) -> str:
     return "\n".join(dict.fromkeys(calls)) or f"{name}()"
 
 
-def read_histogram(text: str, rows: int | None) -> ColumnStatistics:
+def read_histogram(text: str, rows: int | None) -> protocol.ColumnStatistics:
     """MySQL's JSON: buckets `[value, share up to it]`, or `[lower, upper, share up to it, distinct values]`."""
     histogram: dict[str, Any] = json.loads(text)
     buckets: list[list[Any]] = histogram.get("buckets") or []
     is_singleton = histogram.get("histogram-type") == "singleton"
     nulls = histogram.get("null-values")
-    return ColumnStatistics(
+    return protocol.ColumnStatistics(
         min=_bound(buckets[0][0]) if buckets else None,
         max=_bound(buckets[-1][0 if is_singleton else 1]) if buckets else None,
         num_nulls=None if rows is None or nulls is None else round(rows * float(nulls)),

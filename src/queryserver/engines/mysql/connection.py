@@ -19,22 +19,11 @@ from asyncmy.constants.CLIENT import MULTI_STATEMENTS
 from asyncmy.cursors import SSCursor
 from asyncmy.protocol import MysqlPacket
 
+from queryserver import errors
 from queryserver.engines.connections import no_connection
 from queryserver.engines.mysql.values import column_reader, declare
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineTimeout,
-    EngineUnavailable,
-    OutcomeUnknown,
-    RowTooLarge,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-    cell_too_large,
-)
 from queryserver.formats.columns import ROW_CELLS, Column
 
 INTERRUPTED = 1317
@@ -74,13 +63,13 @@ def connect_errors() -> Generator[None]:
         yield
     except DRIVER_ERRORS as error:
         number = number_of(error)
-        kind: type[EngineError] = StatementRejected
+        kind: type[errors.EngineError] = errors.StatementRejected
         if number in _REFUSED_LOGIN:
-            kind = CredentialsRequired
+            kind = errors.CredentialsRequired
         elif number == _WANTS_TLS:
-            kind = EngineUnavailable
+            kind = errors.EngineUnavailable
         elif number in _NOT_READY or _is_of_the_driver(error):
-            raise EngineUnavailable(no_connection("MySQL", error)) from error
+            raise errors.EngineUnavailable(no_connection("MySQL", error)) from error
         raise kind(_text_of(error)) from error
 
 
@@ -104,18 +93,18 @@ def number_of(error: BaseException | None) -> int:
     return 0
 
 
-def _statement_error(error: Exception, *, started: bool) -> EngineError:
+def _statement_error(error: Exception, *, started: bool) -> errors.EngineError:
     number = number_of(error)
     if number in _TIME_LIMITS:
-        return EngineTimeout(_text_of(error))
+        return errors.EngineTimeout(_text_of(error))
     if isinstance(error, RuntimeError):
-        return StatementRejected("LOAD DATA LOCAL is not allowed: this service has no files for the server.")
+        return errors.StatementRejected("LOAD DATA LOCAL is not allowed: this service has no files for the server.")
     if number in _CONNECTION_LOST or _is_of_the_driver(error):
         if started:
-            return OutcomeUnknown("The connection to MySQL was lost while the statement ran.")
-        return SessionLost("The MySQL session is gone; the statement was not started.")
+            return errors.OutcomeUnknown("The connection to MySQL was lost while the statement ran.")
+        return errors.SessionLost("The MySQL session is gone; the statement was not started.")
     text = _text_of(error)
-    return (StatementDenied if number in _DENIED else StatementRejected)(text).at(place_in(text, NEAR))
+    return (errors.StatementDenied if number in _DENIED else errors.StatementRejected)(text).at(place_in(text, NEAR))
 
 
 def _is_of_the_driver(error: Exception) -> bool:
@@ -256,7 +245,7 @@ class MysqlConnection(DriverConnection):
         if self.cell_max_bytes is not None and need > _PACKET_HEADER_BYTES:
             try:
                 await self._check_size(need, self.cell_max_bytes)
-            except EngineError:
+            except errors.EngineError:
                 self.close()
                 raise
             self._packet_bytes += need
@@ -273,9 +262,11 @@ class MysqlConnection(DriverConnection):
             proto = self._proto
             place = first_long_value(bytes(proto.buffer[proto.pos : min(proto.length, proto.pos + need)]), limit)
             if place is not None and place < len(self.fields):
-                raise cell_too_large(limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name))
+                raise errors.cell_too_large(
+                    limit_bytes=limit, row=self._row_count, column=_text(self.fields[place].name)
+                )
         if self._packet_bytes + need > ROW_CELLS * limit:
-            raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
+            raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self._row_count if self.fields else None)
 
     async def drain(self) -> None:
         """Read what the server still sends for the last statement, and forget it."""
@@ -286,7 +277,6 @@ class MysqlConnection(DriverConnection):
         await self._drop_further_results()
 
     def is_closed(self) -> bool:
-        """Whether the connection is gone."""
         return not self.connected or self._stream_broken
 
     async def clean(self) -> bool:
@@ -366,7 +356,7 @@ class MysqlStatement:
         sql: str,
         interrupt_thread: Callable[[int], Awaitable[None]],
         *,
-        read_only: bool = False,
+        read_only: bool,
     ) -> None:
         self.columns: tuple[Column, ...] = ()
         self.modified_rows: int | None = None
@@ -383,7 +373,7 @@ class MysqlStatement:
     async def execute(self, go_on: Callable[[], None]) -> None:
         go_on()
         if self._connection.is_closed():
-            raise SessionLost("The MySQL session is gone; the statement was not started.")
+            raise errors.SessionLost("The MySQL session is gone; the statement was not started.")
         if self._read_only:
             # Anew for each statement: one before it may have switched it off inside a comment that MySQL executes.
             with statement_errors(started=False):
@@ -415,7 +405,7 @@ class MysqlStatement:
         if not self._connection.is_closed():
             await self._interrupt_thread(self._connection.thread_id())
 
-    def was_interrupted(self, error: EngineError) -> bool:
+    def was_interrupted(self, error: errors.EngineError) -> bool:
         return number_of(error.__cause__) == INTERRUPTED
 
     async def end(self, *, keep: bool) -> None:  # noqa: ARG002 a change is complete before its first row comes
@@ -428,7 +418,7 @@ class MysqlStatement:
                 await self._connection.drain()
                 # The signal came too late to be answered: this takes it off the next statement.
                 await self._connection.run("DO 0")
-        except EngineError as error:
+        except errors.EngineError as error:
             if not self.was_interrupted(error):
                 raise
 

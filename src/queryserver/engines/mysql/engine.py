@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from queryserver.engines.catalog_queries import backquoted
+from queryserver.engines.catalog_queries import backquoted, read_rows
 from queryserver.engines.connections import DatabaseLogin
-from queryserver.engines.mysql.catalog import MysqlCatalog, is_mariadb
+from queryserver.engines.mysql.catalog import MysqlCatalog
 from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal
 from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
@@ -90,7 +90,8 @@ class MysqlEngine:
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         async with self.session(user, options) as session:
-            yield MysqlCatalog(session, mariadb=await is_mariadb(session))
+            ((version,),) = await read_rows(session, "SELECT VERSION()")
+            yield MysqlCatalog(session, mariadb="mariadb" in str(version).lower())
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`

@@ -14,20 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver.engines import loading
 from queryserver.engines.catalog_queries import backquoted
-from queryserver.engines.loading import (
-    Staging,
-    column_definitions,
-    duration_text,
-    hex_texts,
-    no_table,
-    read_ahead,
-    refuse_changes,
-    refuse_target,
-    rows_failures,
-    staged,
-    statements_of,
-)
 from queryserver.engines.mysql.connection import MysqlConnection, literal, statement_errors
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
@@ -70,12 +58,12 @@ class RowWriter:
             escaped = [None if text is None else self.escape(text) for text in column.to_pylist()]
             return _kernels.fill_null(pa.array(escaped, pa.string()), "NULL")
         if pa.types.is_binary(kind):
-            return _kernels.fill_null(hex_texts(column, before="X'", behind="'"), "NULL")
+            return _kernels.fill_null(loading.hex_texts(column, before="X'", behind="'"), "NULL")
         if pa.types.is_floating(kind) and not _kernels.all(_kernels.is_finite(column)).as_py():
             raise StatementRejected(f'Column "{name}": MySQL has neither NaN nor infinity.')
         if pa.types.is_boolean(kind):
             column = column.cast(pa.int8())
-        text = duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
+        text = loading.duration_text(column) if pa.types.is_duration(kind) else column.cast(pa.string())
         return _kernels.fill_null(_kernels.binary_join_element_wise("'", text, "'", ""), "NULL")
 
 
@@ -117,23 +105,23 @@ class MysqlLoader:
         )
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         for name in (load.target.name, *(column.name for column in load.columns)):
             if max(name) > _LAST_CHARACTER_OF_NAMES:  # the server would put `?` in the place of such characters
                 text = f'The name "{name[:40]}" has a character beyond U+FFFF, which MySQL cannot keep.'
                 raise StatementRejected(text)
         exists = await self.exists(load.target)
-        refuse_target(load, exists=exists)
+        loading.refuse_target(load, exists=exists)
         if load.append:
             await self._refuse_partial_changes(load.target)
         elif exists:
             await self._refuse_replacing(load.target)
-        with rows_failures():
-            async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+        with loading.rows_failures():
+            async with loading.staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
                 return await self._load(load, batches, staging, ledger)
 
     async def drop(self, table: TableName) -> None:
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         sql = f"DROP TABLE IF EXISTS {_place(table)}"
         if self._connection.is_closed():
             await self._on_other_connection(lambda connection: connection.run(sql))
@@ -143,14 +131,14 @@ class MysqlLoader:
                 await self._connection.run(sql)
 
     async def _load(
-        self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], staging: Staging, ledger: LoadLedger
+        self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], staging: loading.Staging, ledger: LoadLedger
     ) -> int:
         source = _place(load.staging)
         with statement_errors(started=True):
             async with self._stopping():
                 await self._connection.run(_STRICT)
                 # Whatever the database's own characters are, the table takes all.
-                columns = column_definitions(load.columns, backquoted)
+                columns = loading.column_definitions(load.columns, backquoted)
                 await self._connection.run(f"CREATE TABLE {source} ({columns}) DEFAULT CHARACTER SET utf8mb4")
                 rows = await self._insert(source, batches)
                 if load.append:
@@ -171,14 +159,16 @@ class MysqlLoader:
         """Both renamings are one step. The old table is dropped then."""
         old = TableName(load.staging.database, f"{load.staging.name}_old")
         target = _place(load.target)
-        async with staged(old, ledger, partial(self.drop, old)):
+        async with loading.staged(old, ledger, partial(self.drop, old)):
             await self._last_step(f"RENAME TABLE {target} TO {_place(old)}, {source} TO {target}")
 
     async def _insert(self, source: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
         ((largest,),) = await self._ask("SELECT @@max_allowed_packet")
         writer, rows = RowWriter(self._connection.escape, int(largest or 0)), 0
-        async with read_ahead(batches, writer.write, self._executor) as written:
-            async for group in statements_of(written, min(writer.largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)):
+        async with loading.read_ahead(batches, writer.write, self._executor) as written:
+            async for group in loading.statements_of(
+                written, min(writer.largest_bytes - _ROOM_FOR_THE_REST, _STATEMENT_BYTES)
+            ):
                 await self._connection.run(f"INSERT INTO {source} VALUES {b','.join(group).decode()}")
                 rows += self._connection.affected_rows()
         return rows
@@ -206,7 +196,7 @@ class MysqlLoader:
             f" WHERE {_is(table, 'referenced_table')} AND NOT ({_is(table)})"
         )
         if any(kind != b"BASE TABLE" for (kind,) in kinds):
-            raise no_table(table)
+            raise loading.no_table(table)
         if keys:
             raise StatementRejected(f'Keys of other tables refer to "{table.name}", so it cannot be replaced.')
 

@@ -53,7 +53,6 @@ def _column(field: Any, native_type: str, result: ResultType, arrow: pa.DataType
 
 
 def declare(field: Any) -> DeclaredColumn:
-    """The declared type of one of asyncmy's field descriptors."""
     code = field.type_code
     if code in _INTEGERS:
         name, signed, unsigned = _INTEGERS[code]

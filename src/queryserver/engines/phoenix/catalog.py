@@ -14,29 +14,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from queryserver.engines.catalog_queries import (
-    Folding,
-    Row,
-    SessionCatalog,
-    choose,
-    escaped_literal,
-    identifier,
-    metadata_errors,
-    qualified,
-    read_rows,
-    sample_query,
-    spellings,
-)
-from queryserver.engines.loading import (
-    execute,
-    made,
-    read_ahead,
-    refuse_changes,
-    refuse_target,
-    rows_failures,
-    staged,
-    statements_of,
-)
+from queryserver import errors
+from queryserver.engines import catalog_queries as queries
+from queryserver.engines import loading
 from queryserver.engines.phoenix.connection import PhoenixConnection
 from queryserver.engines.phoenix.protocol import Phase, avatica_errors, numbered, parameter_rows
 from queryserver.engines.phoenix.statement import native_type, row_values
@@ -47,24 +27,12 @@ from queryserver.engines.protocol import (
     FunctionDescription,
     LoadColumn,
     LoadLedger,
-    SampleKind,
     TableColumn,
     TableDescription,
     TableKind,
     TableLoad,
     TableName,
     TableSummary,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import (
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-    TableNotFound,
-    database_not_found,
 )
 
 # Positions in the rows of java.sql.DatabaseMetaData.getColumns, with the three that Phoenix adds at the end.
@@ -75,8 +43,10 @@ _UPDATABLE = 3  # in VIEW_TYPE
 _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
 
 
-class PhoenixCatalog(SessionCatalog):
+class PhoenixCatalog(queries.SessionCatalog):
     """A Catalog. A database is a schema; `""` is the schema without name, which always exists."""
+
+    no_nested = "Phoenix cannot read the items of an array one by one."
 
     def __init__(self, session: EngineSession, connection: PhoenixConnection) -> None:
         super().__init__(session)
@@ -97,15 +67,15 @@ class PhoenixCatalog(SessionCatalog):
 
     async def table(self, database: str, table: str) -> TableDescription:
         schema = await self._schema(database)
-        names = ", ".join(map(escaped_literal, spellings(table, Folding.UPPER)))
+        names = ", ".join(map(queries.escaped_literal, queries.spellings(table, queries.Folding.UPPER)))
         rows = await self._rows(
             "SELECT TABLE_NAME, TABLE_TYPE, VIEW_TYPE FROM SYSTEM.CATALOG"
             f" WHERE {_in_schema(schema)} AND TABLE_NAME IN ({names}) AND {_HEADS}"
         )
         found = {name: (kind, view_type) for name, kind, view_type in rows}
-        name = choose(table, found, Folding.UPPER)
+        name = queries.choose(table, found, queries.Folding.UPPER)
         if name is None:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         kind, view_type = found[name]
         return TableDescription(
             database=schema,
@@ -128,39 +98,32 @@ class PhoenixCatalog(SessionCatalog):
     async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
         return None
 
-    async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
-    ) -> str:
-        if nested:
-            raise NotSupported("Phoenix cannot read the items of an array one by one.")
-        return sample_query(_source(table), None if column is None else identifier(column), kind)
-
     def analyze_statement(self, table: TableDescription, column: str | None) -> str:
         if column is not None:
-            raise NotSupported("Phoenix analyzes whole tables only.")
-        return f"UPDATE STATISTICS {_source(table)}"
+            raise errors.NotSupported("Phoenix analyzes whole tables only.")
+        return f"UPDATE STATISTICS {self._full_name(table)}"
 
     async def _schema(self, wanted: str) -> str:
         """The schema's own name. Raises database_not_found."""
         if not wanted:
             return ""
-        names = ", ".join(map(escaped_literal, spellings(wanted, Folding.UPPER)))
+        names = ", ".join(map(queries.escaped_literal, queries.spellings(wanted, queries.Folding.UPPER)))
         rows = await self._rows(
             f"SELECT DISTINCT TABLE_SCHEM FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND TABLE_SCHEM IN ({names})"
         )
-        found = choose(wanted, [name for (name,) in rows], Folding.UPPER)
+        found = queries.choose(wanted, [name for (name,) in rows], queries.Folding.UPPER)
         if found is None:
-            raise database_not_found(wanted)
+            raise errors.database_not_found(wanted)
         return found
 
     async def _columns(self, schema: str, table: str) -> tuple[TableColumn, ...]:
-        rows = list[Row]()
+        rows = list[queries.Row]()
         try:
-            with metadata_errors(), avatica_errors(Phase.OPENING):
+            with queries.metadata_errors(), avatica_errors(Phase.OPENING):
                 async for row in self._connection.columns_of(schema, table):
                     rows.append(tuple(row_values(row)))
-        except (OutcomeUnknown, SessionLost) as error:
-            raise EngineUnavailable(error.message) from error
+        except (errors.OutcomeUnknown, errors.SessionLost) as error:
+            raise errors.EngineUnavailable(error.message) from error
         # The request has patterns, in which `_` matches any character.
         own = [row for row in rows if (row[_SCHEMA] or "", row[_TABLE]) == (schema, table)]
         return tuple(
@@ -177,7 +140,7 @@ class PhoenixCatalog(SessionCatalog):
     async def _statistics(self, schema: str, table: str) -> Mapping[str, str]:
         """Estimates of UPDATE STATISTICS; it makes none for small tables."""
         physical = [f"{schema}:{table}", f"{schema}.{table}"] if schema else [table]
-        names = ", ".join(map(escaped_literal, physical))
+        names = ", ".join(map(queries.escaped_literal, physical))
         rows = await self._rows(
             "SELECT SUM(GUIDE_POSTS_ROW_COUNT), SUM(GUIDE_POSTS_WIDTH) FROM SYSTEM.STATS"
             f" WHERE PHYSICAL_NAME IN ({names}) GROUP BY COLUMN_FAMILY"
@@ -188,11 +151,7 @@ class PhoenixCatalog(SessionCatalog):
 
 
 def _in_schema(schema: str, column: str = "TABLE_SCHEM") -> str:
-    return f"{column} = {escaped_literal(schema)}" if schema else f"{column} IS NULL"
-
-
-def _source(table: TableDescription) -> str:
-    return qualified(table.database, table.name) if table.database else identifier(table.name)
+    return f"{column} = {queries.escaped_literal(schema)}" if schema else f"{column} IS NULL"
 
 
 ROW_ID = "row_id"
@@ -218,23 +177,23 @@ class PhoenixLoader:
     async def exists(self, table: TableName) -> bool:
         sql = (
             f"SELECT 1 FROM SYSTEM.CATALOG WHERE TENANT_ID IS NULL AND {_in_schema(self._schema_of(table))}"
-            f" AND TABLE_NAME = {escaped_literal(table.name)} AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL"
+            f" AND TABLE_NAME = {queries.escaped_literal(table.name)} AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL"
         )
-        return bool(await read_rows(self._session, sql, max_rows=1))
+        return bool(await queries.read_rows(self._session, sql, max_rows=1))
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         """Raises StatementRejected also for rows that would share a key."""
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         _check_names(load)
         if load.replace:
-            raise StatementRejected("Phoenix renames no tables, so none can be replaced.")
-        refuse_target(load, exists=await self.exists(load.target))
-        with rows_failures():
+            raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
+        loading.refuse_target(load, exists=await self.exists(load.target))
+        with loading.rows_failures():
             return await (self._append if load.append else self._make)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
-        refuse_changes(read_only=self._read_only)
-        await execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
+        loading.refuse_changes(read_only=self._read_only)
+        await loading.execute(self._session, f"DROP TABLE IF EXISTS {self._place(table)}")
 
     async def _make(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         given = next((column.name for column in load.columns if not column.nullable), None)
@@ -244,19 +203,19 @@ class PhoenixLoader:
             async with self._claimed(load.target):
                 await self._create(load.target, load.columns, key=given or "", added=added)
 
-        async with made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
+        async with loading.made(load.target, create, ledger, partial(self.drop, load.target)) as filled:
             rows = await self._fill(load.target, load.columns, batches, numbers=added)
             if given is not None:
                 count = await self._one(f"SELECT COUNT(*) FROM {self._place(load.target)}")
                 if int(str(count)) != rows:
                     message = f'Column "{given}" cannot be the key: some of its values occur more than once.'
-                    raise StatementRejected(message)
+                    raise errors.StatementRejected(message)
             filled.is_gone = True
         return rows
 
     async def _append(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         numbers = _free_name(ROW_ID, load.columns)
-        async with staged(load.staging, ledger, partial(self.drop, load.staging)):
+        async with loading.staged(load.staging, ledger, partial(self.drop, load.staging)):
             await self._create(load.staging, load.columns, key="", added=numbers)
             rows = await self._fill(load.staging, load.columns, batches, numbers=numbers)
             await self._upsert_from_staging(load, rows, numbers)
@@ -268,30 +227,34 @@ class PhoenixLoader:
             self._schema_of(load.target), load.target.name
         )
         keys = [column.name for column in target.columns if column.primary_key]
-        to = source = ", ".join(map(identifier, given))
+        to = source = ", ".join(map(queries.identifier, given))
         if len(keys) == 1 and keys[0].startswith(ROW_ID) and keys[0] not in given:
             # A table that an import has created: its numbers continue.
-            last = await self._one(f"SELECT MAX({identifier(keys[0])}) FROM {self._place(load.target)}")
+            last = await self._one(f"SELECT MAX({queries.identifier(keys[0])}) FROM {self._place(load.target)}")
             start = int(str(last or 0)) + 1 + secrets.randbits(_GAP_BITS)
-            to, source = f"{to}, {identifier(keys[0])}", f"{source}, {identifier(numbers)} + {start}"
+            to, source = f"{to}, {queries.identifier(keys[0])}", f"{source}, {queries.identifier(numbers)} + {start}"
         else:
             await self._refuse_repeated(load, keys, rows)
         staging = self._place(load.staging)
-        await execute(self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}")
+        await loading.execute(
+            self._session, f"UPSERT INTO {self._place(load.target)} ({to}) SELECT {source} FROM {staging}"
+        )
 
     async def _refuse_repeated(self, load: TableLoad, keys: Sequence[str], rows: int) -> None:
         """Phoenix silently replaces a row by one with the same key."""
         if not keys or not set(keys) <= {column.name for column in load.columns}:
             return  # Phoenix refuses rows without a key itself
-        names = ", ".join(map(identifier, keys))
+        names = ", ".join(map(queries.identifier, keys))
         staging, target = self._place(load.staging), self._place(load.target)
         distinct = await self._one(f"SELECT COUNT(*) FROM (SELECT {names} FROM {staging} GROUP BY {names})")
-        same = " AND ".join(f"s.{identifier(key)} = t.{identifier(key)}" for key in keys)
+        same = " AND ".join(f"s.{queries.identifier(key)} = t.{queries.identifier(key)}" for key in keys)
         shared = await self._one(
             f"SELECT /*+ USE_SORT_MERGE_JOIN */ COUNT(*) FROM {staging} AS s INNER JOIN {target} AS t ON {same}"
         )
         if distinct != rows or shared:
-            raise StatementRejected(f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too.")
+            raise errors.StatementRejected(
+                f"Rows cannot be added: some have a key ({', '.join(keys)}) that others have too."
+            )
 
     @asynccontextmanager
     async def _claimed(self, table: TableName) -> AsyncGenerator[None]:
@@ -306,16 +269,16 @@ class PhoenixLoader:
             for name in (_claim(table, slot + ahead) for ahead in (0, 1)):
                 place = self._place(TableName(table.database, name))
                 try:
-                    await execute(self._session, f"CREATE SEQUENCE {place}")
-                except StatementDenied:
+                    await loading.execute(self._session, f"CREATE SEQUENCE {place}")
+                except errors.StatementDenied:
                     break  # Users without the right to create sequences can still create tables.
-                except StatementRejected as error:
+                except errors.StatementRejected as error:
                     if re.search(r"ERROR 1200\b", error.message):
                         message = (
                             f'Table "{table.name}" is being made by another import, or an import that was to make it'
                             " ended badly: then try again in ten minutes."
                         )
-                        raise StatementRejected(message) from None
+                        raise errors.StatementRejected(message) from None
                     raise
                 # Only a claim that is certainly ours is released; one of unknown outcome ends soon with its slot.
                 claims.push_async_callback(self._release, place)
@@ -328,25 +291,28 @@ class PhoenixLoader:
         # Slots have seven digits until 2065, so they sort as numbers.
         sql = (
             f'SELECT SEQUENCE_NAME FROM SYSTEM."SEQUENCE" WHERE TENANT_ID IS NULL AND {where}'
-            f" AND SEQUENCE_NAME >= {escaped_literal(least)} AND SEQUENCE_NAME < {escaped_literal(_claim(table, slot))}"
+            f" AND SEQUENCE_NAME >= {queries.escaped_literal(least)}"
+            f" AND SEQUENCE_NAME < {queries.escaped_literal(_claim(table, slot))}"
         )
-        with suppress(EngineError):
-            for (name,) in await read_rows(self._session, sql, max_rows=_MOST_SWEPT):
+        with suppress(errors.EngineError):
+            for (name,) in await queries.read_rows(self._session, sql, max_rows=_MOST_SWEPT):
                 if name.removeprefix(least[:-1]).isdecimal():  # else a table whose name begins alike
                     await self._release(self._place(TableName(table.database, name)))
 
     async def _release(self, place: str) -> None:
-        with suppress(EngineError):
-            await execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
+        with suppress(errors.EngineError):
+            await loading.execute(self._session, f"DROP SEQUENCE IF EXISTS {place}")
 
     async def _create(self, table: TableName, columns: Sequence[LoadColumn], *, key: str, added: str | None) -> None:
         parts = list[str]()
         for column in columns:
             kind = "INTEGER" if column.declared == "INT" else column.declared  # Phoenix has no short name
-            parts.append(f"{identifier(column.name)} {kind}{' NOT NULL PRIMARY KEY' if column.name == key else ''}")
+            parts.append(
+                f"{queries.identifier(column.name)} {kind}{' NOT NULL PRIMARY KEY' if column.name == key else ''}"
+            )
         if added is not None:
-            parts.append(f"{identifier(added)} BIGINT NOT NULL PRIMARY KEY")
-        await execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
+            parts.append(f"{queries.identifier(added)} BIGINT NOT NULL PRIMARY KEY")
+        await loading.execute(self._session, f"CREATE TABLE {self._place(table)} ({', '.join(parts)})")
 
     async def _fill(
         self,
@@ -359,12 +325,12 @@ class PhoenixLoader:
         """Insert the rows. `numbers`: the column that gets the number of each row."""
         given = [column.name for column in columns]
         names = given if numbers is None else [*given, numbers]
-        listed, marks = ", ".join(map(identifier, names)), ", ".join("?" * len(names))
+        listed, marks = ", ".join(map(queries.identifier, names)), ", ".join("?" * len(names))
         statement = await self._connection.prepare(f"UPSERT INTO {self._place(table)} ({listed}) VALUES ({marks})")
         total = 0
         try:
-            async with read_ahead(batches, partial(parameter_rows, given), self._executor) as written:
-                async for rows in statements_of(written, _BATCH_BYTES):
+            async with loading.read_ahead(batches, partial(parameter_rows, given), self._executor) as written:
+                async for rows in loading.statements_of(written, _BATCH_BYTES):
                     await self._connection.execute_batch(statement, numbered(rows, total + 1) if numbers else rows)
                     total += len(rows)
         except asyncio.CancelledError:
@@ -375,14 +341,14 @@ class PhoenixLoader:
         return total
 
     async def _one(self, sql: str) -> object:
-        (row,) = await read_rows(self._session, sql)
+        (row,) = await queries.read_rows(self._session, sql)
         return row[0]
 
     def _schema_of(self, table: TableName) -> str:
         return self._schema if table.database is None else table.database
 
     def _place(self, table: TableName) -> str:
-        return qualified(*filter(None, (self._schema_of(table), table.name)))
+        return queries.qualified(*filter(None, (self._schema_of(table), table.name)))
 
 
 def _claim(table: TableName, slot: int) -> str:
@@ -393,12 +359,14 @@ def _claim(table: TableName, slot: int) -> str:
 def _check_names(load: TableLoad) -> None:
     """Raises StatementRejected for names that no quotes can hold, or that HBase would refuse in the end."""
     if not re.fullmatch(r"[\w-]+", load.target.name):
-        raise StatementRejected(
+        raise errors.StatementRejected(
             f'"{load.target.name}" cannot be a name of a table: Phoenix takes letters, digits, _ and - only.'
         )
     for column in load.columns:
         if '"' in column.name:
-            raise StatementRejected(f"'{column.name}' cannot be a name of a column: Phoenix cannot escape its quote.")
+            raise errors.StatementRejected(
+                f"'{column.name}' cannot be a name of a column: Phoenix cannot escape its quote."
+            )
 
 
 def _free_name(wanted: str, columns: Sequence[LoadColumn]) -> str:

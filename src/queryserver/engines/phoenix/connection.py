@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,23 +16,14 @@ from uuid import uuid4
 
 import httpx
 
+from queryserver import errors
 from queryserver.engines.connections import client_tls
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.protocol import Credentials, SessionOptions
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    RowTooLarge,
-    SessionLost,
-)
 from queryserver.platform.addresses import AddressRules, HttpServer
 
 
 class PhoenixAuthentication(StrEnum):
-    """How the Query Server knows who logs in."""
-
     NONE = "NONE"
     BASIC = "BASIC"
     SPNEGO = "SPNEGO"  # the Kerberos ticket of this process
@@ -67,7 +58,7 @@ class PhoenixAddress(HttpServer):
         if options.credentials is not None:
             return options.credentials
         if self.username is None:
-            raise CredentialsRequired("This data source wants your own user name and password.")
+            raise errors.CredentialsRequired("This data source wants your own user name and password.")
         if self.authentication is not PhoenixAuthentication.BASIC:
             return None
         return Credentials(self.username, self.password)
@@ -79,7 +70,7 @@ async def negotiate(host: str) -> str:
     Raises CredentialsRequired: no package, no ticket, no such service, no answer in time.
     """
     if find_spec("gssapi") is None:
-        raise CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
+        raise errors.CredentialsRequired("Logins by Kerberos need the extra `kerberos` of this server.")
 
     def token() -> str:
         gssapi: Any = import_module("gssapi")
@@ -87,14 +78,14 @@ async def negotiate(host: str) -> str:
             name = gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service)
             token = gssapi.SecurityContext(name=name, usage="initiate").step()
         except gssapi.exceptions.GSSError as error:
-            raise CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
+            raise errors.CredentialsRequired("There is no Kerberos ticket for the Query Server.") from error
         return b64encode(token or b"").decode()
 
     try:
         async with asyncio.timeout(10.0):
             return await asyncio.to_thread(token)
     except TimeoutError:
-        raise CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
+        raise errors.CredentialsRequired("The Kerberos ticket server did not answer in time.") from None
 
 
 FRAME_CELLS = 4  # a frame is at most as large as this number of largest cells: the first one has as many rows
@@ -131,17 +122,17 @@ class PhoenixClient:
     async def addresses(self) -> Sequence[str]:
         """The addresses of the server. Raises EngineUnavailable."""
         if self._is_closed:
-            raise EngineUnavailable("This connector is closed.")
+            raise errors.EngineUnavailable("This connector is closed.")
         return await self._address.rules.resolve(self._address.host, self._address.port)
 
     async def post(self, route: Route, body: bytes, *, within_s: float | None) -> bytes:
         """The body of the answer. `within_s` None: the caller detects a dead server in another way.
 
-        Raises NotConnected, Silent, HttpRefusal, httpx.TransportError, EngineUnavailable (closed).
+        Raises TimeoutError, HttpRefusal, httpx.TransportError, EngineUnavailable (closed).
         """
         async with self._opening:
             if self._is_closed:
-                raise EngineUnavailable("This connector is closed.")
+                raise errors.EngineUnavailable("This connector is closed.")
             if self._transport is None:
                 verify: ssl.SSLContext | bool = False
                 if self._address.is_tls:
@@ -154,16 +145,10 @@ class PhoenixClient:
                 )
             transport = self._transport
         request = await self._request(route, body)
-        try:
-            async with asyncio.timeout(within_s):
-                try:
-                    response = await transport.handle_async_request(request)
-                except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-                    raise protocol.NotConnected from error
-                response.request = request
-                return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
-        except TimeoutError:
-            raise protocol.Silent from None
+        async with asyncio.timeout(within_s):
+            response = await transport.handle_async_request(request)
+            response.request = request
+            return await _whole(response, route, FRAME_CELLS * self._address.cell_max_bytes)
 
     async def close(self) -> None:
         """Idempotent."""
@@ -203,7 +188,7 @@ async def _whole(response: httpx.Response, route: Route, max_bytes: int) -> byte
             pieces.append(piece)
             size += len(piece)
             if size > max_bytes:
-                raise RowTooLarge(limit_bytes=max_bytes)
+                raise errors.RowTooLarge(limit_bytes=max_bytes)
     finally:
         await response.aclose()
     for line in response.headers.get_list("set-cookie"):
@@ -257,7 +242,7 @@ class PhoenixConnection:
         self._read_only = False
         self._schema = ""
         self._is_stopped = False
-        self._lost: EngineError | None = None
+        self._lost: errors.EngineError | None = None
         self._lost_now = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
 
@@ -295,7 +280,7 @@ class PhoenixConnection:
             )
             self._schema = answer.message(1).text(6)
             await self._call(protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=limit_s)
-        except EngineError as error:
+        except errors.EngineError as error:
             self._lose(error)
             return False
         return True
@@ -304,9 +289,7 @@ class PhoenixConnection:
         """Run a statement up to its first rows or its end. Raises StatementRejected, OutcomeUnknown, EngineTimeout."""
         body = protocol.text(1, self.id) + protocol.text(2, sql) + protocol.number(4, statement)
         body += protocol.number(5, -1) + protocol.number(6, rows)  # no limit of rows; the size of the first frame
-        answer = await self._watched(self._call(protocol.Phase.SENT, "PrepareAndExecute", body, within_s=None))
-        with protocol.avatica_errors(protocol.Phase.SENT):
-            return protocol.executed(answer)
+        return await self._watched("PrepareAndExecute", body, protocol.executed)
 
     async def prepare(self, sql: str) -> int:
         """The number of a new statement with parameters. Raises SessionLost, StatementRejected."""
@@ -319,19 +302,15 @@ class PhoenixConnection:
         """Run a prepared statement once for each row, an UpdateBatch. Raises StatementRejected, OutcomeUnknown."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         body += b"".join(protocol.octets(3, row) for row in rows)
-        answer = await self._watched(self._call(protocol.Phase.SENT, "ExecuteBatch", body, within_s=None))
-        with protocol.avatica_errors(protocol.Phase.SENT):
-            if answer.number(4):
-                raise protocol.Missing
+        if await self._watched("ExecuteBatch", body, lambda answer: answer.number(4)):
+            raise errors.OutcomeUnknown(protocol.GONE)
 
     async def fetch(self, statement: int, *, offset: int, rows: int) -> protocol.AvaticaFrame:
         """The rows from number `offset` on, at most `rows`. Raises as `execute`."""
         body = protocol.text(1, self.id) + protocol.number(2, statement) + protocol.number(3, offset)
         # Servers before Avatica 1.10 read the size of the frame from field 4.
         body += protocol.number(4, rows) + protocol.number(5, rows)
-        answer = await self._watched(self._call(protocol.Phase.SENT, "Fetch", body, within_s=None))
-        with protocol.avatica_errors(protocol.Phase.SENT):
-            return protocol.fetched(answer)
+        return await self._watched("Fetch", body, protocol.fetched)
 
     async def columns_of(self, schema: str, table: str) -> AsyncIterator[bytes]:
         """Rows of java.sql.DatabaseMetaData.getColumns for all tables that match these patterns of LIKE.
@@ -358,7 +337,7 @@ class PhoenixConnection:
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
             await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
-        except EngineError:
+        except errors.EngineError:
             return False
         return True
 
@@ -368,9 +347,9 @@ class PhoenixConnection:
             self._beat.cancel()
             await asyncio.wait({self._beat})
         if self._lost is None:
-            self._lose(SessionLost("The Phoenix session is closed."))
+            self._lose(errors.SessionLost("The Phoenix session is closed."))
             # Also after a stop: the connection may have been about to be opened again.
-            with suppress(EngineError):
+            with suppress(errors.EngineError):
                 await self._call(
                     protocol.Phase.BEFORE, "CloseConnection", protocol.text(1, self.id), within_s=self._timeouts.stop_s
                 )
@@ -385,9 +364,9 @@ class PhoenixConnection:
         self.id = str(uuid4())
         try:
             await self._open_at_server()
-        except EngineError as error:
+        except errors.EngineError as error:
             await self.close()
-            raise SessionLost("The session could not be opened again; the statement was not started.") from error
+            raise errors.SessionLost("The session could not be opened again; the statement was not started.") from error
         self._is_stopped = False
 
     async def _call(
@@ -399,21 +378,24 @@ class PhoenixConnection:
         try:
             with protocol.avatica_errors(phase):
                 return protocol.response(name, await self._http.post(self._route, request, within_s=limit_s))
-        except (SessionLost, OutcomeUnknown) as error:
+        except (errors.SessionLost, errors.OutcomeUnknown) as error:
             # An error after a stop is no loss of the connection.
             if not self._is_stopped and not isinstance(error.__cause__, protocol.Missing):
                 self._lose(error)
             raise
 
-    async def _watched(self, exchange: Coroutine[Any, Any, Answered]) -> Answered:
-        """The result of the exchange, unless the connection is lost first: then OutcomeUnknown."""
+    async def _watched(self, name: str, body: bytes, read: Callable[[protocol.Message], Answered]) -> Answered:
+        """What `read` makes of the answer, unless the connection is lost first: then OutcomeUnknown."""
+        exchange = self._call(protocol.Phase.SENT, name, body, within_s=None)
         try:
-            return await unless(self._lost_now, exchange)
+            answer = await unless(self._lost_now, exchange)
+            with protocol.avatica_errors(protocol.Phase.SENT):
+                return read(answer)
         except Overtaken:
             message = "The Query Server gives no sign of life. The statement may or may not have taken effect."
             if self._lost is not None and isinstance(self._lost.__cause__, protocol.ServerError):
                 message = "Results have expired: the Query Server no longer knows this session."
-            raise OutcomeUnknown(message) from self._lost
+            raise errors.OutcomeUnknown(message) from self._lost
 
     async def _send_heartbeats(self) -> None:
         """Keep the connection alive at the server, and detect its loss."""
@@ -429,7 +411,7 @@ class PhoenixConnection:
                     answer = await self._http.post(self._route, body, within_s=self._timeouts.answer_s)
                     protocol.response("ConnectionSync", answer)
                 silent_since = None
-            except EngineError as error:
+            except errors.EngineError as error:
                 if self._is_stopped:
                     continue
                 if isinstance(error.__cause__, protocol.ServerError):
@@ -437,9 +419,9 @@ class PhoenixConnection:
                     return
                 silent_since = silent_since or sent_at
                 if clock() - silent_since >= self._timeouts.silence_s:
-                    self._lose(SessionLost("The Query Server gives no sign of life."))
+                    self._lose(errors.SessionLost("The Query Server gives no sign of life."))
 
-    def _lose(self, error: EngineError) -> None:
+    def _lose(self, error: errors.EngineError) -> None:
         if self._lost is None:
             self._lost = error
             self._lost_now.set()
@@ -459,8 +441,8 @@ async def connect(
             await connection.open()
         except BaseException as error:  # a cancel too: the connection must not stay open
             await connection.close()
-            if not isinstance(error, EngineError) or position == len(addresses):
+            if not isinstance(error, errors.EngineError) or position == len(addresses):
                 raise
         else:
             return connection
-    raise EngineUnavailable("No connection to the Query Server could be made.")
+    raise errors.EngineUnavailable("No connection to the Query Server could be made.")

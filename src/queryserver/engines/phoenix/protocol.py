@@ -16,18 +16,9 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
+from queryserver import errors
 from queryserver.engines.loading import cell_texts
 from queryserver.engines.statement_texts import PHOENIX, place_in
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineTimeout,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-)
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WORD = (1 << 64) - 1
@@ -294,7 +285,7 @@ def parameter_rows(names: Sequence[str], batch: pa.RecordBatch) -> list[bytes]:
         try:
             columns.append([null if value is None else octets(1, write(value)) for value in values.to_pylist()])
         except _Unfit as error:
-            raise StatementRejected(f'Column "{name}" has a value that Phoenix cannot hold: {error}.') from error
+            raise errors.StatementRejected(f'Column "{name}" has a value that Phoenix cannot hold: {error}.') from error
     return [b"".join(row) for row in zip(*columns, strict=True)]
 
 
@@ -388,24 +379,16 @@ class HttpRefusal(Exception):
         self.status = status
 
 
-class NotConnected(Exception):
-    """No connection could be made: nothing was sent."""
-
-
-class Silent(Exception):
-    """No answer in time."""
-
-
 @contextmanager
 def avatica_errors(phase: Phase) -> Generator[None]:
     """Around work with the Query Server: raises only errors of the EngineError family."""
     try:
         yield
-    except NotConnected as error:
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:  # nothing was sent
         if phase is Phase.SENT:
-            raise OutcomeUnknown(_LOST) from error
+            raise errors.OutcomeUnknown(_LOST) from error
         raise _lost(phase, _UNREACHABLE) from error
-    except Silent as error:
+    except TimeoutError as error:
         raise _lost(phase, "The Query Server did not answer in time.") from error
     except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
         raise _lost(phase, _LOST) from error
@@ -413,29 +396,29 @@ def avatica_errors(phase: Phase) -> Generator[None]:
         raise _lost(phase, "The Query Server's answer cannot be read.") from error
     except HttpRefusal as error:
         if error.status in {401, 403}:
-            raise CredentialsRequired("The Query Server refused the login.") from error
+            raise errors.CredentialsRequired("The Query Server refused the login.") from error
         raise _lost(phase, f"The Query Server answered with HTTP {error.status}.") from error
     except Missing as error:
-        raise OutcomeUnknown(GONE) from error
+        raise errors.OutcomeUnknown(GONE) from error
     except ServerError as error:
         raise _server_error(phase, error) from error
 
 
-def _lost(phase: Phase, text: str) -> EngineError:
+def _lost(phase: Phase, text: str) -> errors.EngineError:
     if phase is Phase.OPENING:
-        return EngineUnavailable(_UNREACHABLE if text == _LOST else text)
+        return errors.EngineUnavailable(_UNREACHABLE if text == _LOST else text)
     if phase is Phase.BEFORE:
-        return SessionLost(_SESSION_GONE)
-    return OutcomeUnknown(f"{text} The statement may or may not have taken effect.")
+        return errors.SessionLost(_SESSION_GONE)
+    return errors.OutcomeUnknown(f"{text} The statement may or may not have taken effect.")
 
 
-def _server_error(phase: Phase, error: ServerError) -> EngineError:
+def _server_error(phase: Phase, error: ServerError) -> errors.EngineError:
     if any(trace.partition(":")[0].endswith("NoSuchConnectionException") for trace in error.traces):
-        return OutcomeUnknown(GONE) if phase is Phase.SENT else SessionLost(_SESSION_GONE)
+        return errors.OutcomeUnknown(GONE) if phase is Phase.SENT else errors.SessionLost(_SESSION_GONE)
     text = server_text(error.text, error.traces)
     if "(TIM01)" in text:  # Phoenix's own time limit
-        return EngineTimeout(text)
-    refused = StatementDenied(text) if any(map(_DENIED.search, error.traces)) else StatementRejected(text)
+        return errors.EngineTimeout(text)
+    refused = errors.StatementDenied(text) if any(map(_DENIED.search, error.traces)) else errors.StatementRejected(text)
     return refused.at(place_in(text, PHOENIX))
 
 

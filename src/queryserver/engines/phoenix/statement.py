@@ -8,16 +8,15 @@ import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Sequence
 from decimal import Decimal
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
-from queryserver.engines.phoenix.connection import Overtaken, PhoenixConnection, unless
+from queryserver.engines.phoenix.connection import Answered, Overtaken, PhoenixConnection, unless
 from queryserver.engines.sessions import Stopped
 from queryserver.engines.statement_texts import first_keyword
-from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
+from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
@@ -25,31 +24,30 @@ _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
 
 # Dates come as days and times as milliseconds; Phoenix does not send finer fractions.
-_PLAIN = MappingProxyType(
-    {
-        "BOOLEAN": (ResultType.BOOLEAN, pa.bool_()),
-        "TINYINT": (ResultType.TINYINT, pa.int8()),
-        "SMALLINT": (ResultType.SMALLINT, pa.int16()),
-        "INTEGER": (ResultType.INT, pa.int32()),
-        "BIGINT": (ResultType.BIGINT, pa.int64()),
-        "FLOAT": (ResultType.FLOAT, pa.float32()),
-        "DOUBLE": (ResultType.DOUBLE, pa.float64()),
-        "UNSIGNED_TINYINT": (ResultType.TINYINT, pa.int8()),
-        "UNSIGNED_SMALLINT": (ResultType.SMALLINT, pa.int16()),
-        "UNSIGNED_INT": (ResultType.INT, pa.int32()),
-        "UNSIGNED_LONG": (ResultType.BIGINT, pa.int64()),
-        "UNSIGNED_FLOAT": (ResultType.FLOAT, pa.float32()),
-        "UNSIGNED_DOUBLE": (ResultType.DOUBLE, pa.float64()),
-        "DATE": (ResultType.DATE, pa.date32()),
-        "UNSIGNED_DATE": (ResultType.DATE, pa.date32()),
-        "TIME": (ResultType.STRING, pa.time32("ms")),
-        "UNSIGNED_TIME": (ResultType.STRING, pa.time32("ms")),
-        "TIMESTAMP": (ResultType.TIMESTAMP, pa.timestamp("ms")),
-        "UNSIGNED_TIMESTAMP": (ResultType.TIMESTAMP, pa.timestamp("ms")),
-        "VARBINARY": (ResultType.BINARY, pa.binary()),
-        "BINARY": (ResultType.BINARY, pa.binary()),
-    }
-)
+_ARROW = {
+    **PLAIN_TYPES,
+    ResultType.DATE: pa.date32(),
+    ResultType.STRING: pa.time32("ms"),
+    ResultType.TIMESTAMP: pa.timestamp("ms"),
+    ResultType.BINARY: pa.binary(),
+}
+_PLAIN = {
+    name: (result, _ARROW[result])
+    for result, names in {
+        ResultType.BOOLEAN: "BOOLEAN",
+        ResultType.TINYINT: "TINYINT UNSIGNED_TINYINT",
+        ResultType.SMALLINT: "SMALLINT UNSIGNED_SMALLINT",
+        ResultType.INT: "INTEGER UNSIGNED_INT",
+        ResultType.BIGINT: "BIGINT UNSIGNED_LONG",
+        ResultType.FLOAT: "FLOAT UNSIGNED_FLOAT",
+        ResultType.DOUBLE: "DOUBLE UNSIGNED_DOUBLE",
+        ResultType.DATE: "DATE UNSIGNED_DATE",
+        ResultType.STRING: "TIME UNSIGNED_TIME",
+        ResultType.TIMESTAMP: "TIMESTAMP UNSIGNED_TIMESTAMP",
+        ResultType.BINARY: "VARBINARY BINARY",
+    }.items()
+    for name in names.split()
+}
 
 
 def declare(metadata: protocol.AvaticaColumn) -> DeclaredColumn:
@@ -196,8 +194,6 @@ def _octets(value: int | bytes) -> bytes:
 
 
 FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds several copies of a frame
-
-Answered = TypeVar("Answered")
 
 
 class PhoenixStatement:

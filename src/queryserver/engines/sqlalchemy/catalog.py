@@ -7,30 +7,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import CompileError, NoSuchTableError, UnsupportedCompilationError
 
+from queryserver import errors
+from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import Folding, choose
-from queryserver.engines.protocol import (
-    SAMPLE_ROWS,
-    ColumnStatistics,
-    DatabaseDescription,
-    ForeignKey,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableSummary,
-)
-from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
+from queryserver.engines.sqlalchemy.connection import Answered, SqlalchemyConnection
 from queryserver.engines.threaded import DriverThreads, stop_call
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import TableNotFound, database_not_found
-
-Answered = TypeVar("Answered")
 
 
 class SqlalchemyCatalog:
@@ -47,47 +33,47 @@ class SqlalchemyCatalog:
     async def databases(self) -> Sequence[str]:
         return await self._inspect(sa.Inspector.get_schema_names)
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         """The Inspector knows the name only."""
-        return DatabaseDescription(await self._inspect(partial(_schema, database)))
+        return protocol.DatabaseDescription(await self._inspect(partial(_schema, database)))
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         """Without comments: most dialects would query them for each table by itself."""
         return await self._inspect(partial(_tables, database))
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         return await self._inspect(partial(_table, database, table))
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:  # noqa: ARG002 there are none
-        return ColumnStatistics(message="This data source's driver tells no statistics.")
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:  # noqa: ARG002 there are none
+        return protocol.ColumnStatistics(message="This data source's driver tells no statistics.")
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         if database is not None:
             await self.database(database)
         return []
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:  # noqa: ARG002 as above
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:  # noqa: ARG002 as above
         if database is not None:
             await self.database(database)
         return None
 
     async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
         if nested:
-            raise NotSupported("Nested values cannot be sampled with this data source.")
+            raise errors.NotSupported("Nested values cannot be sampled with this data source.")
         source = sa.table(_exact(table.name), schema=_exact(table.database) if table.database else None)
         if column is None:
-            return self._written(sa.select(sa.text("*")).select_from(source).limit(SAMPLE_ROWS))
+            return self._written(sa.select(sa.text("*")).select_from(source).limit(protocol.SAMPLE_ROWS))
         value: sa.ColumnClause[Any] = sa.column(_exact(column), _selectable=source)
         nulls_last = sa.case((value.is_(None), sa.literal_column("1")), else_=sa.literal_column("0"))
-        if kind in (SampleKind.MAX, SampleKind.MIN):
-            order = value.desc() if kind is SampleKind.MAX else value.asc()
+        if kind in (protocol.SampleKind.MAX, protocol.SampleKind.MIN):
+            order = value.desc() if kind is protocol.SampleKind.MAX else value.asc()
             return self._written(sa.select(value).order_by(nulls_last, order).limit(1))
-        return self._written(sa.select(value).group_by(value).order_by(nulls_last, value).limit(SAMPLE_ROWS))
+        return self._written(sa.select(value).group_by(value).order_by(nulls_last, value).limit(protocol.SAMPLE_ROWS))
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
-        raise NotSupported("Statistics cannot be computed with this data source.")
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
+        raise errors.NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:
         """The query in the dialect's SQL. A `%` stands for itself: the driver gets no parameters."""
@@ -114,52 +100,54 @@ def _schema(database: str, inspector: sa.Inspector) -> str:
         return inspector.default_schema_name or ""
     found = choose(database, inspector.get_schema_names(), Folding.CASELESS)
     if found is None:
-        raise database_not_found(database)
+        raise errors.database_not_found(database)
     return found
 
 
-def _tables(database: str, inspector: sa.Inspector) -> list[TableSummary]:
+def _tables(database: str, inspector: sa.Inspector) -> list[protocol.TableSummary]:
     schema = _schema(database, inspector) or None
     views = set(_optional(partial(inspector.get_view_names, schema=schema), list[str]()))
     materialized = set(_optional(partial(inspector.get_materialized_view_names, schema=schema), list[str]()))
-    kinds = dict.fromkeys(inspector.get_table_names(schema=schema), TableKind.MANAGED)
-    kinds |= dict.fromkeys(views, TableKind.VIEW) | dict.fromkeys(materialized, TableKind.MATERIALIZED_VIEW)
-    return [TableSummary(name, kind) for name, kind in kinds.items()]
+    kinds = dict.fromkeys(inspector.get_table_names(schema=schema), protocol.TableKind.MANAGED)
+    kinds |= dict.fromkeys(views, protocol.TableKind.VIEW) | dict.fromkeys(
+        materialized, protocol.TableKind.MATERIALIZED_VIEW
+    )
+    return [protocol.TableSummary(name, kind) for name, kind in kinds.items()]
 
 
-def _table(database: str, table: str, inspector: sa.Inspector) -> TableDescription:
+def _table(database: str, table: str, inspector: sa.Inspector) -> protocol.TableDescription:
     schema = _schema(database, inspector)
     listed = {one.name: one.kind for one in _tables(schema, inspector)}
     name = choose(table, listed, Folding.CASELESS)
     if name is None:
-        raise TableNotFound(schema, table)
+        raise errors.TableNotFound(schema, table)
     within = schema or None
     try:
         columns = inspector.get_columns(name, schema=within)
     except NoSuchTableError:
-        raise TableNotFound(schema, table) from None
+        raise errors.TableNotFound(schema, table) from None
     primary_key: Any = _optional(partial(inspector.get_pk_constraint, name, schema=within), {})
     comment: Any = _optional(partial(inspector.get_table_comment, name, schema=within), {})
     keys = set[str](primary_key.get("constrained_columns") or ())
-    return TableDescription(
+    return protocol.TableDescription(
         database=schema,
         name=name,
         columns=tuple(_column(column, keys, inspector.dialect) for column in columns),
         kind=listed[name],
         comment=comment.get("text") or "",
         foreign_keys=tuple(
-            ForeignKey(column, f"{key.get('referred_schema') or schema}.{key['referred_table']}.{target}")
+            protocol.ForeignKey(column, f"{key.get('referred_schema') or schema}.{key['referred_table']}.{target}")
             for key in _optional(partial(inspector.get_foreign_keys, name, schema=within), [])
             for column, target in zip(key["constrained_columns"], key["referred_columns"], strict=False)
         ),
     )
 
 
-def _column(column: Any, keys: set[str], dialect: sa.Dialect) -> TableColumn:
+def _column(column: Any, keys: set[str], dialect: sa.Dialect) -> protocol.TableColumn:
     increments, native = column.get("autoincrement"), ""
     with suppress(CompileError, UnsupportedCompilationError):
         native = column["type"].compile(dialect=dialect)
-    return TableColumn(
+    return protocol.TableColumn(
         name=column["name"],
         type=native,
         comment=column.get("comment") or "",

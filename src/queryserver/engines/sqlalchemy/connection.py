@@ -15,17 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.engine import Dialect
 
+from queryserver import errors
 from queryserver.engines.sqlalchemy.values import column_reader, declare
 from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, first_keyword, pieces, place_in
 from queryserver.engines.threaded import Interrupted
 from queryserver.engines.values import ColumnReader, record_batch
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    StatementRejected,
-)
 from queryserver.formats.columns import Column
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import guarded
@@ -67,10 +61,10 @@ def connect_errors(name: str, rules: AddressRules) -> Generator[None]:
         original = _original(error)
         text = _text_of(original)
         if _REFUSED_LOGIN.search(text):
-            raise CredentialsRequired(text) from error
+            raise errors.CredentialsRequired(text) from error
         if _is_of_the_server(original):
-            raise StatementRejected(text) from error
-        raise EngineUnavailable(f"No connection to {name} could be made.") from error
+            raise errors.StatementRejected(text) from error
+        raise errors.EngineUnavailable(f"No connection to {name} could be made.") from error
 
 
 @contextmanager
@@ -82,12 +76,14 @@ def statement_errors(dialect: Dialect, rules: AddressRules) -> Generator[None]:
     except HostRefused as refused:
         # The first hop may have taken the statement: it must not be sent again. That no connection was seen proves
         # nothing: drivers keep them open for each other (clickhouse-connect), or make them in C and threads of theirs.
-        raise OutcomeUnknown(refused.message) from refused
+        raise errors.OutcomeUnknown(refused.message) from refused
     except _driver_errors(dialect) as error:
         if _is_lost(error, dialect):
-            raise OutcomeUnknown("The connection to the data source was lost while the statement ran.") from error
+            raise errors.OutcomeUnknown(
+                "The connection to the data source was lost while the statement ran."
+            ) from error
         text = _text_of(_original(error))
-        raise StatementRejected(text).at(place_in(text, ANY)) from error
+        raise errors.StatementRejected(text).at(place_in(text, ANY)) from error
 
 
 def _driver_errors(dialect: Dialect) -> tuple[type[Exception], ...]:
@@ -260,14 +256,14 @@ class SqlalchemyConnection:
         self._stopper.settle()
         self._interrupted = False
         if not statement.strip():
-            raise StatementRejected("The statement is empty.")
+            raise errors.StatementRejected("The statement is empty.")
         answer = self._answer = SqlalchemyAnswer(self._connection, self._stopper, self._rules)
         try:
             with statement_errors(self.dialect, self._rules):
                 if self._read_only is not None:
                     self._connection.exec_driver_sql(self._read_only)
                 answer.start(statement)
-        except EngineError as error:
+        except errors.EngineError as error:
             answer.close()
             self._note(error)
             raise
@@ -280,9 +276,9 @@ class SqlalchemyConnection:
         try:
             with statement_errors(self.dialect, self._rules):
                 return read(sa.inspect(self._connection))
-        except OutcomeUnknown as error:
-            raise EngineUnavailable(error.message) from error
-        except EngineError as error:
+        except errors.OutcomeUnknown as error:
+            raise errors.EngineUnavailable(error.message) from error
+        except errors.EngineError as error:
             self._note(error)
             raise
 
@@ -305,9 +301,9 @@ class SqlalchemyConnection:
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.close()
 
-    def _note(self, error: EngineError) -> None:
+    def _note(self, error: errors.EngineError) -> None:
         """After a lost connection no other statement can run; what a stop caused is no failure: raises Interrupted."""
-        if isinstance(error, OutcomeUnknown) and not self._connection.invalidated:
+        if isinstance(error, errors.OutcomeUnknown) and not self._connection.invalidated:
             with guarded(self._rules):
                 self._connection.invalidate()
         if self._interrupted:

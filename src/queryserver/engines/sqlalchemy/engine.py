@@ -11,12 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
+from queryserver import errors
 from queryserver.engines.protocol import Catalog, Credentials, EngineCapabilities, EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.catalog import SqlalchemyCatalog
 from queryserver.engines.sqlalchemy.connection import SqlalchemyConnection
 from queryserver.engines.threaded import NO_USER, STATEMENT_THREADS, ThreadedSessions
-from queryserver.errors.base import ConfigurationError
-from queryserver.errors.statements import CredentialsRequired, DriverNotInstalled, EngineUnavailable, StatementRejected
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import guarded, install_guard
@@ -38,9 +37,9 @@ def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
             return dialect, dialect.import_dbapi()
     except HostRefused as error:
         text = f"The driver {url.drivername} cannot be imported on this server: it connects to where it may not."
-        raise DriverNotInstalled(text) from error
+        raise errors.DriverNotInstalled(text) from error
     except Exception as error:  # a foreign package may raise anything when it is imported
-        raise DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
+        raise errors.DriverNotInstalled(f"The driver {url.drivername} is not installed on this server.") from error
 
 
 _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
@@ -80,7 +79,7 @@ class SqlalchemyAddress:
     def login(self, options: SessionOptions) -> Credentials | None:
         """The login that goes into the url; None: what is there. Raises CredentialsRequired."""
         if options.credentials is None and self.wants_credentials:
-            raise CredentialsRequired("This data source needs a user and a password.")
+            raise errors.CredentialsRequired("This data source needs a user and a password.")
         return options.credentials
 
     def engine(self, options: SessionOptions) -> sa.Engine:
@@ -91,11 +90,11 @@ class SqlalchemyAddress:
         login = self.login(options)
         try:
             dialect, module = driver_of(self.url, self.rules)
-        except DriverNotInstalled as error:
-            raise EngineUnavailable(error.message) from error
+        except errors.DriverNotInstalled as error:
+            raise errors.EngineUnavailable(error.message) from error
         if dialect.is_async:
             name = self.url.drivername
-            raise EngineUnavailable(f"The driver {name} is not a blocking one; name another after the +.")
+            raise errors.EngineUnavailable(f"The driver {name} is not a blocking one; name another after the +.")
         url = self.checked_url(login, options.database, driver=dialect.driver)
         return sa.create_engine(
             url,
@@ -197,7 +196,7 @@ class SqlalchemyEngine:
         self._address = address
         self._name = backend = address.url.get_backend_name()
         if read_only and backend not in _MAKE_READ_ONLY:
-            raise ConfigurationError([f"read_only: cannot be enforced with the driver {backend}."])
+            raise errors.ConfigurationError([f"read_only: cannot be enforced with the driver {backend}."])
         self._read_only = _MAKE_READ_ONLY[backend] if read_only else None
         self._open_s = address.connect_timeout_s + _OPEN_S
         self._sessions = ThreadedSessions(backend, max_statements=max_statements)
@@ -213,7 +212,7 @@ class SqlalchemyEngine:
         """`options.database` takes the place of the one in the url; there are no settings."""
         self._address.login(options)
         for name in options.settings:
-            raise StatementRejected(f"unknown setting {name}")
+            raise errors.StatementRejected(f"unknown setting {name}")
         return self._sessions.session(partial(self._connect, options), user_id=user.id, within_s=self._open_s)
 
     def catalog(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[Catalog]:

@@ -2,34 +2,13 @@
 
 from collections.abc import Sequence
 
-from queryserver.engines.catalog_queries import (
-    Row,
-    SessionCatalog,
-    identifier,
-    literal,
-    overloads,
-    qualified,
-    sample_query,
-    signatures,
-    summaries,
-)
-from queryserver.engines.protocol import (
-    ColumnStatistics,
-    DatabaseDescription,
-    ForeignKey,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableSummary,
-)
+from queryserver import errors
+from queryserver.engines import protocol
+from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, overloads, signatures, summaries
 from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import TableNotFound, database_not_found
 
 _MAIN = "main"
-_KINDS = {"view": TableKind.VIEW}
+_KINDS = {"view": protocol.TableKind.VIEW}
 _NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after ANALYZE."
 _ARGUMENTS = "XYZ"
 
@@ -37,21 +16,25 @@ _ARGUMENTS = "XYZ"
 class SqliteCatalog(SessionCatalog):
     """A Catalog. The one database is `main`: statements cannot attach others."""
 
+    no_nested = "SQLite has no nested values."
+
     async def databases(self) -> Sequence[str]:
         return [_MAIN]
 
-    async def database(self, database: str) -> DatabaseDescription:
-        return DatabaseDescription(_known(database))
+    async def database(self, database: str) -> protocol.DatabaseDescription:
+        return protocol.DatabaseDescription(_known(database))
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         _known(database)
         rows = await self._rows(
             r"SELECT name, type FROM main.sqlite_schema"
             r" WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
         )
-        return await summaries(rows, lambda row: TableSummary(row[0], _KINDS.get(row[1], TableKind.MANAGED)))
+        return await summaries(
+            rows, lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED))
+        )
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         """SQLite folds the letters A to Z only."""
         _known(database)
         found = await self._rows(
@@ -59,7 +42,7 @@ class SqliteCatalog(SessionCatalog):
             f" WHERE l.schema = 'main' AND s.type IN ('table', 'view') AND s.name = {literal(table)} COLLATE NOCASE"
         )
         if not found:
-            raise TableNotFound(_MAIN, table)
+            raise errors.TableNotFound(_MAIN, table)
         ((name, kind, without_rowid),) = found
         rows = await self._rows(
             f'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_xinfo({literal(name)}, {literal(_MAIN)})'
@@ -69,17 +52,17 @@ class SqliteCatalog(SessionCatalog):
         if await self._was_analyzed():
             stats = await self._rows(f"SELECT stat FROM main.sqlite_stat1 WHERE tbl = {literal(name)}")
             counts = [int(stat.split()[0]) for (stat,) in stats if stat and stat.split()[0].isdecimal()]
-        return TableDescription(
+        return protocol.TableDescription(
             database=_MAIN,
             name=name,
             columns=_columns(rows, is_view=kind == "view", has_rowid=not without_rowid),
-            kind=_KINDS.get(kind, TableKind.MANAGED),
+            kind=_KINDS.get(kind, protocol.TableKind.MANAGED),
             support_updates=None if kind == "virtual" else kind == "table",
             foreign_keys=await self._foreign_keys(name),
             statistics={"numRows": str(max(counts))} if counts else {},
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         """`stat` begins with the rows, then the rows per value of an index's first column."""
         if await self._was_analyzed():
             rows = await self._rows(
@@ -89,55 +72,47 @@ class SqliteCatalog(SessionCatalog):
             for (stat,) in rows:
                 total, per_value, *_ = [*stat.split(), "", ""]
                 if total.isdecimal() and per_value.isdecimal() and int(per_value):
-                    return ColumnStatistics(distinct_count=round(int(total) / int(per_value)))
-        return ColumnStatistics(message=_NO_STATISTICS)
+                    return protocol.ColumnStatistics(distinct_count=round(int(total) / int(per_value)))
+        return protocol.ColumnStatistics(message=_NO_STATISTICS)
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         """A database keeps no functions."""
         if database is not None:
             _known(database)
             return []
         return await self._functions("")
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         if database is not None:
             _known(database)
             return None
         found = await self._functions(f" WHERE name = {literal(name)} COLLATE NOCASE")
         return found[0] if found else None
 
-    async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
-    ) -> str:
-        if nested:
-            raise NotSupported("SQLite has no nested values.")
-        value = None if column is None else identifier(column)
-        return sample_query(qualified(table.database, table.name), value, kind)
-
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         if column is not None:
-            raise NotSupported("SQLite analyzes whole tables only.")
-        return f"ANALYZE {qualified(table.database, table.name)}"
+            raise errors.NotSupported("SQLite analyzes whole tables only.")
+        return f"ANALYZE {self._full_name(table)}"
 
-    async def _foreign_keys(self, table: str) -> tuple[ForeignKey, ...]:
+    async def _foreign_keys(self, table: str) -> tuple[protocol.ForeignKey, ...]:
         """A key that names no column of the other table means its primary key."""
         rows = await self._rows(
             'SELECT k."from", k."table", coalesce(k."to", p.name)'
             f" FROM pragma_foreign_key_list({literal(table)}, 'main') k"
             """ LEFT JOIN pragma_table_info(k."table", 'main') p ON p.pk = k.seq + 1 ORDER BY k.id, k.seq"""
         )
-        return tuple(ForeignKey(name, f"{_MAIN}.{other}.{column or ''}") for name, other, column in rows)
+        return tuple(protocol.ForeignKey(name, f"{_MAIN}.{other}.{column or ''}") for name, other, column in rows)
 
     async def _was_analyzed(self) -> bool:
         return bool(await self._rows("SELECT 1 FROM main.sqlite_schema WHERE name = 'sqlite_stat1'"))
 
-    async def _functions(self, condition: str) -> list[FunctionDescription]:
+    async def _functions(self, condition: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
             f"SELECT name, narg, max(builtin) FROM pragma_function_list{condition}"
             " GROUP BY name, narg ORDER BY name, narg"
         )
         return [
-            FunctionDescription(
+            protocol.FunctionDescription(
                 name,
                 signatures(name, (_arguments(count) for _, count, _ in same)),
                 is_builtin="BUILTIN" if same[-1][2] else "",
@@ -149,16 +124,16 @@ class SqliteCatalog(SessionCatalog):
 
 def _known(database: str) -> str:
     if database.lower() not in ("", _MAIN):
-        raise database_not_found(database)
+        raise errors.database_not_found(database)
     return _MAIN
 
 
-def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[TableColumn, ...]:
+def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[protocol.TableColumn, ...]:
     """The only INTEGER PRIMARY KEY is the row's number: never NULL, and given by SQLite when left out."""
     keys = [row for row in rows if row[4]]
     numbered = keys[0][0] if has_rowid and len(keys) == 1 and keys[0][1].upper() == "INTEGER" else None
     return tuple(
-        TableColumn(
+        protocol.TableColumn(
             name=name,
             type=kind,
             nullable=None if is_view else not not_null and name != numbered,

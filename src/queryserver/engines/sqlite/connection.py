@@ -10,16 +10,9 @@ from typing import Any, Final
 import apsw
 import pyarrow as pa
 
+from queryserver import errors
 from queryserver.engines.statement_texts import BATCH_BYTES
 from queryserver.engines.threaded import Interrupted
-from queryserver.errors.statements import (
-    EngineError,
-    EngineUnavailable,
-    Octet,
-    SessionLost,
-    StatementRejected,
-    cell_too_large,
-)
 from queryserver.formats.columns import Column, ResultType
 
 # Pragmas that describe this database or act in this session; `database_list` would show the server's path.
@@ -60,7 +53,6 @@ class SqliteAuthorizer:
         return self._changes_rows and not self._defines
 
     def next_statement(self) -> None:
-        """Forget the last statement."""
         self._changes_rows = self._defines = False
 
     def __call__(
@@ -99,7 +91,7 @@ def opening_errors() -> Generator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise EngineUnavailable(f"The database cannot be opened: {error}.") from error
+        raise errors.EngineUnavailable(f"The database cannot be opened: {error}.") from error
 
 
 @contextmanager
@@ -109,23 +101,25 @@ def statement_errors(*, cell_max_bytes: int | None = None) -> Generator[None]:
         yield
     except apsw.Error as error:
         if isinstance(error, apsw.TooBigError) and cell_max_bytes is not None:
-            raise cell_too_large(limit_bytes=cell_max_bytes) from error
+            raise errors.cell_too_large(limit_bytes=cell_max_bytes) from error
         raise _domain_error(error) from error
     except UnicodeDecodeError as error:
-        raise StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
+        raise errors.StatementRejected("A text in the result is not valid UTF-8; CAST it AS BLOB.") from error
     except ValueError as error:  # of the statement's own text; it never reaches SQLite
-        raise StatementRejected("A statement must not hold U+0000 or half a character.") from error
+        raise errors.StatementRejected("A statement must not hold U+0000 or half a character.") from error
 
 
-def _domain_error(error: apsw.Error) -> EngineError:
+def _domain_error(error: apsw.Error) -> errors.EngineError:
     if isinstance(error, apsw.InterruptError):
         return Interrupted()
     if isinstance(error, _LOST):
-        return SessionLost("Invalid session Id: the connection to the database is closed.")
+        return errors.SessionLost("Invalid session Id: the connection to the database is closed.")
     if isinstance(error, apsw.NoMemError):
-        return StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
+        return errors.StatementRejected("out of memory: the statement needs more than this server gives to SQLite")
     offset = getattr(error, "error_offset", -1)  # in bytes; -1: not known
-    return StatementRejected(str(error).strip() or "The statement failed.").at(Octet(offset) if offset >= 0 else None)
+    return errors.StatementRejected(str(error).strip() or "The statement failed.").at(
+        errors.Octet(offset) if offset >= 0 else None
+    )
 
 
 Cell = int | float | str | bytes | None
@@ -230,7 +224,7 @@ class SqliteConnection:
         try:
             with statement_errors(cell_max_bytes=self._cell_max_bytes):
                 answer.start(statement)
-        except StatementRejected as error:
+        except errors.StatementRejected as error:
             answer.close()
             if self._interrupted:
                 raise Interrupted from error
@@ -315,7 +309,7 @@ class SqliteAnswer:
             return True
         self._is_prepared = True
         if not _BLANK.fullmatch(self._statement, len(statement)):
-            raise StatementRejected("One statement at a time.")
+            raise errors.StatementRejected("One statement at a time.")
         self._described = cursor.get_description()
         self._counts_rows = self._authorizer.counts_rows and not cursor.is_explain
         return True

@@ -10,33 +10,14 @@ import apsw
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver import errors
+from queryserver.engines import loading, protocol
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.connections import MEMORY, database_file, refuse_links
-from queryserver.engines.loading import (
-    column_definitions,
-    duration_text,
-    no_table,
-    passing,
-    plain_decimals,
-    publishing_steps,
-    without_zero_fraction,
-)
-from queryserver.engines.protocol import (
-    Catalog,
-    EngineCapabilities,
-    EngineSession,
-    LoadColumn,
-    SessionOptions,
-    TableLoad,
-    TableLoader,
-    TableName,
-)
 from queryserver.engines.sqlite.catalog import SqliteCatalog
 from queryserver.engines.sqlite.connection import SqliteConnection, opening_errors, statement_errors
 from queryserver.engines.threaded import STATEMENT_THREADS, ThreadedSessions
-from queryserver.engines.threaded_loading import StoppableWriter, ThreadedLoader
-from queryserver.errors.base import ConfigurationError
-from queryserver.errors.statements import StatementRejected
+from queryserver.engines.threaded_loading import TableWriter, ThreadedLoader
 from queryserver.formats.columns import ROW_CELLS
 from queryserver.identity.model import User
 from queryserver.imports.model import BaseType
@@ -50,43 +31,41 @@ _IS_VIRTUAL = """
 """
 
 
-class SqliteWriter(StoppableWriter):
-    """A TableWriter. Its staging table stays when it fails."""
+class SqliteWriter(TableWriter):
+    """The staging table stays when it fails."""
 
     def __init__(self, connection: SqliteConnection) -> None:
         super().__init__(connection)
         self._connection = connection
         self._native = connection.native
 
-    def exists(self, table: TableName) -> bool:
+    def exists(self, table: protocol.TableName) -> bool:
         with statement_errors():
             sql = _EXISTS.format(identifier(table.database or "main"))
             return bool(self._native.execute(sql, (table.name,)).get)
 
-    def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
+    def write(self, load: protocol.TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
         with statement_errors(), self._interruptible():
             schema = load.target.database or "main"
             if schema.casefold() == "temp":
-                raise passing(schema)
+                raise loading.passing(schema)
             staging = qualified(schema, load.staging.name)
-            self._native.execute(f"CREATE TABLE {staging} ({column_definitions(load.columns, identifier)})")
+            self._native.execute(f"CREATE TABLE {staging} ({loading.column_definitions(load.columns, identifier)})")
             rows = 0
             for batch in batches:
                 with self._transaction(is_last=False):
                     self._insert(load, staging, batch)
                 rows += batch.num_rows
             with self._transaction(is_last=True):
-                self._refuse_replacing(load, schema)
-                for step in publishing_steps(load, staging, qualified(schema, load.target.name)):
+                is_virtual = _IS_VIRTUAL.format(identifier(schema))
+                # DROP TABLE would not refuse it.
+                if load.replace and self._native.execute(is_virtual, (load.target.name,)).get:
+                    raise loading.no_table(load.target)
+                for step in loading.publishing_steps(load, staging, qualified(schema, load.target.name)):
                     self._native.execute(step)
             return rows
 
-    def _refuse_replacing(self, load: TableLoad, schema: str) -> None:
-        """Raises StatementRejected for a virtual table, which DROP TABLE does not refuse."""
-        if load.replace and self._native.execute(_IS_VIRTUAL.format(identifier(schema)), (load.target.name,)).get:
-            raise no_table(load.target)
-
-    def drop(self, table: TableName) -> None:
+    def drop(self, table: protocol.TableName) -> None:
         self._connection.forget_interrupt()
         with statement_errors():
             self._native.execute(f"DROP TABLE IF EXISTS {qualified(table.database or 'main', table.name)}")
@@ -116,28 +95,28 @@ class SqliteWriter(StoppableWriter):
                 self._native.execute("ROLLBACK")
             raise
 
-    def _insert(self, load: TableLoad, staging: str, batch: pa.RecordBatch) -> None:
+    def _insert(self, load: protocol.TableLoad, staging: str, batch: pa.RecordBatch) -> None:
         values = [_stored(column, array) for column, array in zip(load.columns, batch.columns, strict=True)]
         marks = ", ".join("?" * len(values))
         rows = zip(*(array.to_pylist() for array in values), strict=True)
         self._native.cursor().executemany(f"INSERT INTO {staging} VALUES ({marks})", rows)
 
 
-def _stored(column: LoadColumn, array: pa.Array) -> pa.Array:
+def _stored(column: protocol.LoadColumn, array: pa.Array) -> pa.Array:
     """The values in one of SQLite's storage classes (Contract importer 12.4)."""
     if pa.types.is_floating(array.type) and _kernels.any(_kernels.is_nan(array)).as_py():
-        raise StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
+        raise errors.StatementRejected(f'Column "{column.name}": SQLite has no NaN, it would become NULL.')
     match column.type.base:
         case BaseType.BOOLEAN:
             return array.cast(pa.int8())
         case BaseType.UINT64 | BaseType.DATE:
             return array.cast(pa.string())
         case BaseType.DATETIME | BaseType.TIME:
-            return without_zero_fraction(array.cast(pa.string()))
+            return loading.without_zero_fraction(array.cast(pa.string()))
         case BaseType.DECIMAL:
-            return plain_decimals(array)
+            return loading.plain_decimals(array)
         case BaseType.DURATION:
-            return duration_text(array)
+            return loading.duration_text(array)
         case _:
             return array
 
@@ -180,26 +159,28 @@ class SqliteEngine:
     ) -> None:
         apsw.hard_heap_limit(_HEAP_BYTES)
         if path == MEMORY and read_only:
-            raise ConfigurationError(["read_only: a database in memory would stay empty"])
+            raise errors.ConfigurationError(["read_only: a database in memory would stay empty"])
         self._file = None if path == MEMORY else database_file(root, path)
         self._root = root
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
         self._cell_max_bytes = cell_max_bytes
         self._sessions = ThreadedSessions("sqlite", max_statements=max_statements)
-        self.capabilities = EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
+        self.capabilities = protocol.EngineCapabilities(explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail")
 
-    def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:
+    def session(
+        self, user: User, options: protocol.SessionOptions
+    ) -> AbstractAsyncContextManager[protocol.EngineSession]:
         """The only database is `main`; there are no settings."""
         _check(options)
         return self._sessions.session(self._connect, user_id=user.id)
 
     @asynccontextmanager
-    async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
+    async def catalog(self, user: User, options: protocol.SessionOptions) -> AsyncGenerator[protocol.Catalog]:
         async with self.session(user, options) as session:
             yield SqliteCatalog(session)
 
-    def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
+    def loader(self, user: User, options: protocol.SessionOptions) -> AbstractAsyncContextManager[protocol.TableLoader]:
         _check(options)
 
         def loader(connection: SqliteConnection) -> ThreadedLoader:
@@ -251,9 +232,9 @@ class SqliteEngine:
             connection.execute(f"PRAGMA max_page_count = {_MEMORY_DATABASE_BYTES // page_bytes:d}")
 
 
-def _check(options: SessionOptions) -> None:
+def _check(options: protocol.SessionOptions) -> None:
     """Refuse, with SQLite's messages, what it does not have."""
     if options.database and options.database.lower() != "main":
-        raise StatementRejected(f"unknown database {options.database}")
+        raise errors.StatementRejected(f"unknown database {options.database}")
     for name in options.settings:
-        raise StatementRejected(f"unknown setting {name}")
+        raise errors.StatementRejected(f"unknown setting {name}")

@@ -5,6 +5,8 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
+from queryserver import errors
+from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import (
     Row,
     SessionCatalog,
@@ -16,22 +18,8 @@ from queryserver.engines.catalog_queries import (
     sample_query,
     signatures,
 )
-from queryserver.engines.protocol import (
-    SAMPLE_ROWS,
-    ColumnStatistics,
-    DatabaseDescription,
-    EngineSession,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableProperty,
-    TableSummary,
-)
+from queryserver.engines.sessions import run
 from queryserver.engines.trino.protocol import TrinoRejected
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import EngineError, EngineUnavailable, TableNotFound, database_not_found
 from queryserver.sql.types import SqlType, parse_type
 
 _EXTRA_S = 3.0  # for what a list is complete without: some connectors query a metastore for each table
@@ -43,7 +31,7 @@ _NO_DATABASE = frozenset({"CATALOG_NOT_FOUND", "SCHEMA_NOT_FOUND", "MISSING_CATA
 class TrinoCatalog(SessionCatalog):
     """A Catalog. Trino keeps names in lower case, whatever the data source does."""
 
-    def __init__(self, session: EngineSession, *, catalog: str = "", schema: str = "") -> None:
+    def __init__(self, session: protocol.EngineSession, *, catalog: str = "", schema: str = "") -> None:
         super().__init__(session)
         self._catalog = catalog
         self._schema = schema
@@ -62,12 +50,12 @@ class TrinoCatalog(SessionCatalog):
             names += [join_database(catalog, schema) for (schema,) in found]
         return names
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         names = await self._existing(database)
         statement = await self._show_create("SCHEMA", *names)
         owner_type, owner_name = owner(statement)
         entries = properties(statement)
-        return DatabaseDescription(
+        return protocol.DatabaseDescription(
             name=join_database(*names),
             location=entries.get("location", ""),
             owner_name=owner_name,
@@ -75,16 +63,19 @@ class TrinoCatalog(SessionCatalog):
             parameters=", ".join(f"{name}={value}" for name, value in entries.items()),
         )
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         catalog, schema = await self._existing(database)
         rows = await self._tables(catalog, schema)
         if not rows:
             return []
         materialized = await self._materialized_views(catalog, schema)
         comments = await self._comments(catalog, schema)
-        return [TableSummary(name, _kind(name, kind, materialized, {}), comments.get(name, "")) for name, kind in rows]
+        return [
+            protocol.TableSummary(name, _kind(name, kind, materialized, {}), comments.get(name, ""))
+            for name, kind in rows
+        ]
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         catalog, schema = self._names(database)
         name = table.lower()
         with _database_errors(database):
@@ -95,20 +86,20 @@ class TrinoCatalog(SessionCatalog):
             )
         if not rows:
             await self._existing(database)
-            raise TableNotFound(join_database(catalog, schema), table)
+            raise errors.TableNotFound(join_database(catalog, schema), table)
         types = await self._row_types((catalog, schema, name), rows)
         materialized = await self._materialized_views(catalog, schema, name)
         listed = await self._tables(catalog, schema, name)
         listed_kind = listed[0][1] if listed else ""
         kind = _kind(name, listed_kind, materialized, {})
-        noun = "MATERIALIZED VIEW" if materialized else "VIEW" if kind is TableKind.VIEW else "TABLE"
+        noun = "MATERIALIZED VIEW" if materialized else "VIEW" if kind is protocol.TableKind.VIEW else "TABLE"
         entries = properties(await self._show_create(noun, catalog, schema, name))
         partitioned = set(texts(entries.get("partitioned_by", "") + entries.get("partitioning", "")))
         file_format = entries.get("format", "").lower()
         comments = await self._comments(catalog, schema, name)
         statistics = [] if kind.is_view else await self._statistics(catalog, schema, name)
         counts = [row[4] for row in statistics if row[0] is None and row[4] is not None]
-        return TableDescription(
+        return protocol.TableDescription(
             database=join_database(catalog, schema),
             name=name,
             columns=tuple(_column(row, types, partitioned) for row in rows),
@@ -116,58 +107,61 @@ class TrinoCatalog(SessionCatalog):
             comment=comments.get(name, ""),
             location=entries.get("external_location") or entries.get("location", ""),
             format="text" if file_format == "textfile" else file_format,
-            properties=tuple(TableProperty(key, value) for key, value in entries.items()),
+            properties=tuple(protocol.TableProperty(key, value) for key, value in entries.items()),
             statistics={"numRows": str(round(counts[0]))} if counts else {},
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         """Trino gives shares and totals."""
         if table.kind.is_view:
-            return ColumnStatistics(message="Views have no statistics.")
+            return protocol.ColumnStatistics(message="Views have no statistics.")
         rows = await self._statistics(*split_database(table.database, ""), table.name)
         total = next((row[4] for row in rows if row[0] is None), None)
         for name, size, distinct, nulls, _, low, high in rows:
             if name == column and any(value is not None for value in (size, distinct, nulls, low, high)):
                 filled = None if total is None or nulls is None else total * (1 - nulls)
-                return ColumnStatistics(
+                return protocol.ColumnStatistics(
                     min=low,
                     max=high,
                     num_nulls=None if total is None or nulls is None else round(total * nulls),
                     distinct_count=None if distinct is None else round(distinct),
                     avg_col_len=None if size is None or not filled else size / filled,
                 )
-        return ColumnStatistics(message="The connector has no statistics of this column.")
+        return protocol.ColumnStatistics(message="The connector has no statistics of this column.")
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         source = "" if database is None else f" FROM {qualified(*await self._existing(database))}"
         return _functions(await self._rows(f"SHOW FUNCTIONS{source}"), is_builtin=database is None)
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         source = "" if database is None else f" FROM {qualified(*self._names(database))}"
         rows = await self._rows(f"SHOW FUNCTIONS{source} LIKE {literal(exact_pattern(name.lower()))} ESCAPE '!'")
         found = [one for one in _functions(rows, is_builtin=database is None) if one.name == name.lower()]
         return found[0] if found else None
 
     async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
-        source = _source(table)
+        source = self._full_name(table)
         if column is None:
             return sample_query(source, None, kind)
         described = table.column(column)
         type_text = described.type if described else ""
         return sample_of_column(source, described.name if described else column, type_text, nested, kind)
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         """Connectors that keep no statistics refuse it."""
-        statement = f"ANALYZE {_source(table)}"
+        statement = f"ANALYZE {self._full_name(table)}"
         return statement if column is None else f"{statement} WITH (columns = ARRAY[{literal(column)}])"
+
+    def _full_name(self, table: protocol.TableDescription) -> str:
+        return qualified(*split_database(table.database, ""), table.name)
 
     def _names(self, database: str) -> tuple[str, str]:
         """Catalog and schema in lower case. Raises database_not_found when a part is missing."""
         catalog, schema = split_database(database, self._catalog) if database else (self._catalog, self._schema)
         if not catalog or not schema:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         return catalog.lower(), schema.lower()
 
     async def _existing(self, database: str) -> tuple[str, str]:
@@ -175,7 +169,7 @@ class TrinoCatalog(SessionCatalog):
         source = qualified(catalog, "information_schema", "schemata")
         with _database_errors(database):
             if not await self._rows(f"SELECT 1 FROM {source} WHERE schema_name = {literal(schema)}"):
-                raise database_not_found(database)
+                raise errors.database_not_found(database)
         return catalog, schema
 
     async def _extra_rows(self, sql: str, *, for_s: float = _EXTRA_S) -> list[Row]:
@@ -183,9 +177,9 @@ class TrinoCatalog(SessionCatalog):
         try:
             async with asyncio.timeout(for_s):
                 return await self._rows(sql)
-        except EngineUnavailable:
+        except errors.EngineUnavailable:
             raise
-        except (EngineError, TimeoutError):
+        except (errors.EngineError, TimeoutError):
             return []
 
     async def _tables(self, catalog: str, schema: str, name: str | None = None) -> list[Row]:
@@ -216,16 +210,10 @@ class TrinoCatalog(SessionCatalog):
         sql = f"SELECT {', '.join(map(identifier, names))} FROM {qualified(*table)} LIMIT 0"
         try:
             async with asyncio.timeout(_EXTRA_S):
-                handle = await self._session.submit(sql)
-                try:
-                    while not (await self._session.poll(handle, wait_s=1)).state.is_terminal:
-                        pass
-                    found = await self._session.columns(handle)
-                finally:
-                    await asyncio.shield(self._session.close(handle))
-        except (EngineError, TimeoutError):
+                answer = await run(self._session, sql, max_rows=0)
+        except (errors.EngineError, TimeoutError):
             return {}
-        return {column.name: column.native_type for column in found}
+        return {column.name: column.native_type for column in answer.columns}
 
     async def _show_create(self, kind: str, *names: str) -> str:
         """The statement that creates a `SCHEMA`, `TABLE` or `VIEW`; empty where Trino gives none."""
@@ -244,7 +232,7 @@ def _database_errors(database: str) -> Generator[None]:
         yield
     except TrinoRejected as error:
         if error.name in _NO_DATABASE:
-            raise database_not_found(database) from error
+            raise errors.database_not_found(database) from error
         raise
 
 
@@ -258,21 +246,17 @@ def _condition(catalog: str, schema: str, column: str, name: str | None) -> str:
     return f" WHERE catalog_name = {literal(catalog)} AND schema_name = {literal(schema)}{only}"
 
 
-def _source(table: TableDescription) -> str:
-    return qualified(*split_database(table.database, ""), table.name)
-
-
-def _kind(name: str, listed: str, materialized: set[str], entries: Mapping[str, str]) -> TableKind:
+def _kind(name: str, listed: str, materialized: set[str], entries: Mapping[str, str]) -> protocol.TableKind:
     if name in materialized:
-        return TableKind.MATERIALIZED_VIEW
+        return protocol.TableKind.MATERIALIZED_VIEW
     if listed == "VIEW":
-        return TableKind.VIEW
-    return TableKind.EXTERNAL if entries.get("external_location") else TableKind.MANAGED
+        return protocol.TableKind.VIEW
+    return protocol.TableKind.EXTERNAL if entries.get("external_location") else protocol.TableKind.MANAGED
 
 
-def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> TableColumn:
+def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> protocol.TableColumn:
     name, kind, nullable, default, comment, extra = row
-    return TableColumn(
+    return protocol.TableColumn(
         name=name,
         type=types.get(name, kind),
         comment=comment or "",
@@ -282,10 +266,10 @@ def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> TableC
     )
 
 
-def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[FunctionDescription]:
+def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[protocol.FunctionDescription]:
     """Overloads are merged; `SHOW FUNCTIONS` gives a row for each."""
     return [
-        FunctionDescription(
+        protocol.FunctionDescription(
             name=name,
             signature=signatures(name, (row[2] for row in found)),
             return_type=str(found[0][1] or ""),
@@ -304,15 +288,25 @@ _TEXT = re.compile(r"'((?:[^']|'')*)'")
 
 def properties(statement: str) -> Mapping[str, str]:
     """The entries of the last `WITH (…)`, as Trino writes them; texts without their quotes."""
-    words = _TOKEN.findall(statement)
-    depth, start = 0, None
-    for position, word in enumerate(words):
-        if word.upper() == "WITH" and depth == 0:
-            start = position + 1
-        elif word.upper() == "AS" and depth == 0:
+    entries, current, depth, is_within = dict[str, str](), list[str](), 0, False
+    for word in _TOKEN.findall(statement):
+        if depth == 0 and word.upper() == "AS":
             break
+        if depth == 0 and word.upper() == "WITH":
+            entries, is_within = {}, True
+            continue
         depth += (word in _OPEN) - (word in _CLOSE)
-    return {} if start is None else dict(_entries(words[start:]))
+        if not is_within or (depth == 1 and word == "(" and not current):
+            continue
+        if depth > 1 or (depth == 1 and word != ","):
+            current.append(word)
+            continue
+        name, _, value = "".join(current).partition("=")
+        if value:
+            text = _TEXT.fullmatch(value.strip())
+            entries[name.strip().strip('"')] = text[1].replace("''", "'") if text else value.strip()
+        current, is_within = [], word != ")"
+    return entries
 
 
 def owner(statement: str) -> tuple[str, str]:
@@ -327,27 +321,6 @@ def owner(statement: str) -> tuple[str, str]:
 def texts(value: str) -> list[str]:
     """The texts of `ARRAY['a','b']`."""
     return [text.replace("''", "'") for text in _TEXT.findall(value)]
-
-
-def _entries(words: list[str]) -> list[tuple[str, str]]:
-    """Pairs of name and value between the first bracket and the one that closes it."""
-    entries, current, depth = list[tuple[str, str]](), list[str](), 0
-    for word in words:
-        depth += (word in _OPEN) - (word in _CLOSE)
-        if depth == 1 and word == "(" and not current:
-            continue
-        if depth == 0 or (depth == 1 and word == ","):
-            name, _, value = "".join(current).partition("=")
-            if value:
-                text = _TEXT.fullmatch(value.strip())
-                plain = text[1].replace("''", "'") if text else value.strip()
-                entries.append((name.strip().strip('"'), plain))
-            current = []
-            if depth == 0 and word == ")":
-                break
-        else:
-            current.append(word)
-    return entries
 
 
 _PART = r'"((?:[^"]|"")+)"|([^".][^.]*)'
@@ -373,7 +346,7 @@ def _bare(quoted: str | None, plain: str | None) -> str:
     return plain if quoted is None else quoted.replace('""', '"')  # type: ignore[return-value]
 
 
-def sample_of_column(source: str, column: str, type_text: str, path: Sequence[str], kind: SampleKind) -> str:
+def sample_of_column(source: str, column: str, type_text: str, path: Sequence[str], kind: protocol.SampleKind) -> str:
     """Distinct values of `source`, a quoted name, in order, or the row of the largest or smallest.
 
     Raises NotSupported for a path that the type does not have.
@@ -383,11 +356,10 @@ def sample_of_column(source: str, column: str, type_text: str, path: Sequence[st
     values = f"SELECT {value} AS {name} FROM {source} AS t{joins}"
     has_order = not any(word in found.text.lower() for word in ("map(", "json"))
     order = name if has_order else f"json_format(CAST({name} AS json))"
-    if kind in (SampleKind.MAX, SampleKind.MIN):
+    if kind in (protocol.SampleKind.MAX, protocol.SampleKind.MIN):
         return sample_query(f"({values})", name, kind, order=lambda _, direction: nulls_last(order, direction))
-    return (
-        f"SELECT {name} FROM (SELECT DISTINCT {name} FROM ({values})) ORDER BY {order} NULLS LAST LIMIT {SAMPLE_ROWS}"
-    )
+    distinct = f"SELECT DISTINCT {name} FROM ({values})"
+    return f"SELECT {name} FROM ({distinct}) ORDER BY {order} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
 
 def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlType, str]:
@@ -396,7 +368,7 @@ def _descend(value: str, kind: SqlType, path: Sequence[str]) -> tuple[str, SqlTy
     for number, segment in enumerate(path):
         part = kind.part(segment)
         if part is None:
-            raise NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
+            raise errors.NotSupported(f"Values of type {kind.text[:100]} have no part {segment[:100]}.")
         if kind.fields:
             # Names of fields ignore case; fields without a name have only their number.
             number_in_row = next(n for n, field in enumerate(kind.fields, 1) if field.type is part)

@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute
 
+from queryserver import errors
 from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows
 from queryserver.engines.loading import StatementLoader, Written, cell_texts, execute
 from queryserver.engines.protocol import (
@@ -22,27 +23,10 @@ from queryserver.engines.protocol import (
     TableLoad,
     TableName,
 )
+from queryserver.engines.trino import protocol
 from queryserver.engines.trino.catalog import TrinoCatalog, split_database
 from queryserver.engines.trino.coordinator import Coordinator, TrinoClient
 from queryserver.engines.trino.operation import TrinoOperation, TrinoSession
-from queryserver.engines.trino.protocol import (
-    TRINO,
-    ClientState,
-    Expired,
-    TrinoAddress,
-    TrinoAuthentication,
-    TrinoLogin,
-    TrinoPage,
-    TrinoRejected,
-    TrinoVariant,
-)
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    StatementRejected,
-)
 from queryserver.identity.model import User
 from queryserver.imports.model import BaseType
 
@@ -84,7 +68,7 @@ class TrinoLoader(StatementLoader):
         plain = tuple(column.declared for column in columns)
         fine = tuple(_FINE.get(column.type.base, column.declared) for column in columns)
         rules = (False,) if all(column.nullable for column in columns) else (True, False)
-        refusal: TrinoRejected | None = None
+        refusal: protocol.TrinoRejected | None = None
         for types, not_null in [(types, rule) for types in dict.fromkeys((fine, plain)) for rule in rules]:
             definitions = ", ".join(
                 f"{identifier(column.name)} {kind}{' NOT NULL' if not_null and not column.nullable else ''}"
@@ -92,13 +76,13 @@ class TrinoLoader(StatementLoader):
             )
             try:
                 await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions})")
-            except TrinoRejected as error:
+            except protocol.TrinoRejected as error:
                 if error.name != _NOT_SUPPORTED:
                     raise
                 refusal = error
             else:
                 return types
-        raise refusal or StatementRejected("A table needs a column.")
+        raise refusal or errors.StatementRejected("A table needs a column.")
 
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
         texts = [_text_writer(column, kind) for column, kind in zip(columns, types, strict=True)]
@@ -125,7 +109,7 @@ class TrinoLoader(StatementLoader):
     async def rename(self, table: TableName, name: TableName) -> bool:
         try:
             await execute(self._session, f"ALTER TABLE {self.place(table)} RENAME TO {self.place(name)}")
-        except TrinoRejected as error:
+        except protocol.TrinoRejected as error:
             if error.name != _NOT_SUPPORTED:
                 raise
             return False
@@ -135,7 +119,7 @@ class TrinoLoader(StatementLoader):
         place = (self._catalog, self._schema)
         catalog, schema = split_database(table.database, self._catalog) if table.database else place
         if not catalog or not schema:
-            raise StatementRejected("The database must be named as catalog.schema.")
+            raise errors.StatementRejected("The database must be named as catalog.schema.")
         return catalog, schema
 
     async def _kinds(self, table: TableName) -> list[Row]:
@@ -150,17 +134,14 @@ class TrinoLoader(StatementLoader):
 
 
 def _text_writer(column: LoadColumn, kind: str) -> Callable[[pa.Array], pa.Array]:
-    def write_duration(values: pa.Array) -> pa.Array:
-        return _milliseconds(column, values).cast(pa.string())
+    is_duration = column.type.base is BaseType.DURATION
+    is_coarse = is_duration or (column.type.base is BaseType.DATETIME and kind not in _FINE.values())
 
-    def write_milliseconds(values: pa.Array) -> pa.Array:
-        _milliseconds(column, values)
-        return cell_texts(values)
+    def write(values: pa.Array) -> pa.Array:
+        milliseconds = _milliseconds(column, values) if is_coarse else values
+        return milliseconds.cast(pa.string()) if is_duration else cell_texts(values)
 
-    if column.type.base is BaseType.DURATION:
-        return write_duration
-    is_coarse = column.type.base is BaseType.DATETIME and kind not in _FINE.values()
-    return write_milliseconds if is_coarse else cell_texts
+    return write
 
 
 def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
@@ -168,12 +149,11 @@ def _milliseconds(column: LoadColumn, values: pa.Array) -> pa.Array:
     microseconds = values.cast(pa.int64())
     whole = _kernels.divide(microseconds, 1000)
     if _kernels.any(_kernels.not_equal(_kernels.multiply(whole, 1000), microseconds)).as_py():
-        raise StatementRejected(f'Column "{column.name}" has a value that milliseconds cannot hold.')
+        raise errors.StatementRejected(f'Column "{column.name}" has a value that milliseconds cannot hold.')
     return whole
 
 
 def _value(column: LoadColumn, kind: str, text: str) -> str:
-    """The SQL expression of the value in `text`."""
     if column.type.base is BaseType.DURATION:  # no text can be cast to an interval
         return f"CAST({text} AS BIGINT) * INTERVAL '0.001' SECOND"
     if column.type.base is BaseType.BINARY:
@@ -186,13 +166,19 @@ class TrinoEngine:
 
     lists_functions = True
 
-    def __init__(self, address: TrinoAddress, variant: TrinoVariant = TRINO, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        address: protocol.TrinoAddress,
+        variant: protocol.TrinoVariant = protocol.TRINO,
+        *,
+        read_only: bool = False,
+    ) -> None:
         self._address = address
         self._read_only = read_only
         self._variant = variant
         self._http = TrinoClient(address)
         self._executor = ThreadPoolExecutor(_READER_THREADS, thread_name_prefix=variant.dialect)
-        takes_token = address.authentication is TrinoAuthentication.JWT
+        takes_token = address.authentication is protocol.TrinoAuthentication.JWT
         self.dialect = variant.dialect
         self.capabilities = EngineCapabilities(
             reports_progress=True,
@@ -206,7 +192,7 @@ class TrinoEngine:
     async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[TrinoSession]:
         """A session with the catalog, schema and properties of `options`; leaving it stops what still runs in it."""
         login = self._address.login(user, options)
-        state = ClientState(catalog=self._address.catalog, schema=self._address.schema)
+        state = protocol.ClientState(catalog=self._address.catalog, schema=self._address.schema)
         state.set_properties(self._address.session_properties)
         state.set_properties(options.settings)
         coordinator = self._coordinator(login, state)
@@ -229,13 +215,13 @@ class TrinoEngine:
         """Follow a statement of another process. Raises OutcomeUnknown, EngineUnavailable, CredentialsRequired."""
         try:
             position: dict[str, Any] = json.loads(token)
-            state = ClientState(**position["session"])
+            state = protocol.ClientState(**position["session"])
             coordinator = self._coordinator(self._address.login(user, options), state)
             page = await self._page_at(coordinator, position)
             session = TrinoSession(coordinator)
             handle = session.follow(TrinoOperation(coordinator, page, skip=int(position["skip"])))
         except (ValueError, KeyError, TypeError) as error:
-            raise Expired from error
+            raise protocol.Expired from error
         try:
             yield session, handle
         finally:
@@ -258,22 +244,22 @@ class TrinoEngine:
         """Raises EngineUnavailable or CredentialsRequired when statements could not be sent now."""
         # Impersonation of itself is always allowed.
         itself = User(id=0, username=self._address.username or self._address.source)
-        coordinator = self._coordinator(self._address.login(itself, SessionOptions()), ClientState())
+        coordinator = self._coordinator(self._address.login(itself, SessionOptions()), protocol.ClientState())
         try:
             async with asyncio.timeout(self._address.timeouts.open_s):
                 await coordinator.finish("SELECT 1")
         except TimeoutError:
-            raise EngineUnavailable("Trino did not answer in time.") from None
-        except (EngineUnavailable, CredentialsRequired):
+            raise errors.EngineUnavailable("Trino did not answer in time.") from None
+        except (errors.EngineUnavailable, errors.CredentialsRequired):
             raise
-        except EngineError as error:  # the statement cannot be wrong
-            raise EngineUnavailable(error.message) from error
+        except errors.EngineError as error:  # the statement cannot be wrong
+            raise errors.EngineUnavailable(error.message) from error
 
     async def close(self) -> None:
         await self._http.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _coordinator(self, login: TrinoLogin, state: ClientState) -> Coordinator:
+    def _coordinator(self, login: protocol.TrinoLogin, state: protocol.ClientState) -> Coordinator:
         return Coordinator(self._http, self._address, self._variant, login, state, self._executor)
 
     async def _check(self, coordinator: Coordinator, options: SessionOptions) -> None:
@@ -288,16 +274,18 @@ class TrinoEngine:
                 else:
                     await coordinator.check()
         except TimeoutError:
-            raise EngineUnavailable("Trino did not answer in time.") from None
-        except OutcomeUnknown as error:
-            raise EngineUnavailable(error.message) from error
+            raise errors.EngineUnavailable("Trino did not answer in time.") from None
+        except errors.OutcomeUnknown as error:
+            raise errors.EngineUnavailable(error.message) from error
 
-    async def _page_at(self, coordinator: Coordinator, position: dict[str, Any]) -> TrinoPage:
+    async def _page_at(self, coordinator: Coordinator, position: dict[str, Any]) -> protocol.TrinoPage:
         if position["uri"] is None:
-            return TrinoPage("", position["query"], None, columns=position["columns"], update_count=position["changed"])
+            return protocol.TrinoPage(
+                "", position["query"], None, columns=position["columns"], update_count=position["changed"]
+            )
         try:
             return await coordinator.page(coordinator.own_uri(position["uri"]))
-        except Expired:
+        except protocol.Expired:
             raise
-        except OutcomeUnknown as error:
-            raise EngineUnavailable(error.message) from error
+        except errors.OutcomeUnknown as error:
+            raise errors.EngineUnavailable(error.message) from error

@@ -151,7 +151,6 @@ class TrinoOperation:
 
     @property
     def is_running(self) -> bool:
-        """Trino is working, and no row can be read yet."""
         return not self._is_settled
 
     def position(self) -> Mapping[str, Any]:

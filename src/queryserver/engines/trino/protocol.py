@@ -13,18 +13,9 @@ from urllib.parse import quote_plus, unquote_plus, urlsplit
 import httpx
 import orjson
 
+from queryserver import errors
 from queryserver.engines.connections import RETRY_S, no_connection
 from queryserver.engines.protocol import SessionOptions
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineTimeout,
-    EngineUnavailable,
-    LineColumn,
-    OutcomeUnknown,
-    StatementDenied,
-    StatementRejected,
-)
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
 
@@ -44,14 +35,14 @@ class TransientRefusal(Transient):
     """HTTP 429, 502, 503 or 504: the request may be sent again in a moment."""
 
 
-class Expired(OutcomeUnknown):
+class Expired(errors.OutcomeUnknown):
     """Trino no longer knows the statement, or its rows."""
 
     def __init__(self) -> None:
         super().__init__("Results have expired: Trino no longer knows this statement.")
 
 
-class TrinoRejected(StatementRejected):
+class TrinoRejected(errors.StatementRejected):
     """Trino's own error; `name` is its `errorName`."""
 
     def __init__(self, message: str, name: str) -> None:
@@ -59,7 +50,7 @@ class TrinoRejected(StatementRejected):
         self.name = name
 
 
-class TrinoDenied(TrinoRejected, StatementDenied):
+class TrinoDenied(TrinoRejected, errors.StatementDenied):
     """Trino's own error about a right that the user lacks."""
 
 
@@ -83,30 +74,30 @@ def check_status(status: int, body: bytes) -> None:
     if status in {429, 502, 503, 504}:
         raise TransientRefusal(f"Trino cannot be reached now (HTTP {status}).")
     if status == 401:
-        raise CredentialsRequired(_body_text(body) or "Trino refused the login.")
+        raise errors.CredentialsRequired(_body_text(body) or "Trino refused the login.")
     if status in {404, 410}:
         raise Expired
     raise _rejected(_body_text(body) or f"Trino refused the request (HTTP {status}).", f"HTTP_{status}")
 
 
-def given_up(transient: Transient, *, sent: bool) -> EngineError:
+def given_up(transient: Transient, *, sent: bool) -> errors.EngineError:
     """The error after the last attempt; `sent`: whether Trino may be working on the statement."""
     if sent:
-        return OutcomeUnknown(f"{transient.message} The statement may or may not have taken effect.")
-    return EngineUnavailable(transient.message)
+        return errors.OutcomeUnknown(f"{transient.message} The statement may or may not have taken effect.")
+    return errors.EngineUnavailable(transient.message)
 
 
-def engine_error(error: Mapping[str, Any]) -> EngineError:
+def engine_error(error: Mapping[str, Any]) -> errors.EngineError:
     """The member `error` of an answer."""
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
     if name in {"EXCEEDED_TIME_LIMIT", "EXCEEDED_QUEUED_TIME_LIMIT"}:
-        return EngineTimeout(message)
+        return errors.EngineTimeout(message)
     rejected = _rejected(message, name)
     match error.get("errorLocation"):
         # Both from 1; Trino's parser counts code points.
         case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
-            return rejected.at(LineColumn(line, column))
+            return rejected.at(errors.LineColumn(line, column))
         case _:
             return rejected
 
@@ -140,8 +131,6 @@ PRESTO = TrinoVariant("presto", "X-Presto-")
 
 
 class TrinoAuthentication(StrEnum):
-    """How the coordinator knows who logs in."""
-
     NONE = "NONE"
     BASIC = "BASIC"
     JWT = "JWT"  # the caller's own token
@@ -197,7 +186,7 @@ class TrinoAddress(HttpServer):
         """Who sends the requests of a session of `user`. Raises CredentialsRequired."""
         if self.authentication is TrinoAuthentication.JWT:
             if not options.external_token:
-                raise CredentialsRequired("This data source wants your own token.")
+                raise errors.CredentialsRequired("This data source wants your own token.")
             return TrinoLogin(user.username, token=options.external_token)
         given = options.credentials
         if given is not None and (self.username is None or self.authentication is TrinoAuthentication.BASIC):
@@ -205,9 +194,9 @@ class TrinoAddress(HttpServer):
             return TrinoLogin(given.username, given.username, password)
         if given is not None and given.username != user.username:
             # The password would not be checked, and the name alone decides what may be seen.
-            raise CredentialsRequired("This data source takes no login of your own.")
+            raise errors.CredentialsRequired("This data source takes no login of your own.")
         if self.username is None:
-            raise CredentialsRequired("This data source wants your own user name and password.")
+            raise errors.CredentialsRequired("This data source wants your own user name and password.")
         name = self.username or user.username
         runs_as = user.username if self.has_impersonation else name
         if self.authentication is TrinoAuthentication.BASIC:
@@ -236,7 +225,7 @@ class ClientState:
         """Raises StatementRejected for a name that no property can have."""
         for name, value in properties.items():
             if not _PROPERTY.fullmatch(name):
-                raise StatementRejected(f"Session property '{name[:100]}' does not exist")
+                raise errors.StatementRejected(f"Session property '{name[:100]}' does not exist")
             self.properties[name] = value
 
     def absorb(self, headers: httpx.Headers, variant: TrinoVariant) -> None:

@@ -13,19 +13,10 @@ import pytest
 from tests.cases import each
 from tests.fakes.hiveserver2_messages import SUCCESS
 
-from queryserver.engines.hiveserver2.errors import WireLost
-from queryserver.engines.hiveserver2.fetching import (
-    Fetcher,
-    WireColumn,
-    log_lines,
-    null_mask,
-    record_batch,
-    wire_column,
-)
+from queryserver.engines.hiveserver2.errors import ServerRefused, WireLost
+from queryserver.engines.hiveserver2.fetching import Fetcher, log_lines, null_mask, record_batch, wire_column
 from queryserver.engines.hiveserver2.protocol.messages import MalformedMessage
 from queryserver.engines.hiveserver2.protocol.structs import (
-    TArrayTypeEntry,
-    TBinaryColumn,
     TBoolColumn,
     TColumn,
     TColumnDesc,
@@ -35,14 +26,12 @@ from queryserver.engines.hiveserver2.protocol.structs import (
     TFetchResultsResp,
     THandleIdentifier,
     TI32Column,
-    TMapTypeEntry,
     TOperationHandle,
     TPrimitiveTypeEntry,
     TRowSet,
     TStatus,
     TStatusCode,
     TStringColumn,
-    TStructTypeEntry,
     TTypeDesc,
     TTypeEntry,
     TTypeId,
@@ -52,23 +41,24 @@ from queryserver.engines.hiveserver2.protocol.structs import (
 from queryserver.engines.hiveserver2.transports import Overlong
 from queryserver.engines.hiveserver2.variants import Limits
 from queryserver.engines.statement_texts import BATCH_BYTES
+from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.columns import Column, ResultType
 
 
-def column(kind: TTypeId, **qualifiers: int) -> WireColumn:
+def column(kind: TTypeId, **qualifiers: int) -> DeclaredColumn:
     values = {name: TTypeQualifierValue(i32_value=number) for name, number in qualifiers.items()}
     entry = TPrimitiveTypeEntry(type=kind, type_qualifiers=TTypeQualifiers(qualifiers=values))
     described = TTypeDesc(types=[TTypeEntry(primitive=entry)])
-    return wire_column(TColumnDesc(column_name="a", type_desc=described, position=1))
+    return wire_column(TColumnDesc(column_name="a", type_desc=described))
 
 
 def text(*values: bytes, nulls: bytes = b"") -> TColumn:
     return TColumn(string_val=TStringColumn(values=list(values), nulls=nulls))
 
 
-def decoded(values: TColumn, declared: WireColumn) -> pa.Array:
-    rows = TRowSet(start_row_offset=0, rows=[], columns=[values])
+def decoded(values: TColumn, declared: DeclaredColumn) -> pa.Array:
+    rows = TRowSet(columns=[values])
     return record_batch(rows, (declared,)).column(0)
 
 
@@ -131,7 +121,7 @@ def test_a_float_is_as_short_as_it_was():
 
 
 def test_bytes_stay_bytes():
-    array = decoded(TColumn(binary_val=TBinaryColumn(values=[b"\0", b""], nulls=b"\2")), column(TTypeId.BINARY))
+    array = decoded(TColumn(binary_val=TStringColumn(values=[b"\0", b""], nulls=b"\2")), column(TTypeId.BINARY))
     assert array.to_pylist() == [b"\0", None]
 
 
@@ -147,35 +137,22 @@ def test_types_are_named_with_their_qualifiers(declared, expected):
     assert (declared.column.type, declared.column.native_type) == expected
 
 
-def test_a_type_described_in_full_is_written_in_full():
-    types = [
-        TTypeEntry(array=TArrayTypeEntry(object_type=1)),
-        TTypeEntry(map=TMapTypeEntry(key_type=2, value_type=3)),
-        TTypeEntry(primitive=TPrimitiveTypeEntry(type=TTypeId.STRING)),
-        TTypeEntry(struct=TStructTypeEntry(name_to_type={"x": 4})),
-        TTypeEntry(primitive=TPrimitiveTypeEntry(type=TTypeId.INT)),
-    ]
-    found = wire_column(TColumnDesc(column_name="a", type_desc=TTypeDesc(types=types), position=1))
-    assert found.column == Column("a", ResultType.ARRAY, "array<map<string,struct<x:int>>>")
-
-
-def test_a_type_that_holds_itself_is_no_endless_loop():
-    types = [TTypeEntry(array=TArrayTypeEntry(object_type=0))]
-    found = wire_column(TColumnDesc(column_name="a", type_desc=TTypeDesc(types=types), position=1))
-    assert found.column.type is ResultType.ARRAY
+def test_a_type_that_is_described_in_another_way_is_unknown():
+    found = wire_column(TColumnDesc(column_name="a", type_desc=TTypeDesc(types=[TTypeEntry()])))
+    assert found.column == Column("a", ResultType.USER_DEFINED, "user defined")
 
 
 def test_rows_with_other_columns_than_the_result_are_refused():
-    rows = TRowSet(start_row_offset=0, rows=[], columns=[text(b"x")])
+    rows = TRowSet(columns=[text(b"x")])
     with pytest.raises(MalformedMessage):
         record_batch(rows, (column(TTypeId.STRING), column(TTypeId.STRING)))
-    rows = TRowSet(start_row_offset=0, rows=[], columns=[text(b"x"), text(b"x", b"y")])
+    rows = TRowSet(columns=[text(b"x"), text(b"x", b"y")])
     with pytest.raises(MalformedMessage):
         record_batch(rows, (column(TTypeId.STRING), column(TTypeId.STRING)))
 
 
 HANDLE = TOperationHandle(operation_id=THandleIdentifier(guid=b"g", secret=b"s"), operation_type=0, has_result_set=True)
-COLUMNS = (WireColumn(Column("a", ResultType.STRING, "string"), TTypeId.STRING, pa.string()),)
+COLUMNS = (DeclaredColumn(Column("a", ResultType.STRING, "string"), pa.string()),)
 Happening = Callable[["RowServer", TFetchResultsResp], TFetchResultsResp]
 
 
@@ -213,7 +190,7 @@ class RowServer:
         if (size := sum(map(len, given))) > self.most_bytes:
             raise Overlong(size)
         column = TColumn(string_val=TStringColumn(values=given, nulls=b""))
-        reply = TFetchResultsResp(status=SUCCESS, results=TRowSet(start_row_offset=0, rows=[], columns=[column]))
+        reply = TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
         return self.happens.get(len(self.asked), _answered)(self, reply)
 
 
@@ -239,7 +216,7 @@ def _login_refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResults
 
 
 def _refused(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:
-    return TFetchResultsResp(status=TStatus(status_code=TStatusCode.ERROR, error_message="The cache is exceeded."))
+    raise ServerRefused(TStatus(status_code=TStatusCode.ERROR, error_message="The cache is exceeded."))
 
 
 def _shorter(server: RowServer, reply: TFetchResultsResp) -> TFetchResultsResp:

@@ -44,7 +44,7 @@ def read(written: str) -> str:
 
 def loader_of(dialect: LoadingDialect) -> Hs2Loader:
     """For what needs no engine."""
-    return Hs2Loader(None, None, dialect, "default")  # type: ignore[arg-type]
+    return Hs2Loader(None, None, dialect, "default", read_only=False)  # type: ignore[arg-type]
 
 
 def load_of(*columns: str, table: str = "t") -> TableLoad:

@@ -41,12 +41,10 @@ OPENED = TOpenSessionResp(status=SUCCESS, server_protocol_version=9, session_han
 ROWS = TFetchResultsResp(
     status=SUCCESS,
     results=TRowSet(
-        start_row_offset=0,
-        rows=[],
         columns=[
             TColumn(string_val=TStringColumn(values=[b"a", b"\xff"], nulls=b"\1")),
             TColumn(i64_val=TI64Column(values=[-1, 2**63 - 1], nulls=b"")),
-        ],
+        ]
     ),
 )
 FETCH = TFetchResultsReq(operation_handle=OPERATION, orientation=0, max_rows=5)

@@ -1,6 +1,7 @@
 """One statement: its status, its log, and whether its rows can be fetched again."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from tests.cases import each
@@ -8,13 +9,12 @@ from tests.fakes.hiveserver2_messages import SUCCESS
 
 from queryserver.engines.hiveserver2 import operation as logs
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire
-from queryserver.engines.hiveserver2.errors import LogFilter, WireLost
+from queryserver.engines.hiveserver2.errors import LogFilter, ServerRefused, WireLost
 from queryserver.engines.hiveserver2.operation import Hs2Operation, OperationLog, has_tasks, keeps_rows
 from queryserver.engines.hiveserver2.protocol.messages import (
     EXECUTE_STATEMENT,
     FETCH_RESULTS,
     GET_LOG,
-    AnyMethod,
     Method,
     ReplyT,
     RequestT,
@@ -86,7 +86,7 @@ class LogServer:
     calls: int = 0
     loses: bool = False
 
-    async def call(self, method: AnyMethod, request: Struct, *, limit_s: float) -> Struct:
+    async def call(self, method: Method[Any, Any], request: Struct, *, limit_s: float) -> Struct:
         self.calls += 1
         if method is GET_LOG:
             return TGetLogResp(status=SUCCESS, log="\n".join(self.values))
@@ -97,7 +97,7 @@ class LogServer:
         if self.loses:
             raise WireLost(sent=True)
         column = TColumn(string_val=TStringColumn(values=[value.encode() for value in given], nulls=b""))
-        return TFetchResultsResp(status=SUCCESS, results=TRowSet(start_row_offset=0, rows=[], columns=[column]))
+        return TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
 
 
 def log_of(server: LogServer, *, by_rpc: bool) -> OperationLog:
@@ -143,9 +143,9 @@ async def test_a_whole_log_that_has_not_changed_is_not_filtered_again(monkeypatc
     filtered = list[str]()
 
     class Counted(LogFilter):
-        def lines(self, lines):  # type: ignore[no-untyped-def]
-            filtered.extend(lines)
-            return super().lines(lines)
+        def line(self, line):  # type: ignore[no-untyped-def]
+            filtered.append(line)
+            return super().line(line)
 
     monkeypatch.setattr(logs, "LogFilter", Counted)
     server = LogServer(["a", "b"])
@@ -167,19 +167,19 @@ class SettingServer:
     limits: Limits = field(default_factory=Limits)
     seen: list[str] = field(default_factory=list[str])
 
-    async def call(self, method: AnyMethod, request: Struct, *, limit_s: float) -> Struct:
+    async def call(self, method: Method[Any, Any], request: Struct, *, limit_s: float) -> Struct:
         self.seen.append(method.name)
         if self.cells is None:
             raise WireLost(sent=True)
         if not self.cells:
-            return TOperationResp(status=TStatus(status_code=TStatusCode.ERROR, error_message="not permitted"))
+            raise ServerRefused(TStatus(status_code=TStatusCode.ERROR, error_message="not permitted"))
         if method is EXECUTE_STATEMENT:
             assert isinstance(request, TExecuteStatementReq)
             handle = TOperationHandle(operation_id=IDENTIFIER, operation_type=0, has_result_set=True)
             return TOperationResp(status=SUCCESS, operation_handle=handle)
         if method is FETCH_RESULTS:
             columns = [TColumn(string_val=TStringColumn(values=[cell], nulls=b"")) for cell in self.cells]
-            return TFetchResultsResp(status=SUCCESS, results=TRowSet(start_row_offset=0, rows=[], columns=columns))
+            return TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=columns))
         return TStatusResp(status=SUCCESS)
 
     call_until_answered = call

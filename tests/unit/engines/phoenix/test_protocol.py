@@ -18,10 +18,8 @@ from queryserver.engines.phoenix.protocol import (
     Malformed,
     Message,
     Missing,
-    NotConnected,
     Phase,
     ServerError,
-    Silent,
     avatica_errors,
     fields,
     number,
@@ -208,8 +206,8 @@ def _told(error: Exception, phase: Phase) -> EngineError:
 
 @each(
     ("error", "opening", "before", "sent"),
-    (NotConnected(), EngineUnavailable, SessionLost, OutcomeUnknown),
-    (Silent(), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (httpx.ConnectError("refused"), EngineUnavailable, SessionLost, OutcomeUnknown),
+    (TimeoutError(), EngineUnavailable, SessionLost, OutcomeUnknown),
     (httpx.ReadError("x"), EngineUnavailable, SessionLost, OutcomeUnknown),
     (Malformed(), EngineUnavailable, SessionLost, OutcomeUnknown),
     (HttpRefusal(503), EngineUnavailable, SessionLost, OutcomeUnknown),

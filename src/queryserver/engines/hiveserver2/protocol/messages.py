@@ -16,7 +16,7 @@ from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.structs import I32, TEXT, Struct, StructT, missing_field, struct_of, wire
 
 RequestT = TypeVar("RequestT", bound=Struct)
-ReplyT = TypeVar("ReplyT", bound=Struct)
+ReplyT = TypeVar("ReplyT", bound=structs.TStatusResp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,6 @@ GET_LOG = Method("GetLog", structs.TOperationReq, structs.TGetLogResp)
 
 CLOSE_IMPALA_OPERATION = Method("CloseImpalaOperation", structs.TOperationReq, structs.TCloseImpalaOperationResp)
 GET_EXEC_SUMMARY = Method("GetExecSummary", structs.TGetExecSummaryReq, structs.TGetExecSummaryResp)
-
-AnyMethod = Method[Any, Any]
-
 
 _VERSION = 0x80010000
 _CALL, _REPLY, _EXCEPTION = 1, 2, 3

@@ -30,17 +30,14 @@ BYTES = WireType(TType.STRING, "BINARY")
 
 
 def list_of(kind: WireType) -> WireType:
-    """`list<kind>`."""
     return WireType(TType.LIST, (kind.number, kind.arguments, False))
 
 
 def map_of(key: WireType, value: WireType) -> WireType:
-    """`map<key, value>`."""
     return WireType(TType.MAP, (key.number, key.arguments, value.number, value.arguments, False))
 
 
 def struct_of(one: type["Struct"]) -> WireType:
-    """A struct within a struct."""
     return WireType(TType.STRUCT, [one, one.thrift_spec])
 
 
@@ -92,8 +89,6 @@ def missing_field(one: Struct) -> str | None:
 
 
 class TTypeId(IntEnum):
-    """Types of columns."""
-
     (
         BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, STRING, TIMESTAMP, BINARY, ARRAY, MAP, STRUCT, UNION,
         USER_DEFINED, DECIMAL, NULL, DATE, VARCHAR, CHAR, INTERVAL_YEAR_MONTH, INTERVAL_DAY_TIME, TIMESTAMP_LOCAL_TZ,
@@ -115,52 +110,21 @@ class TPrimitiveTypeEntry(Struct):
     type_qualifiers: TTypeQualifiers | None = wire(2, struct_of(TTypeQualifiers), default=None)
 
 
-class TArrayTypeEntry(Struct):
-    """Numbers of types are positions in the list of the TTypeDesc."""
-
-    object_type: int = wire(1, I32)
-
-
-class TMapTypeEntry(Struct):
-    key_type: int = wire(1, I32)
-    value_type: int = wire(2, I32)
-
-
-class TStructTypeEntry(Struct):
-    name_to_type: dict[str, int] = wire(1, map_of(TEXT, I32))
-
-
-class TUnionTypeEntry(Struct):
-    name_to_type: dict[str, int] = wire(1, map_of(TEXT, I32))
-
-
-class TUserDefinedTypeEntry(Struct):
-    type_class_name: str = wire(1, TEXT)
-
-
 class TTypeEntry(Struct):
-    """A union."""
+    """A union. No server sends one of its other members."""
 
     primitive: TPrimitiveTypeEntry | None = wire(1, struct_of(TPrimitiveTypeEntry), default=None)
-    array: TArrayTypeEntry | None = wire(2, struct_of(TArrayTypeEntry), default=None)
-    map: TMapTypeEntry | None = wire(3, struct_of(TMapTypeEntry), default=None)
-    struct: TStructTypeEntry | None = wire(4, struct_of(TStructTypeEntry), default=None)
-    union: TUnionTypeEntry | None = wire(5, struct_of(TUnionTypeEntry), default=None)
-    user_defined: TUserDefinedTypeEntry | None = wire(6, struct_of(TUserDefinedTypeEntry), default=None)
 
 
 class TTypeDesc(Struct):
-    """The first entry is the type itself. Hive and Spark describe complex types by one primitive entry."""
+    """The first entry is the type itself: servers describe complex types, too, by one primitive entry."""
 
     types: list[TTypeEntry] = wire(1, list_of(struct_of(TTypeEntry)))
 
 
 class TColumnDesc(Struct):
-    """`position` counts from 1."""
-
     column_name: str = wire(1, TEXT)
     type_desc: TTypeDesc = wire(2, struct_of(TTypeDesc))
-    position: int = wire(3, I32)
     comment: str | None = wire(4, TEXT, default=None)
 
 
@@ -199,12 +163,8 @@ class TDoubleColumn(ColumnValues):
 
 
 class TStringColumn(ColumnValues):
-    """The values are UTF-8; they stay bytes, which Arrow takes without a conversion to str."""
+    """Also TBinaryColumn. Texts are UTF-8; they stay bytes, which Arrow takes without a conversion to str."""
 
-    values: list[bytes] = wire(1, list_of(BYTES))
-
-
-class TBinaryColumn(ColumnValues):
     values: list[bytes] = wire(1, list_of(BYTES))
 
 
@@ -218,16 +178,10 @@ class TColumn(Struct):
     i64_val: TI64Column | None = wire(5, struct_of(TI64Column), default=None)
     double_val: TDoubleColumn | None = wire(6, struct_of(TDoubleColumn), default=None)
     string_val: TStringColumn | None = wire(7, struct_of(TStringColumn), default=None)
-    binary_val: TBinaryColumn | None = wire(8, struct_of(TBinaryColumn), default=None)
-
-
-class TRow(Struct):
-    """Rows of protocols before V6; never requested, so its values are skipped."""
+    binary_val: TStringColumn | None = wire(8, struct_of(TStringColumn), default=None)
 
 
 class TRowSet(Struct):
-    start_row_offset: int = wire(1, I64)
-    rows: list[TRow] = wire(2, list_of(struct_of(TRow)))
     columns: list[TColumn] | None = wire(3, list_of(struct_of(TColumn)), default=None)
 
 
@@ -238,14 +192,10 @@ class TProtocolVersion(IntEnum):
 
 
 class TStatusCode(IntEnum):
-    """The outcome of a call."""
-
     SUCCESS, SUCCESS_WITH_INFO, STILL_EXECUTING, ERROR, INVALID_HANDLE = range(5)
 
 
 class TOperationState(IntEnum):
-    """The state of a statement."""
-
     INITIALIZED, RUNNING, FINISHED, CANCELED, CLOSED, ERROR, UNKNOWN, PENDING, TIMEDOUT = range(9)
 
 
@@ -270,12 +220,9 @@ EXECUTE_STATEMENT = 0  # the only TOperationType that is requested
 
 
 class TOperationHandle(Struct):
-    """`modified_row_count` is below 0 where the server does not know."""
-
     operation_id: THandleIdentifier = wire(1, struct_of(THandleIdentifier))
     operation_type: int = wire(2, I32)
     has_result_set: bool = wire(3, BOOL)
-    modified_row_count: float | None = wire(4, DOUBLE, default=None)
 
 
 STATUS = struct_of(TStatus)
@@ -304,14 +251,12 @@ class TStatusResp(Struct):
 class TOpenSessionReq(Struct):
     client_protocol: int = wire(1, I32)
     username: str | None = wire(2, TEXT, default=None)
-    password: str | None = wire(3, TEXT, default=None)
     configuration: dict[str, str] | None = wire(4, map_of(TEXT, TEXT), default=None)
 
 
 class TOpenSessionResp(TStatusResp):
     server_protocol_version: int = wire(2, I32, default=None)
     session_handle: TSessionHandle | None = wire(3, SESSION, default=None)
-    configuration: dict[str, str] | None = wire(4, map_of(TEXT, TEXT), default=None)
 
 
 class TCloseSessionReq(Struct):
@@ -334,8 +279,6 @@ class TOperationResp(TStatusResp):
 class TProgressUpdateResp(Struct):
     """`progressed_percentage` is 0..1."""
 
-    header_names: list[str] = wire(1, list_of(TEXT))
-    rows: list[list[str]] = wire(2, list_of(list_of(TEXT)))
     progressed_percentage: float = wire(3, DOUBLE)
     status: int | None = wire(4, I32, default=None)
 
@@ -401,7 +344,6 @@ class TExecProgress(Struct):
 class TExecSummary(Struct):
     """Only the part of the summary that gives the progress."""
 
-    state: int | None = wire(1, I32, default=None)
     progress: TExecProgress | None = wire(6, struct_of(TExecProgress), default=None)
 
 
