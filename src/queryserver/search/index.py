@@ -9,10 +9,9 @@ from functools import partial
 
 import pyarrow as pa
 
+from queryserver import errors
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.errors.base import PermissionDenied
-from queryserver.errors.statements import SourceNotConfigured
 from queryserver.identity.model import METADATA, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.threads import FairThreads, Stop
@@ -110,9 +109,9 @@ class IndexSource:
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """Rows of connectors that the caller may not use any more are left out."""
         if not user.may(METADATA):
-            raise PermissionDenied("You may not search metadata.")
+            raise errors.PermissionDenied("You may not search metadata.")
         if self.refresh is None:
-            raise SourceNotConfigured("The metadata index is switched off.")
+            raise errors.SourceNotConfigured("The metadata index is switched off.")
         wanted: dict[ScopeKey, Connector] = {}
         for connector in self.connectors.visible(user):
             if search.dialects and connector.dialect not in search.dialects:

@@ -8,15 +8,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    NotADirectory,
-    PathExists,
-    TargetInsideSource,
-    VerificationFailed,
-    root_not_allowed,
-)
+from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
@@ -60,7 +52,7 @@ class HierarchicalStorage(AzureStorage):
     async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
         old = await self._find_or_none(place)
         if old is not None and (old.is_directory or not overwrite):
-            raise PathExists(f"abfs://{place.path} exists.")
+            raise errors.PathExists(f"abfs://{place.path} exists.")
         return old
 
     async def _pages(
@@ -130,7 +122,7 @@ class HierarchicalStorage(AzureStorage):
         while failure.status in {400, 404, 409} and not (place := place.parent).is_container:
             if found := await self._find_or_none(place):
                 if not found.is_directory:
-                    raise NotADirectory(f"abfs://{place.path} is not a directory.")
+                    raise errors.NotADirectory(f"abfs://{place.path} is not a directory.")
                 return
 
     async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
@@ -139,7 +131,7 @@ class HierarchicalStorage(AzureStorage):
             await self._create(place, "directory", 0o777 if permissions is None else permissions, umask)
         except AzureFailure as failure:
             if failure.is_taken:
-                raise PathExists(f"abfs://{place.path} exists.") from None
+                raise errors.PathExists(f"abfs://{place.path} exists.") from None
             await self._refuse_file_above(failure, place)
             raise
 
@@ -182,7 +174,7 @@ class HierarchicalStorage(AzureStorage):
             query: dict[str, str | int] = {"action": "flush", "position": total, "close": "true"}
             await self._client.change(AzureCall("PATCH", staged.names, query))
             if (await self._find(staged)).size_bytes != total:
-                raise VerificationFailed("The store holds other bytes than were sent.")
+                raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
     async def _publish(
         self,
@@ -204,7 +196,7 @@ class HierarchicalStorage(AzureStorage):
                     raise
             else:
                 return await self._find(place)
-        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
     async def _take_over(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
         """Copy permissions and owner where the account allows: owners set the first, superusers both."""
@@ -222,7 +214,7 @@ class HierarchicalStorage(AzureStorage):
 
     async def _clean(self, staged: AzurePlace) -> None:
         """What cannot be removed now is swept later."""
-        with suppress(AzureFailure, QueryServerError, TimeoutError):
+        with suppress(AzureFailure, errors.QueryServerError, TimeoutError):
             async with asyncio.timeout(_CLEANING_S):
                 await self._discard(staged)
 
@@ -273,13 +265,13 @@ class HierarchicalStorage(AzureStorage):
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         from_place, to_place = place_of(source), place_of(target)
         if from_place is None or from_place.is_container:
-            raise root_not_allowed("Containers stay where they are.")
+            raise errors.root_not_allowed("Containers stay where they are.")
         if to_place is None or to_place.is_container:
-            raise PathExists(f"abfs://{target} is a container.")
+            raise errors.PathExists(f"abfs://{target} is a container.")
         if source == target:
-            raise PathExists("Source and target are one.")
+            raise errors.PathExists("Source and target are one.")
         if target.startswith(f"{source}/"):
-            raise TargetInsideSource("The target lies inside the source.")
+            raise errors.TargetInsideSource("The target lies inside the source.")
         with azure_errors(source):
             found = await self._find(from_place)
         with azure_errors(target):
@@ -287,12 +279,12 @@ class HierarchicalStorage(AzureStorage):
                 await self._require_directory(to_place.parent)
             existing = await self._find_or_none(to_place)
             if existing is not None and not (overwrite and existing.is_file and found.is_file):
-                raise PathExists(f"abfs://{target} exists.")
+                raise errors.PathExists(f"abfs://{target} exists.")
             try:
                 await self._rename(from_place, to_place, condition_of(existing))
             except AzureFailure as failure:
                 if failure.is_taken and existing is None:
-                    raise PathExists(f"abfs://{target} exists.") from None
+                    raise errors.PathExists(f"abfs://{target} exists.") from None
                 raise
 
     async def set_permissions(self, path: str, permissions: int) -> None:
@@ -314,7 +306,7 @@ class HierarchicalStorage(AzureStorage):
 def _entry_place(path: str) -> AzurePlace:
     place = place_of(path)
     if place is None or place.is_container:
-        raise root_not_allowed("Containers have no permissions.")
+        raise errors.root_not_allowed("Containers have no permissions.")
     return place
 
 

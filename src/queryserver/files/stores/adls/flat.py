@@ -17,14 +17,7 @@ from xml.etree import ElementTree as ET
 
 import httpx
 
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    DirectoryNotEmpty,
-    NotADirectory,
-    PathExists,
-    PathNotFound,
-    VerificationFailed,
-)
+from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
@@ -202,7 +195,7 @@ class AzureFlatStorage(AzureStorage):
             return status
         if await self._keys_below(place, 1):
             return entries.directory(place.path)
-        raise PathNotFound(f"abfs://{place.path} does not exist.")
+        raise errors.PathNotFound(f"abfs://{place.path} does not exist.")
 
     async def _blob_at(self, place: AzurePlace) -> FileStatus | None:
         """The blob of exactly this name, be it a file or the mark of a folder."""
@@ -233,7 +226,7 @@ class AzureFlatStorage(AzureStorage):
         current = await self._blob_at(place)
         is_taken = not overwrite or current.is_directory if current else bool(await self._keys_below(place, 1))
         if is_taken:
-            raise PathExists(f"abfs://{place.path} exists.")
+            raise errors.PathExists(f"abfs://{place.path} exists.")
         return current
 
     async def _make_folders(self, place: AzurePlace) -> None:
@@ -253,7 +246,7 @@ class AzureFlatStorage(AzureStorage):
     async def _is_marked(self, place: AzurePlace) -> bool:
         status = await self._blob_at(place)
         if status is not None and not status.is_directory:
-            raise NotADirectory(f"abfs://{place.path} is not a directory.")
+            raise errors.NotADirectory(f"abfs://{place.path} is not a directory.")
         return status is not None
 
     async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
@@ -264,7 +257,7 @@ class AzureFlatStorage(AzureStorage):
             await self._calls.put_folder(place)
         except AzureFailure as failure:
             if failure.is_taken:
-                raise PathExists(f"abfs://{place.path} exists.") from None
+                raise errors.PathExists(f"abfs://{place.path} exists.") from None
             raise
 
     async def _is_empty(self, container: AzurePlace) -> bool:
@@ -281,7 +274,7 @@ class AzureFlatStorage(AzureStorage):
     async def _delete_below(self, place: AzurePlace, *, recursive: bool) -> None:
         """Raises DirectoryNotEmpty."""
         if not recursive and set(await self._keys_below(place, 2)) - {f"{place.key}/"}:
-            raise DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
+            raise errors.DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
         marker, is_last = "", False
         while not is_last:
             page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker)
@@ -360,7 +353,7 @@ class AzureFlatStorage(AzureStorage):
         sizes = await self._sizes(place)
         if not sizes.keys() >= set(names):
             await self._replaced(place, overwrite=overwrite)
-            raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+            raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
         _verify(sizes, names, total)
 
         async def commit(condition: dict[str, str]) -> httpx.Headers:
@@ -394,13 +387,13 @@ class AzureFlatStorage(AzureStorage):
                 headers = await store(condition)
             except AzureFailure as failure:
                 if failure.code == "InvalidBlockList" and not overwrite:
-                    raise PathExists(f"abfs://{place.path} exists.") from None
+                    raise errors.PathExists(f"abfs://{place.path} exists.") from None
                 if not failure.is_taken:
                     raise
             else:
                 modified_at = entries.time(headers.get("last-modified", ""))
                 return entries.blob(place.path, total, modified_at, headers.get("etag", ""))
-        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
     async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
         """Of the blocks that the account holds under a name."""
@@ -430,7 +423,7 @@ class AzureFlatStorage(AzureStorage):
         async with aclosing(self._content(staged)) as body:
             status = await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
         if status.size_bytes != size_bytes:
-            raise VerificationFailed("The store holds other bytes than were sent.")
+            raise errors.VerificationFailed("The store holds other bytes than were sent.")
         await self._discard(staged)
         return status
 
@@ -467,7 +460,7 @@ def block_size(usual: int, announced_bytes: int | None) -> int:
 
 def _verify(sizes: Mapping[str, int], names: Sequence[str], total: int) -> None:
     if sum(sizes.get(name, 0) for name in names) != total:
-        raise VerificationFailed("The store holds other bytes than were sent.")
+        raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
 
 def _part_name(index: int) -> str:

@@ -5,17 +5,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from queryserver.errors.base import PermissionDenied
-from queryserver.errors.files import (
-    DirectoryNotEmpty,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    bucket_listing_denied,
-)
+from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, is_name
 from queryserver.files.protocol import Batch
 from queryserver.files.stores.s3.connection import (
@@ -31,10 +21,10 @@ from queryserver.files.stores.s3.connection import (
 )
 
 IF_ABSENT: Meanings = {
-    "PreconditionFailed": PathExists,
-    "412": PathExists,
+    "PreconditionFailed": errors.PathExists,
+    "412": errors.PathExists,
     # Two conditional writes at once: the other one wins.
-    "ConditionalRequestConflict": PathExists,
+    "ConditionalRequestConflict": errors.PathExists,
 }
 MAX_KEYS = 1000
 """Most keys that a store lists in one call."""
@@ -50,11 +40,11 @@ class Objects:
         """The answer of HeadObject; None where there is no object of that key."""
         try:
             return await self.connection.ask("head_object", place.names, about=place.label)
-        except PathNotFound:
+        except errors.PathNotFound:
             return None
-        except StorageUnavailable:
+        except errors.StorageUnavailable:
             raise
-        except (PermissionDenied, StorageError):
+        except (errors.PermissionDenied, errors.StorageError):
             # Refusals of HEAD have no text; those of this call distinguish wrong keys, clocks and regions.
             await self.keys_below(place, 1)
             raise
@@ -81,7 +71,7 @@ class Objects:
         # An answer about a bucket, even an empty one, shows that it exists.
         if await self.keys_below(place, 1) or not place.key:
             return directory(place.path)
-        raise PathNotFound(f"{place.label} does not exist.")
+        raise errors.PathNotFound(f"{place.label} does not exist.")
 
     async def make_marker(self, place: ObjectPlace) -> None:
         """Make the empty object that stands for an empty directory. Raises PathExists."""
@@ -99,7 +89,7 @@ class Objects:
     async def delete_bucket(self, place: ObjectPlace) -> None:
         """Raises DirectoryNotEmpty, PathNotFound."""
         if await self.keys_below(place, 1):
-            raise DirectoryNotEmpty(f"{place.label} is not empty.")
+            raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
         await self.connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
 
     async def batches(self, place: ObjectPlace, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
@@ -113,8 +103,8 @@ class Objects:
         page = await self._page(place, cursor, batch_size)
         if cursor is None and place.key and not (page.get("Contents") or page.get("CommonPrefixes")):
             if await self.find(place):
-                raise NotADirectory(f"{place.label} is a file.")
-            raise PathNotFound(f"{place.label} does not exist.")
+                raise errors.NotADirectory(f"{place.label} is a file.")
+            raise errors.PathNotFound(f"{place.label} does not exist.")
         while True:
             following = _following(page, cursor)
             yield Batch(tuple(_entries(place, page)), following)
@@ -159,8 +149,8 @@ class Objects:
         while True:
             try:
                 answer = await self.connection.ask("list_buckets", arguments, about="s3a://")
-            except PermissionDenied:
-                raise bucket_listing_denied("the store does not tell these credentials its buckets.") from None
+            except errors.PermissionDenied:
+                raise errors.bucket_listing_denied("the store does not tell these credentials its buckets.") from None
             for bucket in answer.get("Buckets", ()):
                 yield bucket["Name"]
             following = answer.get("ContinuationToken")
@@ -178,9 +168,9 @@ class Objects:
             answer = await self._open(place, offset, length, version)
         except PastTheEnd:
             return
-        except PathNotFound:
+        except errors.PathNotFound:
             if await self.keys_below(place, 1):
-                raise NotAFile(f"{place.label} is a directory.") from None
+                raise errors.NotAFile(f"{place.label} is a directory.") from None
             raise
         async with answer["Body"] as body:
             if length == 0:
@@ -195,7 +185,7 @@ class Objects:
                 received += len(piece)
                 yield piece
         if received < expected:
-            raise StorageError(f"The store broke off in the middle of {place.label}.")
+            raise errors.StorageError(f"The store broke off in the middle of {place.label}.")
 
     async def _open(
         self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
@@ -234,7 +224,7 @@ def _following(page: Mapping[str, Any], cursor: str | None) -> str | None:
         return None
     following = page.get("NextContinuationToken")
     if not following or following == cursor:
-        raise StorageError("The store does not tell how its listing goes on.")
+        raise errors.StorageError("The store does not tell how its listing goes on.")
     return str(following)
 
 

@@ -6,16 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from queryserver.errors.base import ConfigurationError, NotSupported, PermissionDenied
-from queryserver.errors.files import (
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    VerificationFailed,
-    root_not_allowed,
-    same_path,
-)
+from queryserver import errors
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.s3.connection import (
@@ -74,7 +65,7 @@ async def send_part(upload: MultipartUpload, plan: PartPlan, index: int, body: A
         block = await blocks.take(size)
         is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
         if len(block) < size or (is_last and await blocks.take(1)):
-            raise VerificationFailed("A part is not as long as was agreed.")
+            raise errors.VerificationFailed("A part is not as long as was agreed.")
         sent.append(await upload.send(number, block))
     return StoredPart(index, plan.size_of(index), ",".join(part.tag for part in sent))
 
@@ -87,7 +78,7 @@ async def join(
     Raises VerificationFailed, PathExists, UploadGone.
     """
     if sum(part.size_bytes for part in parts) != plan.size_bytes:
-        raise VerificationFailed("The parts are not as long as the file was said to be.")
+        raise errors.VerificationFailed("The parts are not as long as the file was said to be.")
     numbers = PartNumbers(plan)
     sent = [
         SentPart(number, size, tag)
@@ -115,7 +106,7 @@ async def sweep(objects: Objects, target: ObjectPlace, older_than_s: float) -> i
         about=target.label,
         follow={"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
     )
-    with suppress(NotSupported):
+    with suppress(errors.NotSupported):
         async for page in pages:
             for entry in page.get("Uploads", ()):
                 if entry["Key"] != target.key or entry["Initiated"] >= before:
@@ -183,7 +174,7 @@ class S3Storage:
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """The store copies, the bytes do not pass through here."""
         if source == target:
-            raise same_path("Source and target are one.")
+            raise errors.same_path("Source and target are one.")
         place = object_place(target)
         origin = await self._file_place(source)
         await self._check_target(place, overwrite=overwrite)
@@ -193,7 +184,7 @@ class S3Storage:
         """A directory that becomes empty stays, by a marker."""
         place = place_of(path)
         if not place.bucket:
-            raise root_not_allowed("The root of the store cannot be deleted.")
+            raise errors.root_not_allowed("The root of the store cannot be deleted.")
         if not place.key:
             await self._objects.delete_bucket(place)
         else:
@@ -204,7 +195,7 @@ class S3Storage:
         target = object_place(plan.path)
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
-            raise NotADirectory(f"{label(parent.path)} is a file.")
+            raise errors.NotADirectory(f"{label(parent.path)} is a file.")
         return (await MultipartUpload.begin(self._objects, target)).upload_id
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
@@ -243,7 +234,7 @@ class S3Storage:
         place = place_of(path)
         if not place.key:
             await self._objects.status(place)
-            raise NotAFile(f"{place.label} is a directory.")
+            raise errors.NotAFile(f"{place.label} is a directory.")
         return place
 
     async def _check_target(self, target: ObjectPlace, *, overwrite: bool) -> None:
@@ -260,19 +251,19 @@ class S3Storage:
                 raise each
         file, keys, above = found
         if above:
-            raise NotADirectory(f"{label(target.parent.path)} is a file.")
+            raise errors.NotADirectory(f"{label(target.parent.path)} is a file.")
         if keys or (file and not overwrite):
-            raise PathExists(f"{target.label} exists.")
+            raise errors.PathExists(f"{target.label} exists.")
 
     async def _make_bucket(self, place: ObjectPlace) -> None:
         try:
             await self._objects.status(place)
-        except PathNotFound:
+        except errors.PathNotFound:
             if not self._connection.options.allow_bucket_creation:
-                raise PermissionDenied("New buckets are not allowed here.") from None
+                raise errors.PermissionDenied("New buckets are not allowed here.") from None
             await self._objects.make_bucket(place)
             return
-        raise PathExists(f"{place.label or 's3a://'} exists.")
+        raise errors.PathExists(f"{place.label or 's3a://'} exists.")
 
 
 class S3FileSystem:
@@ -323,9 +314,9 @@ def _keys(table: str, account: AwsAccountSettings) -> S3Keys | None:
     if key_id and secret:
         return S3Keys(key_id, secret, account.security_token.get_secret_value().strip())
     if key_id or secret:
-        raise ConfigurationError([f"{table}: access_key_id and secret_access_key belong together."])
+        raise errors.ConfigurationError([f"{table}: access_key_id and secret_access_key belong together."])
     if not account.allow_environment_credentials:
-        raise ConfigurationError([f"{table}: keys are needed, since those of the environment are not allowed."])
+        raise errors.ConfigurationError([f"{table}: keys are needed, since those of the environment are not allowed."])
     return None
 
 

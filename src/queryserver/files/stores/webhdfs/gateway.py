@@ -16,8 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
-from queryserver.errors.base import PermissionDenied, QueryServerError
-from queryserver.errors.files import StorageError, StorageUnavailable
+from queryserver import errors
 from queryserver.files.stores.reading import ReadSizes, WideReadsTransport, retried
 from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
 from queryserver.platform.limits import LruCache
@@ -63,7 +62,7 @@ _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
 def acting_name(name: str) -> str:
     """The name of a caller for the store. Raises PermissionDenied: the store would read it as another user's."""
     if not name or _PRINCIPAL.search(name):
-        raise PermissionDenied("Users of this name have no access to the store.")
+        raise errors.PermissionDenied("Users of this name have no access to the store.")
     return name
 
 
@@ -141,7 +140,7 @@ _REDIRECTED = 307
 _OK = frozenset({200, 201})
 
 T = TypeVar("T")
-ErrorOf = Callable[[RemoteFailure, str], QueryServerError]
+ErrorOf = Callable[[RemoteFailure, str], errors.QueryServerError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class Gateway:
             response = await self._asked(user, call)
             body = await _whole(response)
             if response.status_code == _REDIRECTED:
-                raise StorageError("The store sends a call elsewhere that has no data.")
+                raise errors.StorageError("The store sends a call elsewhere that has no data.")
             return body
 
         return await self._tried(call, once)
@@ -214,7 +213,7 @@ class Gateway:
             for key in keys:
                 found = found[key]
         except (ValueError, LookupError, TypeError) as error:
-            raise StorageError("The store gave an answer that is none.") from error
+            raise errors.StorageError("The store gave an answer that is none.") from error
         return found
 
     @asynccontextmanager
@@ -248,7 +247,7 @@ class Gateway:
             except _Unconnected as error:
                 # The body is untouched: its first piece is read after the connection is made.
                 if not tries_left:
-                    raise StorageUnavailable("A part of the store does not answer.") from error
+                    raise errors.StorageUnavailable("A part of the store does not answer.") from error
                 node = url.netloc.decode()
                 call = replace(call, parameters={**call.parameters, "excludedatanodes": node})
             else:
@@ -263,12 +262,12 @@ class Gateway:
             try:
                 location = json.loads(body)["Location"]
             except (ValueError, LookupError, TypeError) as error:
-                raise StorageError("The store does not say where it wants the data.") from error
+                raise errors.StorageError("The store does not say where it wants the data.") from error
         return self._place_of_data(location, response.request.url, call)
 
     async def _asked(self, user: str, call: WebHdfsCall) -> httpx.Response:
         """The open answer of the first active name node."""
-        failure: QueryServerError = StorageUnavailable("The store has no address.")
+        failure: errors.QueryServerError = errors.StorageUnavailable("The store has no address.")
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
             for _ in range(2):
@@ -277,7 +276,7 @@ class Gateway:
                 try:
                     response = await self._checked(self._client.build_request(call.method, url), call)
                 except _Unconnected:
-                    failure = StorageUnavailable("The store cannot be reached.")
+                    failure = errors.StorageUnavailable("The store cannot be reached.")
                     break
                 except _Failed as error:
                     if error.name in MOVE_ON:
@@ -289,7 +288,7 @@ class Gateway:
                     self._active = index
                     return response
             else:
-                raise StorageError("The store refuses the login of this service.")
+                raise errors.StorageError("The store refuses the login of this service.")
         raise failure
 
     async def _checked(self, request: httpx.Request, call: WebHdfsCall) -> httpx.Response:
@@ -316,10 +315,10 @@ class Gateway:
             path = _DATA_ROOT + encoded(call.path) if parts.path.startswith(_DATA_ROOT) else parts.path
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
-            raise StorageError("The store does not say where its data is.") from error
+            raise errors.StorageError("The store does not say where its data is.") from error
         is_known = host in self._redirect_hosts or host.endswith(self._redirect_domains)
         if not is_known or parts.scheme not in {asked.scheme, "https"}:
-            raise StorageError(
+            raise errors.StorageError(
                 "The store sends its data by a host that is not among the redirect_hosts of its settings."
             )
         return url
@@ -333,14 +332,14 @@ class Gateway:
             except _Failed as error:
                 raise error.failure from error
             except _Unconnected as error:
-                raise StorageUnavailable("A part of the store does not answer.") from error
+                raise errors.StorageUnavailable("A part of the store does not answer.") from error
 
         tries = _TRIES if call.is_repeatable else 1
         try:
             async with asyncio.timeout(self._call_s):
-                return await retried(attempt, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
+                return await retried(attempt, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
         except TimeoutError as error:
-            raise StorageUnavailable("The store does not answer in time.") from error
+            raise errors.StorageUnavailable("The store does not answer in time.") from error
 
 
 class _Unconnected(Exception):
@@ -350,7 +349,7 @@ class _Unconnected(Exception):
 class _Failed(Exception):
     """The store reports a failure."""
 
-    def __init__(self, name: str, failure: QueryServerError) -> None:
+    def __init__(self, name: str, failure: errors.QueryServerError) -> None:
         super().__init__()
         self.name = name
         self.failure = failure
@@ -363,7 +362,7 @@ async def _whole(response: httpx.Response) -> bytes:
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > _MOST_ANSWER_BYTES:
-                    raise StorageError("The store answered at too great length.")
+                    raise errors.StorageError("The store answered at too great length.")
     finally:
         await response.aclose()
     return bytes(body)
@@ -383,7 +382,7 @@ class Negotiate(httpx.Auth):
         try:
             token = await asyncio.to_thread(self._first_token, request.url.host)
         except self._gssapi.exceptions.GSSError as error:
-            raise StorageError("The Kerberos login at the store failed.") from error
+            raise errors.StorageError("The Kerberos login at the store failed.") from error
         request.headers["Authorization"] = f"Negotiate {base64.b64encode(token).decode()}"
         yield request
 

@@ -15,25 +15,7 @@ from uuid import uuid4
 
 import httpx
 
-from queryserver.errors.base import (
-    ConfigurationError,
-    InvalidParameter,
-    NotSupported,
-    PermissionDenied,
-    QueryServerError,
-)
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-    VerificationFailed,
-    root_not_allowed,
-)
+from queryserver import errors
 from queryserver.files.model import (
     RESERVED_PREFIX,
     ClusterFacts,
@@ -78,7 +60,7 @@ _MOST_IN_BATCH = 1000
 _FACTS_S = 2.0
 _JOINED = "joined"
 # These errors are no refusal of CONCAT: a streamed join would fail with them, too.
-_NO_REFUSALS = (StorageUnavailable, PermissionDenied, StoreQuotaExceeded)
+_NO_REFUSALS = (errors.StorageUnavailable, errors.PermissionDenied, errors.StoreQuotaExceeded)
 
 
 class WebHdfsStorage:
@@ -118,7 +100,7 @@ class WebHdfsStorage:
         names_of(path)
         status = version or await self.tree.stat(path)
         if not status.is_file:
-            raise NotAFile(f"/{path} is no file.")
+            raise errors.NotAFile(f"/{path} is no file.")
         wanted = status.size_bytes - offset if length is None else min(length, status.size_bytes - offset)
         if wanted <= 0:
             await self._check(path, version)
@@ -130,7 +112,7 @@ class WebHdfsStorage:
                     if held:
                         yield held
                     held = piece
-        except (StorageError, PathNotFound):
+        except (errors.StorageError, errors.PathNotFound):
             # A file that became shorter fails in several ways.
             await self._check(path, version)
             raise
@@ -147,7 +129,7 @@ class WebHdfsStorage:
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         if not names_of(path):
-            raise PathExists("The root exists.")
+            raise errors.PathExists("The root exists.")
         wanted = 0o777 & ~self._umask if permissions is None else permissions
         await self._renaming.make_directory(self.tree, path, wanted)
 
@@ -157,7 +139,7 @@ class WebHdfsStorage:
         names_of(target)
         status = await self.tree.stat(source)
         if not status.is_file:
-            raise NotAFile(f"/{source} is no file.")
+            raise errors.NotAFile(f"/{source} is no file.")
         former = await self._replaceable(target, overwrite=overwrite)
         async with aclosing(self.read(source, version=status)) as body:
             new = NewFile(status.permissions, status.replication, status.block_size)
@@ -165,19 +147,19 @@ class WebHdfsStorage:
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         if not names_of(path):
-            raise root_not_allowed("The root is not deleted.")
+            raise errors.root_not_allowed("The root is not deleted.")
         if not await self.tree.remove(path, recursive=recursive):
             await self.tree.stat(path)
-            raise StorageError("The store does not delete this.")
+            raise errors.StorageError("The store does not delete this.")
 
     def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         if not names_of(source):
-            raise root_not_allowed("The root has no other name.")
+            raise errors.root_not_allowed("The root has no other name.")
         if not names_of(target):
-            raise PathExists("The root exists.")
+            raise errors.PathExists("The root exists.")
         await self._renaming.rename(self.tree, source, target, overwrite=overwrite)
 
     async def trash_root(self, path: str) -> str:
@@ -185,7 +167,7 @@ class WebHdfsStorage:
         names_of(path)
         try:
             root = await self.tree.ask("GETTRASHROOT", path, "Path")
-        except NotSupported:
+        except errors.NotSupported:
             return f"user/{self.tree.user}/.Trash"
         return str(root).strip("/")
 
@@ -193,18 +175,18 @@ class WebHdfsStorage:
         names_of(path)
         status = await self.tree.stat(path)
         if not status.is_file:
-            raise NotAFile(f"/{path} is no file.")
+            raise errors.NotAFile(f"/{path} is no file.")
         try:
             is_done = await self.tree.set_replication(path, factor)
-        except StorageUnavailable:
+        except errors.StorageUnavailable:
             raise
-        except StorageError as error:
+        except errors.StorageError as error:
             # The bounds are the cluster's own; only the text names them.
             if "replication" in error.message.lower():
-                raise InvalidParameter(error.message) from error
+                raise errors.InvalidParameter(error.message) from error
             raise
         if not is_done:
-            raise PathNotFound(f"/{path} does not exist.")
+            raise errors.PathNotFound(f"/{path} does not exist.")
 
     async def content_summary(self, path: str) -> ContentSummary:
         names_of(path)
@@ -223,7 +205,7 @@ class WebHdfsStorage:
         names_of(plan.path)
         parent = plan.path.rpartition("/")[0]
         if not (await self.tree.stat(parent)).is_directory:
-            raise NotADirectory(f"/{parent} is no directory.")
+            raise errors.NotADirectory(f"/{parent} is no directory.")
         staging = uuid4().hex
         await self.tree.make_directory(_parts_directory(plan, staging), 0o700)
         return staging
@@ -233,12 +215,12 @@ class WebHdfsStorage:
         names_of(plan.path)
         directory = _parts_directory(plan, staging)
         if await self.tree.find(directory) is None:
-            raise PathNotFound("The parts of this upload are gone.")
+            raise errors.PathNotFound("The parts of this upload are gone.")
         name = f"{index}_{uuid4().hex}"
         size = (await write_verified(self.tree, f"{directory}/{name}", body, NewFile(0o600))).size_bytes
         if size != plan.size_of(index):
             await self.tree.remove(f"{directory}/{name}", recursive=False)
-            raise VerificationFailed(f"Part {index} has {size} instead of {plan.size_of(index)} bytes.")
+            raise errors.VerificationFailed(f"Part {index} has {size} instead of {plan.size_of(index)} bytes.")
         return StoredPart(index, size, name)
 
     async def join_parts(
@@ -290,10 +272,10 @@ class WebHdfsStorage:
     async def _replaceable(self, path: str, *, overwrite: bool) -> FileStatus | None:
         """The file that a new one is to replace; None: there is none. Raises PathExists."""
         if not names_of(path):
-            raise PathExists("The root exists.")
+            raise errors.PathExists("The root exists.")
         former = await self.tree.find(path)
         if former is not None and (not overwrite or not former.is_file):
-            raise PathExists(f"/{path} exists.")
+            raise errors.PathExists(f"/{path} exists.")
         return former
 
     def _new_file(self, former: FileStatus | None) -> NewFile:
@@ -306,10 +288,10 @@ class WebHdfsStorage:
         """Raises ChangedMeanwhile."""
         if version is None:
             return
-        with suppress(PathNotFound, NotADirectory):
+        with suppress(errors.PathNotFound, errors.NotADirectory):
             if (await self.tree.stat(path)).is_same_content(version):
                 return
-        raise ChangedMeanwhile(f"/{path} was changed meanwhile.")
+        raise errors.ChangedMeanwhile(f"/{path} was changed meanwhile.")
 
     async def _join(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], new: NewFile) -> str:
         """One file of all parts, still in the staging directory. Raises VerificationFailed, PathNotFound."""
@@ -318,13 +300,13 @@ class WebHdfsStorage:
         stored = await self._stored(directory)
         missing = _not_joined(parts, stored)
         if sum(part.size_bytes for part in parts) != plan.size_bytes:
-            raise VerificationFailed("The parts are not as long as the file.")
+            raise errors.VerificationFailed("The parts are not as long as the file.")
         if _JOINED not in stored:
             await write_verified(self.tree, joined, no_bytes(), new)
         await self._append(directory, [f"{directory}/{part.receipt}" for part in missing if part.size_bytes], new)
         status = await self.tree.stat(joined)
         if status.size_bytes != plan.size_bytes:
-            raise VerificationFailed(f"The store joined {status.size_bytes} of {plan.size_bytes} bytes.")
+            raise errors.VerificationFailed(f"The store joined {status.size_bytes} of {plan.size_bytes} bytes.")
         return joined
 
     async def _append(self, directory: str, sources: Sequence[str], new: NewFile) -> None:
@@ -333,7 +315,7 @@ class WebHdfsStorage:
             await self.tree.concat(joined, sources)
         except _NO_REFUSALS:
             raise
-        except QueryServerError:
+        except errors.QueryServerError:
             # Encryption zones, erasure coding and Ozone refuse it, each with texts of its own.
             left = {entry.path: entry async for entry in self.tree.all_entries(directory)}
             files = [left[source] for source in (joined, *sources) if source == joined or source in left]
@@ -356,7 +338,7 @@ class WebHdfsStorage:
 def _parts_directory(plan: PartPlan, staging: str) -> str:
     """Raises InvalidParameter: a foreign staging place."""
     if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
-        raise InvalidParameter("This is no upload of parts.")
+        raise errors.InvalidParameter("This is no upload of parts.")
     return beside(plan.path.rpartition("/")[0], f"{RESERVED_PREFIX}parts_{staging}")
 
 
@@ -371,9 +353,9 @@ def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, FileStatus]) -
     for part in parts[start:]:
         kept = stored.get(part.receipt)
         if kept is None or kept.size_bytes != part.size_bytes:
-            raise VerificationFailed(f"Part {part.index} is not as it was stored.")
+            raise errors.VerificationFailed(f"Part {part.index} is not as it was stored.")
     if done:
-        raise VerificationFailed("The parts that were joined are not as they were stored.")
+        raise errors.VerificationFailed("The parts that were joined are not as they were stored.")
     return parts[start:]
 
 
@@ -399,7 +381,7 @@ class WebHdfsCluster:
         self._named = NamedIdentity(address.service_user)
         if address.uses_tokens:
             if login is None and not has_kerberos():
-                raise ConfigurationError(["Kerberos of a file store needs the extra queryserver[kerberos]."])
+                raise errors.ConfigurationError(["Kerberos of a file store needs the extra queryserver[kerberos]."])
             self._login = Gateway(address, self._named, auth=login or Negotiate(), error_of=error_of)
             identity: Identity = TokenIdentity(self._obtain, self._renew)
             self.gateway = Gateway(address, identity, error_of=error_of)
@@ -426,7 +408,7 @@ class WebHdfsCluster:
         call = WebHdfsCall("GET", "GETDELEGATIONTOKEN", parameters={"renewer": self._service_user}, is_repeatable=True)
         token = await self._login.ask(user, call, "Token")
         if not isinstance(token, Mapping) or not isinstance(text := token.get("urlString"), str):
-            raise StorageError("The store gives no delegation tokens.")
+            raise errors.StorageError("The store gives no delegation tokens.")
         return text
 
     async def _renew(self, token: str) -> None:
@@ -481,7 +463,7 @@ class WebHdfsFileSystem:
                     found = await tree.ask("GETSERVERDEFAULTS", "", "FsServerDefaults", "trashInterval")
                     minutes = found if isinstance(found, int) else 0
         except TimeoutError as error:
-            raise StorageUnavailable("The store does not answer in time.") from error
+            raise errors.StorageUnavailable("The store does not answer in time.") from error
         return ClusterFacts(
             is_trash_enabled=minutes > 0,
             is_superuser=user.name == superuser,
@@ -497,11 +479,11 @@ def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Se
     """The address of a cluster. Raises ConfigurationError."""
     urls = [url.strip() for url in given.webhdfs_url.split(",") if url.strip()]
     if not urls:
-        raise ConfigurationError([f"{table}.webhdfs_url is missing."])
+        raise errors.ConfigurationError([f"{table}.webhdfs_url is missing."])
     for url in urls:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.username:
-            raise ConfigurationError([f"{table}.webhdfs_url must be http(s)://<host>:<port>/webhdfs/v1."])
+            raise errors.ConfigurationError([f"{table}.webhdfs_url must be http(s)://<host>:<port>/webhdfs/v1."])
     return WebHdfsAddress(
         urls=urls,
         service_user=given.service_user,
