@@ -259,6 +259,8 @@ def error_of(remote: RemoteFailure, path: str) -> errors.QueryServerError:
 
 
 class OzoneFileSystem:
+    scheme = Scheme.OFS
+
     def __init__(
         self, services: Mapping[str, WebHdfsAddress], *, max_copy_bytes: int, login: httpx.Auth | None = None
     ) -> None:
@@ -269,20 +271,12 @@ class OzoneFileSystem:
             )
             for name, address in services.items()
         }
-        self._max_copy_bytes = max_copy_bytes
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.OFS
-
-    @property
-    def traits(self) -> StorageTraits:
-        return StorageTraits(
+        self.traits = StorageTraits(
             lists_in_order=True,
             container_levels=BUCKET_LEVELS,
             acts_as_user=True,
             changes_modes_of_trees=True,
-            max_copy_bytes=self._max_copy_bytes,
+            max_copy_bytes=max_copy_bytes,
         )
 
     def as_user(self, user: StorageUser) -> OzoneStorage:

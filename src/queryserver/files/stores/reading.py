@@ -1,4 +1,4 @@
-"""What the stores share: how much is read at a time, and how harmless calls are tried again.
+"""What the stores share: how much is read and written at a time, and how harmless calls are tried again.
 
 Few readers take much, for speed; many take little, for memory.
 """
@@ -6,7 +6,7 @@ Few readers take much, for speed; many take little, for memory.
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -40,6 +40,28 @@ async def retried(
                 raise
         await asyncio.sleep(random.uniform(0.5, 1) * first_pause_s * 2**number)  # noqa: S311 no secret
     return await attempt()
+
+
+class Blocks:
+    """Takes blocks from a body. Holds what is left of one piece."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self._rest = memoryview(b"")
+
+    async def take(self, size_bytes: int) -> bytearray:
+        """The next `size_bytes`; fewer only at the end."""
+        block = bytearray()
+        while len(block) < size_bytes:
+            if not self._rest:
+                piece = await anext(self._body, None)
+                if piece is None:
+                    break
+                self._rest = memoryview(piece)
+            wanted = size_bytes - len(block)
+            block += self._rest[:wanted]
+            self._rest = self._rest[wanted:]
+        return block
 
 
 class ReadSizes:

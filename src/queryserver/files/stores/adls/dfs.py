@@ -13,9 +13,10 @@ from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
+from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
-from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, blocks_of, condition_of, place_of, unfinished
+from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condition_of, place_of, unfinished
+from queryserver.files.stores.reading import Blocks
 
 _MOST_PATHS = 5000
 """The service's limit of a page."""
@@ -42,12 +43,9 @@ class HierarchicalStorage(AzureStorage):
         )
 
     async def _find_or_none(self, place: AzurePlace) -> FileStatus | None:
-        try:
+        with unless_missing():
             return await self._find(place)
-        except AzureFailure as failure:
-            if failure.is_missing:
-                return None
-            raise
+        return None
 
     async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
         old = await self._find_or_none(place)
@@ -155,12 +153,12 @@ class HierarchicalStorage(AzureStorage):
                 await self._refuse_file_above(failure, staged)
                 raise
             total = 0
-            async with aclosing(blocks_of(body, self._account.block_bytes)) as blocks:
-                async for block in blocks:
-                    # Only a flush adds the bytes to the file, so that it may be sent twice.
-                    query = {"action": "append", "position": total}
-                    await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
-                    total += len(block)
+            blocks = Blocks(body)
+            while block := bytes(await blocks.take(self._account.block_bytes)):
+                # Only a flush adds the bytes to the file, so that it may be sent twice.
+                query = {"action": "append", "position": total}
+                await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
+                total += len(block)
             await self._flush(staged, total)
             return await self._publish(staged, place, total, overwrite=overwrite)
         except BaseException:  # a cancel too: no part of a file may stay
@@ -232,11 +230,8 @@ class HierarchicalStorage(AzureStorage):
         await self._flush(staged, plan.size_bytes)
 
     async def _discard(self, staged: AzurePlace) -> None:
-        try:
+        with unless_missing():
             await self._delete(staged, recursive=False)
-        except AzureFailure as failure:
-            if not failure.is_missing:
-                raise
 
     async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
         await self._find(place)

@@ -87,6 +87,16 @@ class AzureFailure(Exception):
 
 
 @contextmanager
+def unless_missing() -> Generator[None]:
+    """An AzureFailure inside that says that there is no such thing ends the block, without an error."""
+    try:
+        yield
+    except AzureFailure as failure:
+        if not failure.is_missing:
+            raise
+
+
+@contextmanager
 def azure_errors(path: str) -> Generator[None]:
     """Every AzureFailure inside becomes a domain error about `path`, which is relative to the store's root."""
     try:

@@ -13,7 +13,7 @@ from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
+from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -136,23 +136,6 @@ def tag(etag: str) -> str:
 def condition_of(old: FileStatus | None) -> dict[str, str]:
     """The headers under which a name is given: it is free, or still that file."""
     return {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
-
-
-async def blocks_of(body: AsyncIterator[bytes], block_bytes: int) -> AsyncGenerator[bytes]:
-    """The body in blocks of one size but the last; none for an empty body. Holds one block."""
-    block = bytearray()
-    async for piece in body:
-        left = memoryview(piece)
-        while left:
-            room = block_bytes - len(block)
-            block += left[:room]
-            left = left[room:]
-            if len(block) == block_bytes:
-                full = bytes(block)
-                block.clear()
-                yield full
-    if block:
-        yield bytes(block)
 
 
 async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
@@ -332,12 +315,8 @@ class AzureStorage(ABC):
         if not names_of(name):
             raise errors.PathExists("The root exists.")
         if is_container_name(name):
-            try:
+            with unless_missing():
                 await self._find(AzurePlace((name,)))
-            except AzureFailure as failure:
-                if not failure.is_missing:
-                    raise
-            else:
                 raise errors.PathExists(f"abfs://{name} exists.")
         if not self._account.allow_container_creation:
             raise errors.PermissionDenied("This server makes no containers.")

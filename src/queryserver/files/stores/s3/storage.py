@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from queryserver import errors
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
+from queryserver.files.stores.reading import Blocks
 from queryserver.files.stores.s3.connection import (
     ObjectPlace,
     S3Connection,
@@ -24,7 +25,6 @@ from queryserver.files.stores.s3.writing import (
     MAX_PARTS,
     MIN_PART_BYTES,
     UPLOAD_BYTES,
-    Blocks,
     MultipartUpload,
     S3Upload,
     SentPart,
@@ -269,17 +269,12 @@ class S3Storage:
 class S3FileSystem:
     """The store `s3a`. Its first call connects. To be closed by its owner."""
 
+    scheme = Scheme.S3A
+    traits = StorageTraits(lists_in_order=True, container_levels=1, min_part_bytes=MIN_PART_BYTES)
+
     def __init__(self, options: S3Options) -> None:
         self._connection = S3Connection(options)
         self._storage = S3Storage(self._connection)
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.S3A
-
-    @property
-    def traits(self) -> StorageTraits:
-        return StorageTraits(lists_in_order=True, container_levels=1, min_part_bytes=MIN_PART_BYTES)
 
     def as_user(self, user: StorageUser) -> S3Storage:  # noqa: ARG002 one login serves all users
         return self._storage

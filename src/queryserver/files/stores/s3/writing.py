@@ -11,6 +11,7 @@ from typing import Any
 
 from queryserver import errors
 from queryserver.files.model import FileStatus
+from queryserver.files.stores.reading import Blocks
 from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
 from queryserver.files.stores.s3.listing import IF_ABSENT, MAX_KEYS, Objects, file_status, tag_of
 
@@ -196,28 +197,6 @@ async def _landed(sending: Coroutine[Any, Any, SentPart]) -> SentPart:
         task.cancel()
         await asyncio.wait({task})
         raise
-
-
-class Blocks:
-    """Takes blocks from a body. Holds what is left of one piece."""
-
-    def __init__(self, body: AsyncIterator[bytes]) -> None:
-        self._body = body
-        self._rest = memoryview(b"")
-
-    async def take(self, size_bytes: int) -> bytearray:
-        """The next `size_bytes`; fewer only at the end."""
-        block = bytearray()
-        while len(block) < size_bytes:
-            if not self._rest:
-                piece = await anext(self._body, None)
-                if piece is None:
-                    break
-                self._rest = memoryview(piece)
-            wanted = size_bytes - len(block)
-            block += self._rest[:wanted]
-            self._rest = self._rest[wanted:]
-        return block
 
 
 def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:

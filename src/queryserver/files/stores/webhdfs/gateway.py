@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-import importlib.util
+import importlib
 import json
 import re
 import ssl
@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
@@ -66,31 +66,6 @@ def acting_name(name: str) -> str:
     return name
 
 
-class Identity(Protocol):
-    """How calls name the caller."""
-
-    async def parameters(self, user: str) -> Mapping[str, str]:
-        """The query parameters that name the caller."""
-        ...
-
-    def refused(self, user: str) -> bool:
-        """The store refused them; whether another try may succeed."""
-        ...
-
-
-class NamedIdentity:
-    """The service's login and the caller's name, for clusters without Kerberos."""
-
-    def __init__(self, service_user: str) -> None:
-        self._service_user = service_user
-
-    async def parameters(self, user: str) -> Mapping[str, str]:
-        return {"user.name": self._service_user, "doas": user}
-
-    def refused(self, user: str) -> bool:  # noqa: ARG002 the Protocol's
-        return False
-
-
 @dataclass(slots=True)
 class _Token:
     text: str
@@ -98,7 +73,7 @@ class _Token:
     renewed_at: float
 
 
-class TokenIdentity:
+class Tokens:
     """A delegation token for each caller, obtained and renewed with the service's own login."""
 
     def __init__(
@@ -113,7 +88,7 @@ class TokenIdentity:
         self._tokens = LruCache[str, _Token](_MOST_TOKENS)
         self._lock = asyncio.Lock()
 
-    async def parameters(self, user: str) -> Mapping[str, str]:
+    async def of(self, user: str) -> str:
         async with self._lock:
             now = self._clock()
             token = self._tokens.get(user)
@@ -123,9 +98,10 @@ class TokenIdentity:
             elif now - token.renewed_at > _RENEWED_AFTER_S:
                 await self._renew(token.text)
                 token.renewed_at = now
-        return {"delegation": token.text}
+        return token.text
 
     def refused(self, user: str) -> bool:
+        """The store refused the token; whether another one may be accepted."""
         return self._tokens.pop(user) is not None
 
 
@@ -165,14 +141,16 @@ class Gateway:
     def __init__(
         self,
         address: WebHdfsAddress,
-        identity: Identity,
+        tokens: Tokens | None = None,
         *,
         auth: httpx.Auth | None = None,
         error_of: ErrorOf = RemoteFailure.error,
     ) -> None:
+        """Without `tokens` calls name the service's login and the caller, for clusters without Kerberos."""
+        self._service_user = address.service_user
         self._urls = [url.rstrip("/") for url in address.urls]
         self._active = 0
-        self._identity = identity
+        self._tokens = tokens
         self._error_of = error_of
         self._call_s = address.timeouts.call_s
         hosts = [urlsplit(url).hostname or "" for url in self._urls]
@@ -271,7 +249,11 @@ class Gateway:
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
             for _ in range(2):
-                parameters = {"op": call.op, **call.parameters, **await self._identity.parameters(user)}
+                if self._tokens:
+                    identity = {"delegation": await self._tokens.of(user)}
+                else:
+                    identity = {"user.name": self._service_user, "doas": user}
+                parameters = {"op": call.op, **call.parameters, **identity}
                 url = f"{self._urls[index]}/{encoded(call.path)}?{urlencode(parameters, quote_via=quote)}"
                 try:
                     response = await self._checked(self._client.build_request(call.method, url), call)
@@ -282,7 +264,7 @@ class Gateway:
                     if error.name in MOVE_ON:
                         failure = error.failure
                         break
-                    if error.name not in BAD_TOKEN or not self._identity.refused(user):
+                    if error.name not in BAD_TOKEN or not (self._tokens and self._tokens.refused(user)):
                         raise error.failure from error
                 else:
                     self._active = index
@@ -372,7 +354,12 @@ class Negotiate(httpx.Auth):
     """Answers the challenge of a host with a ticket for `HTTP@host`, which a thread gets."""
 
     def __init__(self) -> None:
-        self._gssapi: Any = importlib.import_module("gssapi")
+        """Raises ConfigurationError."""
+        try:
+            self._gssapi: Any = importlib.import_module("gssapi")
+        except ImportError:
+            text = "Kerberos of a file store needs the extra queryserver[kerberos]."
+            raise errors.ConfigurationError([text]) from None
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         response = yield request
@@ -389,7 +376,3 @@ class Negotiate(httpx.Auth):
     def _first_token(self, host: str) -> bytes:
         name = self._gssapi.Name(f"HTTP@{host}", self._gssapi.NameType.hostbased_service)
         return self._gssapi.SecurityContext(name=name, usage="initiate").step() or b""
-
-
-def has_kerberos() -> bool:
-    return importlib.util.find_spec("gssapi") is not None

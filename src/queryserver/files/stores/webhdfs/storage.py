@@ -30,14 +30,11 @@ from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTrait
 from queryserver.files.stores.webhdfs.gateway import (
     ErrorOf,
     Gateway,
-    Identity,
-    NamedIdentity,
     Negotiate,
-    TokenIdentity,
+    Tokens,
     WebHdfsAddress,
     WebHdfsCall,
     acting_name,
-    has_kerberos,
 )
 from queryserver.files.stores.webhdfs.statuses import RemoteFailure, content_summary
 from queryserver.files.stores.webhdfs.tree import (
@@ -49,9 +46,9 @@ from queryserver.files.stores.webhdfs.tree import (
     beside,
     finished,
     keep_owner,
+    remove_broken,
     restore,
     write_verified,
-    written,
 )
 from queryserver.platform.settings.stores import HdfsClusterSettings, OzoneSettings
 from queryserver.platform.settings.tree import Settings
@@ -264,10 +261,17 @@ class WebHdfsStorage:
     async def _write(
         self, path: str, body: AsyncIterator[bytes], former: FileStatus | None, new: NewFile
     ) -> FileStatus:
-        async with written(self.tree, path, body, new) as status:
+        """By a file beside the target, which a failure and a cancel delete. Raises as `write`."""
+        beside_it = beside(path.rpartition("/")[0], f"{RESERVED_PREFIX}upload_{uuid4().hex}")
+        try:
+            status = await write_verified(self.tree, beside_it, body, new)
             if former is not None:
-                await keep_owner(self.tree, status.path, status, former)
-            return await self._renaming.give_name(self.tree, status.path, path, former)
+                await keep_owner(self.tree, beside_it, status, former)
+            return await self._renaming.give_name(self.tree, beside_it, path, former)
+        except BaseException:  # a cancel too: no part of a file may stay
+            with suppress(errors.QueryServerError):
+                await finished(remove_broken(self.tree, beside_it))
+            raise
 
     async def _replaceable(self, path: str, *, overwrite: bool) -> FileStatus | None:
         """The file that a new one is to replace; None: there is none. Raises PathExists."""
@@ -378,15 +382,11 @@ class WebHdfsCluster:
         listing: ListingOperation | None = None,
     ) -> None:
         """`login`: how the service logs in to get tokens; None: by Kerberos. Raises ConfigurationError."""
-        self._named = NamedIdentity(address.service_user)
         if address.uses_tokens:
-            if login is None and not has_kerberos():
-                raise errors.ConfigurationError(["Kerberos of a file store needs the extra queryserver[kerberos]."])
-            self._login = Gateway(address, self._named, auth=login or Negotiate(), error_of=error_of)
-            identity: Identity = TokenIdentity(self._obtain, self._renew)
-            self.gateway = Gateway(address, identity, error_of=error_of)
+            self._login = Gateway(address, auth=login or Negotiate(), error_of=error_of)
+            self.gateway = Gateway(address, Tokens(self._obtain, self._renew), error_of=error_of)
         else:
-            self._login = self.gateway = Gateway(address, self._named, error_of=error_of)
+            self._login = self.gateway = Gateway(address, error_of=error_of)
         self._service_user = address.service_user
         self._umask = address.umask
         self._has_attributes = has_attributes
@@ -419,6 +419,11 @@ class WebHdfsCluster:
 class WebHdfsFileSystem:
     """One HDFS cluster."""
 
+    scheme = Scheme.HDFS
+    traits = StorageTraits(
+        lists_in_order=True, acts_as_user=True, deletes_to_trash=True, changes_modes_of_trees=True, home_parent="user"
+    )
+
     def __init__(
         self,
         address: WebHdfsAddress,
@@ -433,20 +438,6 @@ class WebHdfsFileSystem:
         self._superuser = superuser
         self._supergroup = supergroup
         self._trash_interval_min = trash_interval_min
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.HDFS
-
-    @property
-    def traits(self) -> StorageTraits:
-        return StorageTraits(
-            lists_in_order=True,
-            acts_as_user=True,
-            deletes_to_trash=True,
-            changes_modes_of_trees=True,
-            home_parent="user",
-        )
 
     def as_user(self, user: StorageUser) -> WebHdfsStorage:
         """Raises PermissionDenied."""

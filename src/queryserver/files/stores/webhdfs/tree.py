@@ -200,7 +200,7 @@ class WebHdfsTree:
 
     async def make_directory(self, path: str, permissions: int) -> bool:
         """Make it and its parents; an existing one counts as made."""
-        made = await self._agreed("PUT", "MKDIRS", path, {"permission": f"{permissions:o}"})
+        made = _boolean(await self._change("PUT", "MKDIRS", path, permission=f"{permissions:o}"))
         # HttpFS removes the bits of its own umask.
         if made and permissions & 0o022 and self.has_attributes:
             await self.set_permissions(path, permissions)
@@ -208,27 +208,26 @@ class WebHdfsTree:
 
     async def remove(self, path: str, *, recursive: bool) -> bool:
         """False: it does not exist. Raises DirectoryNotEmpty."""
-        return await self._agreed("DELETE", "DELETE", path, {"recursive": str(recursive).lower()})
+        return _boolean(await self._change("DELETE", "DELETE", path, recursive=str(recursive).lower()))
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> Renamed:
         """RENAME with one of its options. A store that ignores them moves into a target that is a directory."""
         option = "OVERWRITE" if overwrite else "NONE"
-        parameters = {"destination": f"/{target}", "renameoptions": option}
-        body = await self._gateway.answer(self.user, WebHdfsCall("PUT", "RENAME", source, parameters))
+        body = await self._change("PUT", "RENAME", source, destination=f"/{target}", renameoptions=option)
         if not body.strip():
             return Renamed.AS_ASKED
         return Renamed.WITHOUT_OPTION if _boolean(body) else Renamed.REFUSED
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        await self._done("PUT", "SETPERMISSION", path, {"permission": f"{permissions:o}"})
+        await self._change("PUT", "SETPERMISSION", path, permission=f"{permissions:o}")
 
     async def set_owner(self, path: str, owner: str | None, group: str | None) -> None:
         given = {"owner": owner, "group": group}
-        await self._done("PUT", "SETOWNER", path, {name: value for name, value in given.items() if value})
+        await self._change("PUT", "SETOWNER", path, **{name: value for name, value in given.items() if value})
 
     async def set_replication(self, path: str, factor: int) -> bool:
         """False: it is no file, or does not exist."""
-        return await self._agreed("PUT", "SETREPLICATION", path, {"replication": str(factor)})
+        return _boolean(await self._change("PUT", "SETREPLICATION", path, replication=str(factor)))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append files to one; they are gone afterwards. In several calls when their names are long."""
@@ -236,12 +235,12 @@ class WebHdfsTree:
         for source in sources:
             size = len(encoded(source)) + 3
             if batch and length + size > _LONGEST_QUERY:
-                await self._done("POST", "CONCAT", target, {"sources": ",".join(batch)})
+                await self._change("POST", "CONCAT", target, sources=",".join(batch))
                 batch, length = [], 0
             batch.append(f"/{source}")
             length += size
         if batch:
-            await self._done("POST", "CONCAT", target, {"sources": ",".join(batch)})
+            await self._change("POST", "CONCAT", target, sources=",".join(batch))
 
     async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
         """Write a file; how many bytes the body had. Parents are made. Raises PathExists without `overwrite`."""
@@ -303,14 +302,14 @@ class WebHdfsTree:
     @asynccontextmanager
     async def _listed(self, path: str, after: str | None) -> AsyncGenerator[httpx.Response]:
         async with AsyncExitStack() as stack:
-            call = self._listing.call(path, after)
             try:
-                answer = await stack.enter_async_context(self._gateway.reading(self.user, call))
+                reading = self._gateway.reading(self.user, self._listing.call(path, after))
+                answer = await stack.enter_async_context(reading)
             except errors.NotSupported:
                 if not self._listing.give_up_batches():
                     raise
-                call = self._listing.call(path, after)
-                answer = await stack.enter_async_context(self._gateway.reading(self.user, call))
+                reading = self._gateway.reading(self.user, self._listing.call(path, after))
+                answer = await stack.enter_async_context(reading)
             yield answer
 
     async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
@@ -326,11 +325,8 @@ class WebHdfsTree:
             if not remaining:
                 return
 
-    async def _agreed(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> bool:
-        return _boolean(await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters)))
-
-    async def _done(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> None:
-        await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters))
+    async def _change(self, method: str, op: str, path: str, **parameters: str) -> bytes:
+        return await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters))
 
 
 def _boolean(body: bytes) -> bool:
@@ -363,7 +359,6 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
 
 OLD_PREFIX = "._qs_old_"
 _DIRECTORY_PREFIX = "._qs_directory_"
-_UPLOAD_PREFIX = "._qs_upload_"
 _TIMES_TO_REMOVE = 3
 _PAUSE_S = 0.3
 
@@ -479,23 +474,6 @@ def beside(parent: str, name: str) -> str:
 
 def _name_of(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-@asynccontextmanager
-async def written(
-    tree: WebHdfsTree, target: str, body: AsyncIterator[bytes], new: NewFile
-) -> AsyncGenerator[FileStatus]:
-    """A file beside the target with the whole body; deleted at the end unless it was renamed.
-
-    Raises VerificationFailed, and whatever `body` raises.
-    """
-    path = beside(target.rpartition("/")[0], f"{_UPLOAD_PREFIX}{uuid.uuid4().hex}")
-    try:
-        yield await write_verified(tree, path, body, new)
-    except BaseException:  # a cancel too: no part of a file may stay
-        with suppress(errors.QueryServerError):
-            await finished(remove_broken(tree, path))
-        raise
 
 
 async def write_verified(
