@@ -6,7 +6,7 @@ Few readers take much, for speed; many take little, for memory.
 import asyncio
 import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -109,15 +109,8 @@ class _Network(httpcore.AsyncNetworkBackend):
         # Its type is left open where anyio is not installed; httpx itself needs it.
         self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._network.connect_tcp(host, port, timeout, local_address, socket_options), self._sizes)
+    async def connect_tcp(self, *place: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        return _Stream(await self._network.connect_tcp(*place, **options), self._sizes)
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)

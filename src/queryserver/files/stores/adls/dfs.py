@@ -137,13 +137,9 @@ class HierarchicalStorage(AzureStorage):
         await self._create(staged, "file", 0o666, self._account.umask)
 
     async def _write(
-        self,
-        place: AzurePlace,
-        body: AsyncIterator[bytes],
-        *,
-        overwrite: bool,
-        size_bytes: int | None,  # noqa: ARG002 appends need none
+        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
+        del size_bytes  # appends need none
         await self._replaced(place, overwrite=overwrite)
         staged = unfinished(place)
         try:
@@ -174,15 +170,9 @@ class HierarchicalStorage(AzureStorage):
             if (await self._find(staged)).size_bytes != total:
                 raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
-    async def _publish(
-        self,
-        staged: AzurePlace,
-        place: AzurePlace,
-        size_bytes: int,  # noqa: ARG002 a rename moves no bytes
-        *,
-        overwrite: bool,
-    ) -> FileStatus:
+    async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
         """Replace exactly the file whose permissions were taken over."""
+        del size_bytes  # a rename moves no bytes
         for _ in range(_RENAME_TRIES):
             old = await self._replaced(place, overwrite=overwrite)
             if old is not None:

@@ -323,10 +323,14 @@ class S3Connection:
         """The answers of a listing. `follow`: the arguments of the next call, and their keys in the answer."""
         while True:
             page = await self.ask(operation, arguments, about=about)
-            yield page
             if not page.get("IsTruncated"):
+                yield page
                 return
-            arguments = {**arguments, **{name: page[key] for name, key in follow.items()}}
+            following = {name: page[key] for name, key in follow.items() if page.get(key)}
+            if not following or following.items() <= arguments.items():
+                raise errors.StorageError("The store does not tell how its listing goes on.")
+            yield page
+            arguments = {**arguments, **following}
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
@@ -383,8 +387,9 @@ def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
 
 
 MAX_KEY_BYTES = 1024
-# Other names are not buckets: access points have addresses, and directory buckets list in no order.
-_BUCKET = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+# By the widest of the stores' rules. Other names are not buckets: access points have addresses, and directory buckets
+# list in no order.
+BUCKET_NAME = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 DIRECTORY_PERMISSIONS = 0o777
 FILE_PERMISSIONS = 0o666
@@ -433,7 +438,7 @@ def place_of(path: str) -> ObjectPlace:
     key = "/".join(names[1:])
     if len(key.encode()) > MAX_KEY_BYTES:
         raise errors.InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
-    if not is_bucket_name(names[0]):
+    if not BUCKET_NAME.fullmatch(names[0]):
         raise errors.PathNotFound(f"{label(path)} does not exist.")
     return ObjectPlace(path, names[0], key)
 
@@ -444,11 +449,6 @@ def object_place(path: str) -> ObjectPlace:
     if not place.key:
         raise errors.InvalidPath(f"{place.label} cannot be used for this: files lie in buckets.")
     return place
-
-
-def is_bucket_name(name: str) -> bool:
-    """Whether a bucket could have this name, by the widest of the stores' rules."""
-    return _BUCKET.fullmatch(name) is not None
 
 
 def directory(path: str) -> FileStatus:

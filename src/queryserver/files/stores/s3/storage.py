@@ -10,6 +10,7 @@ from queryserver import errors
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.reading import Blocks
+from queryserver.files.stores.s3 import writing
 from queryserver.files.stores.s3.connection import (
     ObjectPlace,
     S3Connection,
@@ -21,16 +22,6 @@ from queryserver.files.stores.s3.connection import (
     place_of,
 )
 from queryserver.files.stores.s3.listing import MAX_KEYS, Objects
-from queryserver.files.stores.s3.writing import (
-    MAX_PARTS,
-    MIN_PART_BYTES,
-    UPLOAD_BYTES,
-    MultipartUpload,
-    S3Upload,
-    SentPart,
-    copy,
-    delete,
-)
 from queryserver.platform.settings.stores import AwsAccountSettings
 from queryserver.platform.settings.tree import Settings
 
@@ -43,7 +34,8 @@ class PartNumbers:
 
     @property
     def per_part(self) -> int:
-        return max(1, min(-(-self.plan.part_bytes // UPLOAD_BYTES), MAX_PARTS // max(self.plan.parts, 1)))
+        wanted = -(-self.plan.part_bytes // writing.UPLOAD_BYTES)
+        return max(1, min(wanted, writing.MAX_PARTS // max(self.plan.parts, 1)))
 
     @property
     def block_bytes(self) -> int:
@@ -57,10 +49,12 @@ class PartNumbers:
             yield number, min(self.block_bytes, whole - start)
 
 
-async def send_part(upload: MultipartUpload, plan: PartPlan, index: int, body: AsyncIterator[bytes]) -> StoredPart:
+async def send_part(
+    upload: writing.MultipartUpload, plan: PartPlan, index: int, body: AsyncIterator[bytes]
+) -> StoredPart:
     """Store one part; holds a block of it at a time."""
     numbers, blocks = PartNumbers(plan), Blocks(body)
-    sent: list[SentPart] = []
+    sent: list[writing.SentPart] = []
     for number, size in numbers.of(index):
         block = await blocks.take(size)
         is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
@@ -71,7 +65,7 @@ async def send_part(upload: MultipartUpload, plan: PartPlan, index: int, body: A
 
 
 async def join(
-    upload: MultipartUpload, plan: PartPlan, parts: Sequence[StoredPart], *, overwrite: bool
+    upload: writing.MultipartUpload, plan: PartPlan, parts: Sequence[StoredPart], *, overwrite: bool
 ) -> FileStatus | None:
     """The file of all parts; None when an earlier call has joined them. After an error the parts are still there.
 
@@ -81,7 +75,7 @@ async def join(
         raise errors.VerificationFailed("The parts are not as long as the file was said to be.")
     numbers = PartNumbers(plan)
     sent = [
-        SentPart(number, size, tag)
+        writing.SentPart(number, size, tag)
         for part in sorted(parts, key=lambda part: part.index)
         for (number, size), tag in zip(numbers.of(part.index), part.receipt.split(","), strict=False)
     ]
@@ -111,7 +105,7 @@ async def sweep(objects: Objects, target: ObjectPlace, older_than_s: float) -> i
             for entry in page.get("Uploads", ()):
                 if entry["Key"] != target.key or entry["Initiated"] >= before:
                     continue
-                upload = MultipartUpload(objects, target, entry["UploadId"])
+                upload = writing.MultipartUpload(objects, target, entry["UploadId"])
                 with suppress(UploadGone):  # completed meanwhile
                     if await upload.last_sent_at(entry["Initiated"]) < before:
                         await upload.discard()
@@ -130,16 +124,14 @@ class S3Storage:
         """A prefix of keys is a directory, with its marker or without."""
         return await self._objects.status(place_of(path))
 
-    async def list_directory(
+    def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = MAX_KEYS
     ) -> AsyncGenerator[Batch]:
         """Keys that no path can name are left out."""
-        async for batch in self._objects.batches(place_of(path), cursor, batch_size):
-            yield batch
+        return self._objects.batches(path, cursor, batch_size)
 
-    async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
-        async for entries in self._objects.below(place_of(path)):
-            yield entries
+    def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
+        return self._objects.below(path)
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
@@ -158,9 +150,9 @@ class S3Storage:
     async def write_checked(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        return await S3Upload(self._objects, object_place(path), overwrite=overwrite, announced_bytes=size_bytes).run(
-            body
-        )
+        place = object_place(path)
+        upload = writing.S3Upload(self._objects, place, overwrite=overwrite, announced_bytes=size_bytes)
+        return await upload.run(body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
         """Raises PermissionDenied for a bucket, unless the settings allow new ones."""
@@ -178,7 +170,7 @@ class S3Storage:
         place = object_place(target)
         origin = await self._file_place(source)
         await self._check_target(place, overwrite=overwrite)
-        return await copy(self._objects, origin, place, overwrite=overwrite)
+        return await writing.copy(self._objects, origin, place, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """A directory that becomes empty stays, by a marker."""
@@ -188,7 +180,7 @@ class S3Storage:
         if not place.key:
             await self._objects.delete_bucket(place)
         else:
-            await delete(self._objects, place, recursive=recursive)
+            await writing.delete(self._objects, place, recursive=recursive)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """The staging place is the id of a multipart upload."""
@@ -196,7 +188,7 @@ class S3Storage:
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
             raise errors.NotADirectory(f"{label(parent.path)} is a file.")
-        return (await MultipartUpload.begin(self._objects, target)).upload_id
+        return (await writing.MultipartUpload.begin(self._objects, target)).upload_id
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         return await send_part(self._upload(plan, staging), plan, index, body)
@@ -226,8 +218,8 @@ class S3Storage:
         """What counts is the last part."""
         return await sweep(self._objects, object_place(path), older_than_s)
 
-    def _upload(self, plan: PartPlan, staging: str) -> MultipartUpload:
-        return MultipartUpload(self._objects, object_place(plan.path), staging)
+    def _upload(self, plan: PartPlan, staging: str) -> writing.MultipartUpload:
+        return writing.MultipartUpload(self._objects, object_place(plan.path), staging)
 
     async def _file_place(self, path: str) -> ObjectPlace:
         """The place of what should be a file. Raises NotAFile: roots and buckets are none."""
@@ -256,12 +248,18 @@ class S3Storage:
             raise errors.PathExists(f"{target.label} exists.")
 
     async def _make_bucket(self, place: ObjectPlace) -> None:
+        """Raises PathExists, InvalidName, PermissionDenied."""
         try:
             await self._objects.status(place)
         except errors.PathNotFound:
             if not self._connection.options.allow_bucket_creation:
                 raise errors.PermissionDenied("New buckets are not allowed here.") from None
-            await self._objects.make_bucket(place)
+            region = self._connection.options.region
+            arguments: dict[str, object] = {"Bucket": place.bucket}
+            # AWS refuses the name of its first region.
+            if region not in {"", "us-east-1"}:
+                arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
+            await self._connection.ask("create_bucket", arguments, about=place.label, repeatable=False)
             return
         raise errors.PathExists(f"{place.label or 's3a://'} exists.")
 
@@ -270,7 +268,7 @@ class S3FileSystem:
     """The store `s3a`. Its first call connects. To be closed by its owner."""
 
     scheme = Scheme.S3A
-    traits = StorageTraits(lists_in_order=True, container_levels=1, min_part_bytes=MIN_PART_BYTES)
+    traits = StorageTraits(lists_in_order=True, container_levels=1, min_part_bytes=writing.MIN_PART_BYTES)
 
     def __init__(self, options: S3Options) -> None:
         self._connection = S3Connection(options)

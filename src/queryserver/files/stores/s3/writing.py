@@ -3,17 +3,20 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from queryserver import errors
 from queryserver.files.model import FileStatus
 from queryserver.files.stores.reading import Blocks
 from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
-from queryserver.files.stores.s3.listing import IF_ABSENT, MAX_KEYS, Objects, file_status, tag_of
+from queryserver.files.stores.s3.listing import IF_ABSENT, Objects, file_status, tag_of
+
+P = ParamSpec("P")
 
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
@@ -38,6 +41,23 @@ class SentPart:
     tag: str
 
 
+def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Coroutine[Any, Any, SentPart]]:
+    """Sends a part. A cancel gives it a moment to arrive: one that arrives after the abort would be left behind."""
+
+    @wraps(send)
+    async def landed(*arguments: P.args, **options: P.kwargs) -> SentPart:
+        task = asyncio.ensure_future(send(*arguments, **options))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=_LAST_PART_S)
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+
+    return landed
+
+
 class MultipartUpload:
     """One upload under way. It ends by `complete` or `abort`; until then it shows nowhere."""
 
@@ -55,14 +75,6 @@ class MultipartUpload:
         arguments = {**place.names, **(attributes or {})}
         call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
         return cls(objects, place, str((await call)["UploadId"]))
-
-    async def send(self, number: int, block: bytearray) -> SentPart:
-        """Store a part. Another one of the same number is replaced. Raises UploadGone."""
-        return await _landed(self._send(number, block))
-
-    async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
-        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
-        return await _landed(self._copy(number, source, tag, start, end))
 
     async def stored(self) -> Sequence[SentPart]:
         """The parts that the store has, by number. Raises UploadGone."""
@@ -129,7 +141,9 @@ class MultipartUpload:
             for part in answer.get("Parts", ()):
                 yield part
 
-    async def _send(self, number: int, block: bytearray) -> SentPart:
+    @_landed
+    async def send(self, number: int, block: bytearray) -> SentPart:
+        """Store a part. Another one of the same number is replaced. Raises UploadGone."""
         try:
             sent = await self._connection.ask(
                 "upload_part",
@@ -143,7 +157,9 @@ class MultipartUpload:
             raise
         return SentPart(number, len(block), tag_of(sent))
 
-    async def _copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
+    @_landed
+    async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
+        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
         copied = await self._connection.ask(
             "upload_part_copy",
             {
@@ -185,18 +201,6 @@ def joined_tag(parts: Sequence[SentPart]) -> str:
     if len(sums) < len(parts):
         return ""
     return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(parts)}"
-
-
-async def _landed(sending: Coroutine[Any, Any, SentPart]) -> SentPart:
-    """Wait for a part. A cancel gives it a moment to arrive: one that arrives after the abort would be left behind."""
-    task = asyncio.ensure_future(sending)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=_LAST_PART_S)
-        task.cancel()
-        await asyncio.wait({task})
-        raise
 
 
 def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
@@ -364,10 +368,8 @@ async def _delete_directory(objects: Objects, place: ObjectPlace, *, recursive: 
         raise errors.PathNotFound(f"{place.label} does not exist.")
     if not recursive and any(key != place.prefix for key in keys):
         raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
-    arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": MAX_KEYS}
-    follow = {"ContinuationToken": "NextContinuationToken"}
     for _ in range(_PASSES):
-        async for page in objects.connection.pages("list_objects_v2", arguments, about=place.label, follow=follow):
+        async for page in objects.pages(place):
             await _delete_keys(objects, place, [entry["Key"] for entry in page.get("Contents", ())])
         if not await objects.keys_below(place, 1):
             return

@@ -16,16 +16,7 @@ from uuid import uuid4
 import httpx
 
 from queryserver import errors
-from queryserver.files.model import (
-    RESERVED_PREFIX,
-    ClusterFacts,
-    ContentSummary,
-    FileStatus,
-    Scheme,
-    StorageUser,
-    is_name,
-    names_of,
-)
+from queryserver.files import model
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
 from queryserver.files.stores.webhdfs.gateway import (
     ErrorOf,
@@ -66,8 +57,8 @@ class WebHdfsStorage:
         self._renaming = renaming
         self._umask = umask
 
-    async def stat(self, path: str) -> FileStatus:
-        names_of(path)
+    async def stat(self, path: str) -> model.FileStatus:
+        model.names_of(path)
         return await self.tree.stat(path)
 
     async def list_directory(
@@ -78,23 +69,23 @@ class WebHdfsStorage:
         HDFS compares names as signed bytes, so that names beyond ASCII come first. A directory of one batch is sorted
         by code points; larger ones keep the order of the store.
         """
-        names_of(path)
+        model.names_of(path)
         most, is_first = max(batch_size, _MOST_IN_BATCH), cursor is None
         while True:
             async with aclosing(self.tree.entries(path, cursor, most)) as entries:
                 async for found in entries:
                     cursor = None if found.remaining == 0 else found.last
-                    shown = found.statuses(path, is_name, by_name=is_first and cursor is None)
+                    shown = found.statuses(path, model.is_name, by_name=is_first and cursor is None)
                     is_first = False
                     yield Batch(shown, cursor, _exact(found.remaining, found.last))
             if cursor is None:
                 return
 
     async def read(
-        self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
+        self, path: str, *, offset: int = 0, length: int | None = None, version: model.FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
         """The last piece is given only if the file is still that version."""
-        names_of(path)
+        model.names_of(path)
         status = version or await self.tree.stat(path)
         if not status.is_file:
             raise errors.NotAFile(f"/{path} is no file.")
@@ -119,21 +110,21 @@ class WebHdfsStorage:
 
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
-    ) -> FileStatus:
+    ) -> model.FileStatus:
         del size_bytes  # the body is sent in chunks, which need no announcement
         former = await self._replaceable(path, overwrite=overwrite)
         return await self._write(path, body, former, self._new_file(former))
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        if not names_of(path):
+        if not model.names_of(path):
             raise errors.PathExists("The root exists.")
         wanted = 0o777 & ~self._umask if permissions is None else permissions
         await self._renaming.make_directory(self.tree, path, wanted)
 
-    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
+    async def copy(self, source: str, target: str, *, overwrite: bool = False) -> model.FileStatus:
         """The bytes go through this server."""
-        names_of(source)
-        names_of(target)
+        model.names_of(source)
+        model.names_of(target)
         status = await self.tree.stat(source)
         if not status.is_file:
             raise errors.NotAFile(f"/{source} is no file.")
@@ -143,7 +134,7 @@ class WebHdfsStorage:
             return await self._write(target, body, former, new if self.tree.has_attributes else self._new_file(None))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
-        if not names_of(path):
+        if not model.names_of(path):
             raise errors.root_not_allowed("The root is not deleted.")
         if not await self.tree.remove(path, recursive=recursive):
             await self.tree.stat(path)
@@ -153,15 +144,15 @@ class WebHdfsStorage:
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        if not names_of(source):
+        if not model.names_of(source):
             raise errors.root_not_allowed("The root has no other name.")
-        if not names_of(target):
+        if not model.names_of(target):
             raise errors.PathExists("The root exists.")
         await self._renaming.rename(self.tree, source, target, overwrite=overwrite)
 
     async def trash_root(self, path: str) -> str:
         """Encryption zones have a trash of their own."""
-        names_of(path)
+        model.names_of(path)
         try:
             root = await self.tree.ask("GETTRASHROOT", path, "Path")
         except errors.NotSupported:
@@ -169,7 +160,7 @@ class WebHdfsStorage:
         return str(root).strip("/")
 
     async def set_replication(self, path: str, factor: int) -> None:
-        names_of(path)
+        model.names_of(path)
         status = await self.tree.stat(path)
         if not status.is_file:
             raise errors.NotAFile(f"/{path} is no file.")
@@ -185,21 +176,21 @@ class WebHdfsStorage:
         if not is_done:
             raise errors.PathNotFound(f"/{path} does not exist.")
 
-    async def content_summary(self, path: str) -> ContentSummary:
-        names_of(path)
+    async def content_summary(self, path: str) -> model.ContentSummary:
+        model.names_of(path)
         return content_summary(await self.tree.ask("GETCONTENTSUMMARY", path, "ContentSummary"))
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        names_of(path)
+        model.names_of(path)
         await self.tree.set_permissions(path, permissions)
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        names_of(path)
+        model.names_of(path)
         await self.tree.set_owner(path, owner, group)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """The staging place is the hex of the directory's name."""
-        names_of(plan.path)
+        model.names_of(plan.path)
         parent = plan.path.rpartition("/")[0]
         if not (await self.tree.stat(parent)).is_directory:
             raise errors.NotADirectory(f"/{parent} is no directory.")
@@ -209,7 +200,7 @@ class WebHdfsStorage:
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         """Each try has a name of its own, which is the receipt."""
-        names_of(plan.path)
+        model.names_of(plan.path)
         directory = _parts_directory(plan, staging)
         if await self.tree.find(directory) is None:
             raise errors.PathNotFound("The parts of this upload are gone.")
@@ -222,7 +213,7 @@ class WebHdfsStorage:
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
-    ) -> FileStatus:
+    ) -> model.FileStatus:
         former = await self._replaceable(plan.path, overwrite=overwrite)
         joined = await self._join(plan, staging, parts, self._new_file(former))
         if former is not None:
@@ -232,7 +223,7 @@ class WebHdfsStorage:
         return status
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
-        names_of(plan.path)
+        model.names_of(plan.path)
         stored = await self._stored(_parts_directory(plan, staging))
         names = [_JOINED, *(part.receipt for part in _not_joined(parts, stored))]
         async with aclosing(self._streamed([stored[name] for name in names if name in stored])) as pieces:
@@ -240,17 +231,17 @@ class WebHdfsStorage:
                 yield piece
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
-        names_of(plan.path)
+        model.names_of(plan.path)
         await self.tree.remove(_parts_directory(plan, staging), recursive=True)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """A file that was moved aside for a new one is brought back if that never came."""
-        names_of(path)
+        model.names_of(path)
         before = datetime.now(UTC) - timedelta(seconds=older_than_s)
         count = 0
         async with aclosing(self.tree.all_entries(path)) as entries:
             async for entry in entries:
-                if entry.name.startswith(RESERVED_PREFIX) and entry.modified_at and entry.modified_at < before:
+                if entry.name.startswith(model.RESERVED_PREFIX) and entry.modified_at and entry.modified_at < before:
                     if entry.name.startswith(OLD_PREFIX) and entry.is_directory:
                         await restore(self.tree, path, entry.path)
                     else:
@@ -259,10 +250,10 @@ class WebHdfsStorage:
         return count
 
     async def _write(
-        self, path: str, body: AsyncIterator[bytes], former: FileStatus | None, new: NewFile
-    ) -> FileStatus:
+        self, path: str, body: AsyncIterator[bytes], former: model.FileStatus | None, new: NewFile
+    ) -> model.FileStatus:
         """By a file beside the target, which a failure and a cancel delete. Raises as `write`."""
-        beside_it = beside(path.rpartition("/")[0], f"{RESERVED_PREFIX}upload_{uuid4().hex}")
+        beside_it = beside(path.rpartition("/")[0], f"{model.RESERVED_PREFIX}upload_{uuid4().hex}")
         try:
             status = await write_verified(self.tree, beside_it, body, new)
             if former is not None:
@@ -273,22 +264,22 @@ class WebHdfsStorage:
                 await finished(remove_broken(self.tree, beside_it))
             raise
 
-    async def _replaceable(self, path: str, *, overwrite: bool) -> FileStatus | None:
+    async def _replaceable(self, path: str, *, overwrite: bool) -> model.FileStatus | None:
         """The file that a new one is to replace; None: there is none. Raises PathExists."""
-        if not names_of(path):
+        if not model.names_of(path):
             raise errors.PathExists("The root exists.")
         former = await self.tree.find(path)
         if former is not None and (not overwrite or not former.is_file):
             raise errors.PathExists(f"/{path} exists.")
         return former
 
-    def _new_file(self, former: FileStatus | None) -> NewFile:
+    def _new_file(self, former: model.FileStatus | None) -> NewFile:
         """The attributes of a new file that replaces `former`."""
         if former is None or not self.tree.has_attributes:
             return NewFile(0o666 & ~self._umask)
         return NewFile(former.permissions, former.replication)
 
-    async def _check(self, path: str, version: FileStatus | None) -> None:
+    async def _check(self, path: str, version: model.FileStatus | None) -> None:
         """Raises ChangedMeanwhile."""
         if version is None:
             return
@@ -328,10 +319,10 @@ class WebHdfsStorage:
             await self.tree.remove(joined, recursive=False)
             await self.tree.rename(copy, joined, overwrite=False)
 
-    async def _stored(self, directory: str) -> Mapping[str, FileStatus]:
+    async def _stored(self, directory: str) -> Mapping[str, model.FileStatus]:
         return {entry.name: entry async for entry in self.tree.all_entries(directory)}
 
-    async def _streamed(self, files: Sequence[FileStatus]) -> AsyncGenerator[bytes]:
+    async def _streamed(self, files: Sequence[model.FileStatus]) -> AsyncGenerator[bytes]:
         for file in files:
             if file.size_bytes:
                 async with aclosing(self.tree.content(file.path, 0, file.size_bytes)) as pieces:
@@ -343,10 +334,10 @@ def _parts_directory(plan: PartPlan, staging: str) -> str:
     """Raises InvalidParameter: a foreign staging place."""
     if len(staging) != 32 or not set(staging) <= set("0123456789abcdef"):
         raise errors.InvalidParameter("This is no upload of parts.")
-    return beside(plan.path.rpartition("/")[0], f"{RESERVED_PREFIX}parts_{staging}")
+    return beside(plan.path.rpartition("/")[0], f"{model.RESERVED_PREFIX}parts_{staging}")
 
 
-def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, FileStatus]) -> Sequence[StoredPart]:
+def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, model.FileStatus]) -> Sequence[StoredPart]:
     """The parts, in order, that no earlier call has joined. Raises VerificationFailed."""
     parts = sorted(parts, key=lambda part: part.index)
     done = stored[_JOINED].size_bytes if _JOINED in stored else 0
@@ -365,7 +356,7 @@ def _not_joined(parts: Sequence[StoredPart], stored: Mapping[str, FileStatus]) -
 
 def _exact(remaining: int | None, last: str) -> int | None:
     """How many entries follow; None where reserved names may be among them, which begin with an ASCII dot."""
-    is_behind_ours = last[:1].isascii() and last > f"{RESERVED_PREFIX}\U0010ffff"
+    is_behind_ours = last[:1].isascii() and last > f"{model.RESERVED_PREFIX}\U0010ffff"
     return remaining if remaining == 0 or is_behind_ours else None
 
 
@@ -393,11 +384,11 @@ class WebHdfsCluster:
         self._listing = listing or ListingOperation()
         self._renaming = Renaming()
 
-    def tree(self, user: StorageUser) -> WebHdfsTree:
+    def tree(self, user: model.StorageUser) -> WebHdfsTree:
         """Raises PermissionDenied: a name that the store would read as another user's."""
         return WebHdfsTree(self.gateway, acting_name(user.name), self._listing, has_attributes=self._has_attributes)
 
-    def storage(self, user: StorageUser) -> WebHdfsStorage:
+    def storage(self, user: model.StorageUser) -> WebHdfsStorage:
         return WebHdfsStorage(self.tree(user), self._renaming, umask=self._umask)
 
     async def close(self) -> None:
@@ -419,7 +410,7 @@ class WebHdfsCluster:
 class WebHdfsFileSystem:
     """One HDFS cluster."""
 
-    scheme = Scheme.HDFS
+    scheme = model.Scheme.HDFS
     traits = StorageTraits(
         lists_in_order=True, acts_as_user=True, deletes_to_trash=True, changes_modes_of_trees=True, home_parent="user"
     )
@@ -439,11 +430,11 @@ class WebHdfsFileSystem:
         self._supergroup = supergroup
         self._trash_interval_min = trash_interval_min
 
-    def as_user(self, user: StorageUser) -> WebHdfsStorage:
+    def as_user(self, user: model.StorageUser) -> WebHdfsStorage:
         """Raises PermissionDenied."""
         return self._cluster.storage(user)
 
-    async def facts(self, user: StorageUser) -> ClusterFacts:
+    async def facts(self, user: model.StorageUser) -> model.ClusterFacts:
         """The superuser is the owner of the root."""
         tree = self._cluster.tree(user)
         try:
@@ -455,7 +446,7 @@ class WebHdfsFileSystem:
                     minutes = found if isinstance(found, int) else 0
         except TimeoutError as error:
             raise errors.StorageUnavailable("The store does not answer in time.") from error
-        return ClusterFacts(
+        return model.ClusterFacts(
             is_trash_enabled=minutes > 0,
             is_superuser=user.name == superuser,
             superuser=superuser,
