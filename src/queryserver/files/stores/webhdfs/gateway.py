@@ -185,14 +185,7 @@ class Gateway:
 
     async def ask(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
         """The value below those keys in the JSON of the answer."""
-        body = await self.answer(user, call)
-        try:
-            found = json.loads(body)
-            for key in keys:
-                found = found[key]
-        except (ValueError, LookupError, TypeError) as error:
-            raise errors.StorageError("The store gave an answer that is none.") from error
-        return found
+        return value_of(await self.answer(user, call), *keys)
 
     @asynccontextmanager
     async def reading(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
@@ -335,6 +328,17 @@ class _Failed(Exception):
         super().__init__()
         self.name = name
         self.failure = failure
+
+
+def value_of(body: bytes, *keys: str) -> Any:
+    """The value below those keys in JSON. Raises StorageError."""
+    try:
+        found = json.loads(body)
+        for key in keys:
+            found = found[key]
+    except (ValueError, LookupError, TypeError) as error:
+        raise errors.StorageError("The store gave an answer that is none.") from error
+    return found
 
 
 async def _whole(response: httpx.Response) -> bytes:

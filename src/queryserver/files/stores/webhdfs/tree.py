@@ -20,7 +20,7 @@ import orjson
 
 from queryserver import errors
 from queryserver.files.model import FileStatus
-from queryserver.files.stores.webhdfs.gateway import Gateway, WebHdfsCall, encoded
+from queryserver.files.stores.webhdfs.gateway import Gateway, WebHdfsCall, encoded, value_of
 from queryserver.files.stores.webhdfs.statuses import ListedStatuses, file_status
 
 _BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
@@ -200,7 +200,7 @@ class WebHdfsTree:
 
     async def make_directory(self, path: str, permissions: int) -> bool:
         """Make it and its parents; an existing one counts as made."""
-        made = _boolean(await self._change("PUT", "MKDIRS", path, permission=f"{permissions:o}"))
+        made = await self._agreed("PUT", "MKDIRS", path, permission=f"{permissions:o}")
         # HttpFS removes the bits of its own umask.
         if made and permissions & 0o022 and self.has_attributes:
             await self.set_permissions(path, permissions)
@@ -208,7 +208,7 @@ class WebHdfsTree:
 
     async def remove(self, path: str, *, recursive: bool) -> bool:
         """False: it does not exist. Raises DirectoryNotEmpty."""
-        return _boolean(await self._change("DELETE", "DELETE", path, recursive=str(recursive).lower()))
+        return await self._agreed("DELETE", "DELETE", path, recursive=str(recursive).lower())
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> Renamed:
         """RENAME with one of its options. A store that ignores them moves into a target that is a directory."""
@@ -216,7 +216,7 @@ class WebHdfsTree:
         body = await self._change("PUT", "RENAME", source, destination=f"/{target}", renameoptions=option)
         if not body.strip():
             return Renamed.AS_ASKED
-        return Renamed.WITHOUT_OPTION if _boolean(body) else Renamed.REFUSED
+        return Renamed.WITHOUT_OPTION if value_of(body, "boolean") is True else Renamed.REFUSED
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         await self._change("PUT", "SETPERMISSION", path, permission=f"{permissions:o}")
@@ -227,7 +227,7 @@ class WebHdfsTree:
 
     async def set_replication(self, path: str, factor: int) -> bool:
         """False: it is no file, or does not exist."""
-        return _boolean(await self._change("PUT", "SETREPLICATION", path, replication=str(factor)))
+        return await self._agreed("PUT", "SETREPLICATION", path, replication=str(factor))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append files to one; they are gone afterwards. In several calls when their names are long."""
@@ -302,14 +302,14 @@ class WebHdfsTree:
     @asynccontextmanager
     async def _listed(self, path: str, after: str | None) -> AsyncGenerator[httpx.Response]:
         async with AsyncExitStack() as stack:
-            try:
+            answer = None
+            while answer is None:
                 reading = self._gateway.reading(self.user, self._listing.call(path, after))
-                answer = await stack.enter_async_context(reading)
-            except errors.NotSupported:
-                if not self._listing.give_up_batches():
-                    raise
-                reading = self._gateway.reading(self.user, self._listing.call(path, after))
-                answer = await stack.enter_async_context(reading)
+                try:
+                    answer = await stack.enter_async_context(reading)
+                except errors.NotSupported:
+                    if not self._listing.give_up_batches():
+                        raise
             yield answer
 
     async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
@@ -325,16 +325,11 @@ class WebHdfsTree:
             if not remaining:
                 return
 
+    async def _agreed(self, method: str, op: str, path: str, **parameters: str) -> bool:
+        return value_of(await self._change(method, op, path, **parameters), "boolean") is True
+
     async def _change(self, method: str, op: str, path: str, **parameters: str) -> bytes:
         return await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters))
-
-
-def _boolean(body: bytes) -> bool:
-    try:
-        agreed = json.loads(body)["boolean"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise errors.StorageError("The store gave an answer that is none.") from error
-    return agreed is True
 
 
 T = TypeVar("T")
