@@ -79,12 +79,6 @@ class Objects:
         marker = {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}
         await self.connection.store("put_object", marker, about=place.label, overwrite=False, means=IF_ABSENT)
 
-    async def delete_bucket(self, place: ObjectPlace) -> None:
-        """Raises DirectoryNotEmpty, PathNotFound."""
-        if await self.keys_below(place, 1):
-            raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
-        await self.connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
-
     async def batches(self, path: str, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
         """One batch for each call of the store. A cursor is the store's token, valid on any instance at any time.
 

@@ -178,7 +178,9 @@ class S3Storage:
         if not place.bucket:
             raise errors.root_not_allowed("The root of the store cannot be deleted.")
         if not place.key:
-            await self._objects.delete_bucket(place)
+            if await self._objects.keys_below(place, 1):
+                raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
+            await self._connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
         else:
             await writing.delete(self._objects, place, recursive=recursive)
 
