@@ -28,7 +28,7 @@ from queryserver.engines.protocol import (
 from queryserver.identity.model import User
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.migrations import migrate
-from queryserver.search.feeding import Scoping
+from queryserver.search.feeding import scope_key
 from queryserver.search.refresh import IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
 
@@ -99,15 +99,13 @@ async def _refreshed(api: Api) -> Measured:
     shelf = api.services.connectors.find("shelf")
     assert shelf is not None
     api.shelf.__class__ = _LargeEngine
-    scoping = Scoping(api.services.connectors)
-    key = scoping.key(User(0, "bench"), shelf)
+    key = scope_key(api.services.connectors, User(0, "bench"), shelf)
     assert key is not None
     refresh = IndexRefresh(
         owner="bench",
         records=MetadataIndexRecords(api.database),
         connectors=api.services.connectors,
         lookups=api.services.metadata.lookups,
-        scoping=scoping,
         metrics=api.services.metrics,
         limits=RefreshLimits(timedelta(hours=1), 50_000, 500),
     )

@@ -170,7 +170,7 @@ async def test_a_tree_of_many_pages_is_deleted_whole(storage, calls):
     for number in range(60):
         await calls.put(AzurePlace(("flat", "work", "tree", f"{number % 7}", f"{number}")), b"x", {})
     await storage.delete("flat/work/tree", recursive=True)
-    assert (await calls.blobs("flat", "work/tree")).items == []
+    assert [page async for page in calls.pages("flat", "work/tree")] == [([], "")]
 
 
 async def test_a_big_write_whose_blocks_another_commit_dropped_is_told(storage, calls):

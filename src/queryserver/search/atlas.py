@@ -13,26 +13,17 @@ import structlog
 
 from queryserver.errors.statements import CatalogDenied, CatalogOutOfReach, CatalogUnavailable, EngineUnavailable
 from queryserver.platform.outbound import HttpAnswer, HttpExchanges, HttpRequest
-from queryserver.search.model import (
-    FacetName,
-    Match,
-    Record,
-    Search,
-    SourceAnswer,
-    SourceName,
-    count_facets,
-    position_of,
-)
+from queryserver.search import model
 from queryserver.search.query_language import Query, Term
 
 log = structlog.get_logger(__name__)
 
 JsonObject = Mapping[str, Any]
 
-ENTITY_TYPES: Mapping[SourceName, tuple[str, ...]] = {
-    SourceName.SQL: ("hive_db", "hive_table", "hive_column"),
-    SourceName.HDFS: ("hdfs_path",),
-    SourceName.S3: ("aws_s3_v2_bucket", "aws_s3_v2_directory", "aws_s3_v2_object"),
+ENTITY_TYPES: Mapping[model.SourceName, tuple[str, ...]] = {
+    model.SourceName.SQL: ("hive_db", "hive_table", "hive_column"),
+    model.SourceName.HDFS: ("hdfs_path",),
+    model.SourceName.S3: ("aws_s3_v2_bucket", "aws_s3_v2_directory", "aws_s3_v2_object"),
 }
 """Types of entities that stand for the objects of a source."""
 
@@ -61,10 +52,10 @@ _TYPES = {
     "aws_s3_v2_directory": "DIRECTORY",
     "aws_s3_v2_object": "FILE",
 }
-_SOURCE_TYPES = {SourceName.SQL: "HIVE", SourceName.HDFS: "HDFS", SourceName.S3: "S3"}
+_SOURCE_TYPES = {model.SourceName.SQL: "HIVE", model.SourceName.HDFS: "HDFS", model.SourceName.S3: "S3"}
 
 
-def search_body(query: Query, source: SourceName, *, cluster: str, offset: int, limit: int) -> JsonObject | None:
+def search_body(query: Query, source: model.SourceName, *, cluster: str, offset: int, limit: int) -> JsonObject | None:
     types = ENTITY_TYPES[source]
     if wanted := query.filters.get("type"):
         named = {entity for word, entity in _BY_FILTER.items() if any(term.is_whole(word) for term in wanted)}
@@ -91,7 +82,7 @@ def search_body(query: Query, source: SourceName, *, cluster: str, offset: int, 
     return body
 
 
-def _criteria(query: Query, source: SourceName, cluster: str) -> list[JsonObject] | None:
+def _criteria(query: Query, source: model.SourceName, cluster: str) -> list[JsonObject] | None:
     """All of them must hold; None: nothing can match."""
     found = [_any_of([_contains(name, term) for name in ("name", "description")]) for term in query.terms]
     if owners := query.filters.get("owner"):
@@ -103,14 +94,14 @@ def _criteria(query: Query, source: SourceName, cluster: str) -> list[JsonObject
         )
     for name, terms in query.filters.items():
         if name in ("db", "table"):
-            if source is not SourceName.SQL:
+            if source is not model.SourceName.SQL:
                 return None
             found.append(_any_of(_in_database_or_table(name, term) for term in terms))
         elif name == "source":
-            names = ("sql", "hive") if source is SourceName.SQL else (source.value,)
+            names = ("sql", "hive") if source is model.SourceName.SQL else (source.value,)
             if not any(term.is_whole(one) for term in terms for one in names):
                 return None
-    if cluster and source is SourceName.SQL:
+    if cluster and source is model.SourceName.SQL:
         found.append(_criterion("qualifiedName", "endsWith", f"@{cluster}"))
     return found
 
@@ -142,12 +133,12 @@ def _wildcards(term: Term) -> str:
     return "".join(piece if isinstance(piece, str) else piece.sign for piece in term.pieces)
 
 
-def record_of(entity: JsonObject, source: SourceName) -> Record:
+def record_of(entity: JsonObject, source: model.SourceName) -> model.Record:
     """One entity header of a search. Attributes that Atlas leaves out are empty."""
     attributes: JsonObject = entity.get("attributes") or {}
     name = _text(attributes.get("name")) or _text(entity.get("displayText"))
     qualified = _text(attributes.get("qualifiedName")).rpartition("@")[0]
-    if source is SourceName.SQL:
+    if source is model.SourceName.SQL:
         place = qualified or name
         parents = place.split(".")[:-1]
         parent_path = f"/{'/'.join(parents)}" if parents else ""
@@ -155,7 +146,7 @@ def record_of(entity: JsonObject, source: SourceName) -> Record:
         place = _text(attributes.get("path")) or qualified or _text(entity.get("displayText"))
         parent_path = place.rstrip("/").rpartition("/")[0]
     tags = entity.get("classificationNames")
-    return Record(
+    return model.Record(
         original_name=place,
         name=name,
         type=_type(entity, attributes),
@@ -167,7 +158,7 @@ def record_of(entity: JsonObject, source: SourceName) -> Record:
         tags=tuple(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else (),
         created=_moment(attributes.get("createTime")),
         last_modified=_moment(attributes.get("modifiedTime") or attributes.get("lastModifiedTime")),
-        dialect="hive" if source is SourceName.SQL else None,
+        dialect="hive" if source is model.SourceName.SQL else None,
         properties={key: value for key, value in attributes.items() if isinstance(value, str | int | float | bool)},
         custom_properties=entity.get("customAttributes") or {},
         further={
@@ -234,23 +225,29 @@ class AtlasServer:
 
 
 class AtlasCatalog:
-    """Searches by `v2/search/basic`. Order and pages are Atlas' own."""
+    """Searched instead of the sources sql, hdfs and s3, by `v2/search/basic`. Order and pages are Atlas' own."""
 
     def __init__(self, server: AtlasServer, exchanges: HttpExchanges) -> None:
         self._server = server
         self._exchanges = exchanges
 
-    async def page(self, search: Search, source: SourceName, *, offset: int, limit: int) -> SourceAnswer:
-        """Facets are of the first 1000 matches; the tags of an empty query are all there are."""
+    async def page(
+        self, search: model.Search, source: model.SourceName, *, offset: int, limit: int
+    ) -> model.SourceAnswer:
+        """Matches [offset, offset + limit) of one source; a `limit` of 0 only counts. Those of `search` are not used.
+
+        Facets are of the first 1000 matches; the tags of an empty query are all there are.
+        Raises CatalogDenied (of our login), CatalogUnavailable.
+        """
         if search.lists_tags:
-            return SourceAnswer(facets={FacetName.TAGS: await self._classifications()})
-        if source is SourceName.SQL and search.dialects and _DIALECT not in search.dialects:
-            return SourceAnswer()
+            return model.SourceAnswer(facets={model.FacetName.TAGS: await self._classifications()})
+        if source is model.SourceName.SQL and search.dialects and _DIALECT not in search.dialects:
+            return model.SourceAnswer()
         reach = max(limit, _FACET_REACH) if search.facets else limit
         first = 0 if search.facets else offset
         found = await self._found(search.query, source, offset=first, limit=max(reach, 1))
         if found is None:
-            return SourceAnswer()
+            return model.SourceAnswer()
         records, total = found
         shown = records
         if search.facets:
@@ -260,16 +257,16 @@ class AtlasCatalog:
                 shown = beyond[0] if beyond else []
         # A page behind the last one is empty: it does not count the matches before it.
         total = max(total, first + len(records) if records else 0, offset + len(shown) if shown else 0)
-        return SourceAnswer(
-            matches=tuple(Match(position_of(search.query.terms, one.name), one) for one in shown[:limit]),
+        return model.SourceAnswer(
+            matches=tuple(model.Match(model.position_of(search.query.terms, one.name), one) for one in shown[:limit]),
             total=total,
-            facets=count_facets(records, search),
+            facets=model.count_facets(records, search),
             truncated=bool(search.facets) and total > len(records),
         )
 
     async def _found(
-        self, query: Query, source: SourceName, *, offset: int, limit: int
-    ) -> tuple[list[Record], int] | None:
+        self, query: Query, source: model.SourceName, *, offset: int, limit: int
+    ) -> tuple[list[model.Record], int] | None:
         """The records of one page, and the number of all (below 0: Atlas does not count); None: nothing can match."""
         body = search_body(query, source, cluster=self._server.cluster, offset=offset, limit=limit)
         if body is None:
@@ -329,9 +326,3 @@ def _json_object(answer: HttpAnswer) -> JsonObject:
     if not isinstance(value, dict):
         raise CatalogUnavailable("The catalogue answered something else than JSON.")
     return cast("JsonObject", value)
-
-
-class EmptyCatalog:
-    async def page(self, search: Search, source: SourceName, *, offset: int, limit: int) -> SourceAnswer:
-        del search, source, offset, limit
-        return SourceAnswer()

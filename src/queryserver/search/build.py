@@ -16,9 +16,9 @@ from queryserver.platform.outbound import HttpExchanges
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
-from queryserver.search.atlas import AtlasCatalog, AtlasServer, EmptyCatalog
-from queryserver.search.documents import DocumentRecords, DocumentSource
-from queryserver.search.feeding import IndexFeed, Scoping
+from queryserver.search.atlas import AtlasCatalog, AtlasServer
+from queryserver.search.documents import DocumentSource
+from queryserver.search.feeding import IndexFeed
 from queryserver.search.index import IndexSource, IndexViews
 from queryserver.search.model import SourceName
 from queryserver.search.refresh import IndexRefresh, RefreshLimits
@@ -50,9 +50,8 @@ def index_feed(settings: MetadataSettings, database: Database, connectors: Conne
     index = settings.index
     if not index.enabled:
         return None
-    return IndexFeed(
-        MetadataIndexRecords(database), Scoping(connectors), max_tables=index.max_tables, max_columns=index.max_columns
-    )
+    records = MetadataIndexRecords(database)
+    return IndexFeed(records, connectors, max_tables=index.max_tables, max_columns=index.max_columns)
 
 
 def search_services(
@@ -68,7 +67,7 @@ def search_services(
     owner: str,
 ) -> SearchServices:
     metadata, index = settings.metadata, settings.metadata.index
-    records, scoping = MetadataIndexRecords(database), Scoping(connectors)
+    records = MetadataIndexRecords(database)
     refresh = None
     if index.enabled:
         refresh = IndexRefresh(
@@ -76,7 +75,6 @@ def search_services(
             records=records,
             connectors=connectors,
             lookups=lookups,
-            scoping=scoping,
             metrics=metrics,
             limits=RefreshLimits(timedelta(seconds=index.refresh_interval_s), index.max_tables, index.max_columns),
         )
@@ -88,11 +86,10 @@ def search_services(
         atlas = AtlasCatalog(server, exchanges)
     search = MetadataSearch(
         {
-            SourceName.DOCUMENTS: DocumentSource(DocumentRecords(database), threads.searching),
+            SourceName.DOCUMENTS: DocumentSource(database, threads.searching),
             SourceName.SQL: IndexSource(
                 records=records,
                 connectors=connectors,
-                scoping=scoping,
                 views=IndexViews(records, threads.indexing),
                 refresh=refresh,
                 threads=threads.searching,
@@ -100,7 +97,7 @@ def search_services(
             SourceName.HDFS: StorageSource(stores, Scheme.HDFS, bounds),
             SourceName.S3: StorageSource(stores, Scheme.S3A, bounds),
         },
-        catalogs={"atlas": atlas, "dummy": EmptyCatalog()},
+        atlas=atlas,
         interface=metadata.catalog.interface,
         metrics=metrics,
     )

@@ -6,10 +6,8 @@ beside the statement: without it, 100,000 entries took several seconds instead o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
-from uuid import UUID
+from typing import Any
 
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
@@ -22,56 +20,52 @@ _NAME_CHARACTERS = 100
 _HEAD_CHARACTERS = 400  # of a statement: a name is made of them
 
 
-@dataclass(frozen=True, slots=True)
-class FoundDocument:
-    """A history entry. `head` is the beginning of the statement; `excerpt` begins 60 characters before the match."""
-
-    id: UUID
-    history_id: int
-    connector: str
-    dialect: str
-    recorded_at: datetime
-    head: str
-    excerpt: str
-    parent_uuid: str
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundDocuments:
-    """The first documents in order, the number of all, and how many are not older than each of the given times."""
-
-    first: Sequence[FoundDocument]
-    total: int
-    newer: Sequence[int]
-
-
 class DocumentSource:
-    """Searches the statements that the caller sent; needs no right."""
+    """Searches the statements that the caller sent; needs no right. Raises DatabaseUnavailable."""
 
-    def __init__(self, records: "DocumentRecords", threads: FairThreads) -> None:
-        self._records = records
+    def __init__(self, database: Database, threads: FairThreads) -> None:
+        self._database = database
         self._threads = threads
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         if not _passes(user, search.query):
             return SourceAnswer(facets={facet: {} for facet in search.facets})
-        found = await self._records.search(user.id, search.query.terms, most=search.reach, ages=age_limits(search.now))
-        bounds = [0, *found.newer, found.total]
+        rows = await self._found(user.id, search)
+        total = rows[0]["total"]
+        bounds = [0, *rows[0]["newer"], total]
         facets = {
-            FacetName.TYPE: {_TYPE: found.total},
-            FacetName.OWNER: {user.username: found.total},
+            FacetName.TYPE: {_TYPE: total},
+            FacetName.OWNER: {user.username: total},
             FacetName.TAGS: {},
             FacetName.LAST_MODIFIED: {age: bounds[at + 1] - bounds[at] for at, age in enumerate(AGES)},
         }
         return SourceAnswer(
             # In a thread: there may be 10,000.
             matches=await self._threads.run(
-                user.id, lambda _: [Match(one.position, _record(user, one)) for one in found.first]
+                user.id, lambda _: [Match(row["position"], _record(user, row)) for row in rows if row["id"] is not None]
             ),
-            total=found.total,
+            total=total,
             facets={facet: facets[facet] for facet in search.facets},
         )
+
+    async def _found(self, user_id: int, search: Search) -> Sequence[Any]:
+        """Entries of that user with all terms in statement or name: best position first, then newest.
+
+        Each row has the number of all, and how many are not older than each age; without entries there is one row.
+        """
+        terms, ages = search.query.terms, age_limits(search.now)
+        literals = [literal for term in terms for literal in term.literals]
+        source, target = _other_cases(literals)
+        longest = max(literals, key=len, default="")  # places the excerpt
+        arguments: list[object] = [user_id, longest, search.reach, list(ages), source, target]
+        matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
+        newer = (f"count(*) filter (where recorded_at >= ($4::timestamptz[])[{one + 1}])" for one in range(len(ages)))
+        statement = _SEARCH.format(
+            fits="".join(f" and {fits}" for fits, _ in [(_FOREIGN_FITS, "")] * bool(source) + matching),
+            position=f"greatest({', '.join(['0', *(position for _, position in matching)])})",
+            newer=", ".join(newer),
+        )
+        return await self._database.fetch(statement, *arguments)
 
 
 def _passes(user: User, query: Query) -> bool:
@@ -83,24 +77,24 @@ def _passes(user: User, query: Query) -> bool:
     )
 
 
-def _record(user: User, found: FoundDocument) -> Record:
-    name = " ".join(found.head.split())[:_NAME_CHARACTERS]
+def _record(user: User, row: Any) -> Record:
+    name = " ".join(row["head"].split())[:_NAME_CHARACTERS]
     return Record(
         original_name=name,
         name=name,
         type=_TYPE,
         source_type=_TYPE,
-        identity=str(found.id),
+        identity=str(row["id"]),
         owner=user.username,
-        created=found.recorded_at,
-        last_modified=found.recorded_at,
-        connector=found.connector,
-        dialect=found.dialect,
-        link=f"/editor?editor={found.history_id}",
-        doc_type=f"query-{found.dialect}",
-        uuid=str(found.id),
-        parent_uuid=found.parent_uuid or None,
-        text=found.excerpt,
+        created=row["recorded_at"],
+        last_modified=row["recorded_at"],
+        connector=row["connector"],
+        dialect=row["dialect"],
+        link=f"/editor?editor={row['history_id']}",
+        doc_type=f"query-{row['dialect']}",
+        uuid=str(row["id"]),
+        parent_uuid=row["parent_uuid"] or None,
+        text=row["excerpt"],
     )
 
 
@@ -141,32 +135,6 @@ from counted
 left join (page join statements using (history_id)) on true
 order by page.position, page.recorded_at desc, history_id desc
 """
-
-
-class DocumentRecords:
-    """Reads history entries; raises DatabaseUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def search(
-        self, user_id: int, terms: Sequence[Term], *, most: int, ages: Sequence[datetime]
-    ) -> FoundDocuments:
-        """Entries of that user with all terms in statement or name: best position first, then newest."""
-        literals = [literal for term in terms for literal in term.literals]
-        source, target = _other_cases(literals)
-        longest = max(literals, key=len, default="")  # places the excerpt
-        arguments: list[object] = [user_id, longest, most, list(ages), source, target]
-        matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
-        newer = (f"count(*) filter (where recorded_at >= ($4::timestamptz[])[{one + 1}])" for one in range(len(ages)))
-        statement = _SEARCH.format(
-            fits="".join(f" and {fits}" for fits, _ in [(_FOREIGN_FITS, "")] * bool(source) + matching),
-            position=f"greatest({', '.join(['0', *(position for _, position in matching)])})",
-            newer=", ".join(newer),
-        )
-        rows = await self._database.fetch(statement, *arguments)
-        total, counts = (rows[0]["total"], rows[0]["newer"]) if rows else (0, [0] * len(ages))
-        return FoundDocuments([FoundDocument(*row[:9]) for row in rows if row["id"] is not None], total, counts)
 
 
 def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:

@@ -30,44 +30,38 @@ _QUEUED = 200  # answers that wait; more are left to the refresh
 _CHANGED = "transient_lastDdlTime"  # property of tables of the hive family
 
 
-class Scoping:
-    """Which connectors have metadata, and which of them show each caller something else."""
+def scope_key(connectors: Connectors, user: User, connector: Connector) -> ScopeKey | None:
+    """Whose rows a lookup of the user belongs to; None: the connector has no metadata.
 
-    def __init__(self, connectors: Connectors) -> None:
-        self._connectors = connectors
-
-    def key(self, user: User, connector: Connector) -> ScopeKey | None:
-        """Whose rows a lookup of the user belongs to; None: the connector has no metadata.
-
-        The address has no secret in it: its digest could be guessed. It has the hosts and ports of the engine, which a
-        connector without options has from other sections of the settings.
-        """
-        try:
-            engine = self._connectors.engine(connector)
-        except QueryServerError:  # it cannot be run here
-            return None
-        if not isinstance(engine, CatalogEngine):
-            return None
-        capabilities = engine.capabilities
-        options = {
-            name: _PASSWORD.sub("://", value) if isinstance(value, str) else value
-            for name, value in connector.options.items()
-            if not _SECRET.search(name)
-        }
-        place = [sorted(options.items()), sorted(capabilities.places)]
-        address = hashlib.sha256(orjson.dumps([connector.dialect, connector.interface, connector.version, *place]))
-        acts_as_caller = (
-            capabilities.wants_credentials or capabilities.wants_external_token or capabilities.acts_as_caller
-        )
-        return ScopeKey(connector.key, user.id if acts_as_caller else None, address.digest(), connector.is_stored)
+    The address has no secret in it: its digest could be guessed. It has the hosts and ports of the engine, which a
+    connector without options has from other sections of the settings.
+    """
+    try:
+        engine = connectors.engine(connector)
+    except QueryServerError:  # it cannot be run here
+        return None
+    if not isinstance(engine, CatalogEngine):
+        return None
+    capabilities = engine.capabilities
+    options = {
+        name: _PASSWORD.sub("://", value) if isinstance(value, str) else value
+        for name, value in connector.options.items()
+        if not _SECRET.search(name)
+    }
+    place = [sorted(options.items()), sorted(capabilities.places)]
+    address = hashlib.sha256(orjson.dumps([connector.dialect, connector.interface, connector.version, *place]))
+    acts_as_caller = capabilities.wants_credentials or capabilities.wants_external_token or capabilities.acts_as_caller
+    return ScopeKey(connector.key, user.id if acts_as_caller else None, address.digest(), connector.is_stored)
 
 
 class IndexFeed:
     """Takes answers of engines as they come, and writes them in a task of its own. Use `running()`."""
 
-    def __init__(self, records: MetadataIndexRecords, scoping: Scoping, *, max_tables: int, max_columns: int) -> None:
+    def __init__(
+        self, records: MetadataIndexRecords, connectors: Connectors, *, max_tables: int, max_columns: int
+    ) -> None:
         self._records = records
-        self._scoping = scoping
+        self._connectors = connectors
         self._max_tables = max_tables
         self._max_columns = max_columns
         self._waiting: deque[tuple[ScopeKey, CatalogQuestion[Any], Any]] = deque(maxlen=_QUEUED)
@@ -81,7 +75,7 @@ class IndexFeed:
 
     def add(self, user: User, connector: Connector, question: CatalogQuestion[Any], answer: object) -> None:
         """Queue an answer of an engine. Never waits and never fails; the oldest answer above 200 is dropped."""
-        key = self._scoping.key(user, connector)
+        key = scope_key(self._connectors, user, connector)
         if key is not None and question.kind in ("databases", "database", "tables", "table"):
             self._waiting.append((key, question, answer))
             self._idle.clear()

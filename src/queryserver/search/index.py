@@ -9,26 +9,15 @@ from functools import partial
 
 import pyarrow as pa
 
+from queryserver import errors
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.errors.base import PermissionDenied
-from queryserver.errors.statements import SourceNotConfigured
 from queryserver.identity.model import METADATA, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.threads import FairThreads, Stop
-from queryserver.search.feeding import Scoping
+from queryserver.search import model
+from queryserver.search.feeding import scope_key
 from queryserver.search.matching import FIELD, Found, Hit, IndexSegment, View, build
-from queryserver.search.model import (
-    DATABASE,
-    FacetName,
-    Match,
-    ObjectRow,
-    Record,
-    Scope,
-    ScopeKey,
-    Search,
-    SourceAnswer,
-)
 from queryserver.search.refresh import IndexRefresh
 from queryserver.search.repository import MetadataIndexRecords
 
@@ -43,7 +32,7 @@ class _Held:
     epoch: int
     version: int
     base: IndexSegment
-    changed: dict[int, ObjectRow] = field(default_factory=dict[int, ObjectRow])
+    changed: dict[int, model.ObjectRow] = field(default_factory=dict[int, model.ObjectRow])
     overlay: IndexSegment | None = None
     alive: pa.Array | None = None
 
@@ -62,7 +51,7 @@ class IndexViews:
         self._held = LruCache[int, _Held](_MAX_BYTES, weigh=lambda held: held.size_bytes, least=1)
         self._reading: dict[int, asyncio.Lock] = {}
 
-    async def of(self, scope: Scope, dialect: str) -> Sequence[View]:
+    async def of(self, scope: model.Scope, dialect: str) -> Sequence[View]:
         """The views that make up a scope, not older than it. Raises DatabaseUnavailable."""
         async with self._reading.setdefault(scope.id, asyncio.Lock()):
             held = self._held.get(scope.id)
@@ -76,12 +65,12 @@ class IndexViews:
         views = [View(held.base, connector, dialect, held.alive)]
         return [*views, View(held.overlay, connector, dialect)] if held.overlay else views
 
-    async def _read(self, scope: Scope) -> _Held:
+    async def _read(self, scope: model.Scope) -> _Held:
         rows = [row async for portion in self._records.read(scope.id, after_version=-1) for row in portion]
         segment = await asyncio.get_running_loop().run_in_executor(self._threads, build, rows)
         return _Held(scope.epoch, scope.version, segment)
 
-    async def _caught_up(self, held: _Held, scope: Scope) -> _Held:
+    async def _caught_up(self, held: _Held, scope: model.Scope) -> _Held:
         changed = dict(held.changed)
         async for portion in self._records.read(scope.id, after_version=held.version):
             changed.update({row.id: row for row in portion})
@@ -90,7 +79,7 @@ class IndexViews:
         return await asyncio.get_running_loop().run_in_executor(self._threads, _with_overlay, held, scope, changed)
 
 
-def _with_overlay(held: _Held, scope: Scope, changed: dict[int, ObjectRow]) -> _Held:
+def _with_overlay(held: _Held, scope: model.Scope, changed: dict[int, model.ObjectRow]) -> _Held:
     dead = {place for one in changed if (place := held.base.places.get(one)) is not None}
     alive = pa.array([place not in dead for place in range(len(held.base.rows))], pa.bool_())
     return _Held(held.epoch, scope.version, held.base, changed, build(list(changed.values())), alive)
@@ -102,22 +91,21 @@ class IndexSource:
 
     records: MetadataIndexRecords
     connectors: Connectors
-    scoping: Scoping
     views: IndexViews
     refresh: IndexRefresh | None
     threads: FairThreads
 
-    async def search(self, user: User, search: Search) -> SourceAnswer:
+    async def search(self, user: User, search: model.Search) -> model.SourceAnswer:
         """Rows of connectors that the caller may not use any more are left out."""
         if not user.may(METADATA):
-            raise PermissionDenied("You may not search metadata.")
+            raise errors.PermissionDenied("You may not search metadata.")
         if self.refresh is None:
-            raise SourceNotConfigured("The metadata index is switched off.")
-        wanted: dict[ScopeKey, Connector] = {}
+            raise errors.SourceNotConfigured("The metadata index is switched off.")
+        wanted: dict[model.ScopeKey, Connector] = {}
         for connector in self.connectors.visible(user):
             if search.dialects and connector.dialect not in search.dialects:
                 continue
-            key = self.scoping.key(user, connector)
+            key = scope_key(self.connectors, user, connector)
             if key is not None:
                 wanted[key] = connector
                 if key.user_id is not None:
@@ -130,9 +118,9 @@ class IndexSource:
         return await self.threads.run(user.id, partial(_search, search, views, truncated))
 
 
-def _search(search: Search, views: Sequence[View], truncated: bool, stop: Stop) -> SourceAnswer:
+def _search(search: model.Search, views: Sequence[View], truncated: bool, stop: Stop) -> model.SourceAnswer:
     found = [Found(view, search, stop) for view in views]
-    facets: dict[FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
+    facets: dict[model.FacetName, dict[str, int]] = {facet: {} for facet in search.facets}
     for facet, counts in facets.items():
         for one in found:
             stop.check()
@@ -140,8 +128,8 @@ def _search(search: Search, views: Sequence[View], truncated: bool, stop: Stop) 
                 counts[value] = counts.get(value, 0) + number
     firsts = heapq.merge(*(one.first(search.reach, number) for number, one in enumerate(found)))
     hits = [hit for hit, _ in zip(firsts, range(search.reach), strict=False)]
-    return SourceAnswer(
-        matches=[Match(hit.position, _record(hit, views[hit.view].dialect)) for hit in hits],
+    return model.SourceAnswer(
+        matches=[model.Match(hit.position, _record(hit, views[hit.view].dialect)) for hit in hits],
         total=sum(one.total for one in found),
         facets=facets,
         truncated=truncated,
@@ -149,12 +137,12 @@ def _search(search: Search, views: Sequence[View], truncated: bool, stop: Stop) 
     )
 
 
-def _record(hit: Hit, dialect: str) -> Record:
+def _record(hit: Hit, dialect: str) -> model.Record:
     row = hit.row
     parts = [part for part in (row.database, row.name, hit.column) if part]
     path, name = ".".join(parts), parts[-1] if parts else ""
-    is_database = row.kind == DATABASE
-    return Record(
+    is_database = row.kind == model.DATABASE
+    return model.Record(
         original_name=path,
         name=name,
         type=FIELD if hit.column else row.kind,

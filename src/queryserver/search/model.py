@@ -170,17 +170,6 @@ class SearchSource(Protocol):
         ...
 
 
-class ExternalCatalog(Protocol):
-    """An external catalogue, searched instead of the sources sql, hdfs and s3."""
-
-    async def page(self, search: Search, source: SourceName, *, offset: int, limit: int) -> SourceAnswer:
-        """Matches [offset, offset + limit) of one source, in the catalogue's own order; a `limit` of 0 only counts.
-
-        Those of `search` are for the merged answer. Raises CatalogDenied (of our login), CatalogUnavailable.
-        """
-        ...
-
-
 _KEPT_SCHEMES = frozenset({"s3a", "s3", "s3n", "gs", "abfs", "abfss", "ofs", "o3fs"})
 
 

@@ -27,7 +27,8 @@ FILTERS = {
 """Names of filters as written, and the name that each means."""
 
 _ANY, _ONE = "*", "?"
-_ESCAPED = frozenset('*?"\\')
+_CHARACTER = re.compile(r'\\([*?"\\])|(.)', re.DOTALL)
+"""Escaped, or as it is."""
 
 
 def folded(text: str) -> str:
@@ -186,7 +187,7 @@ def parse_query(text: str) -> Query:
     """The query that `text` means. Raises InvalidParameter above 1000 characters or 20 terms and filters."""
     if len(text) > MAX_CHARACTERS:
         raise InvalidParameter(f"query_s must have at most {MAX_CHARACTERS} characters.")
-    words = list(_words(text))
+    words = [word for word in _words(text) if word.characters or word.quoted]
     if len(words) > MAX_TERMS:
         raise InvalidParameter(f"query_s must have at most {MAX_TERMS} terms.")
     terms: list[Term] = []
@@ -224,34 +225,29 @@ class _Word:
 
 
 def _words(text: str) -> Iterator[_Word]:
-    word, inside, place = _Word(), False, 0
-    while place < len(text):
-        character = text[place]
-        place += 1
-        if character == "\\" and text[place : place + 1] in _ESCAPED and place < len(text):
-            word.characters.append(_Character(text[place], plain=False))
-            place += 1
-        elif character == '"':
+    """The texts between blanks, empty ones too."""
+    word, inside = _Word(), False
+    for escaped, one in _CHARACTER.findall(text):
+        if escaped:
+            word.characters.append(_Character(escaped, plain=False))
+        elif one == '"':
             inside, word.quoted = not inside, True
-        elif character.isspace() and not inside:
-            if word.characters or word.quoted:
-                yield word
+        elif one.isspace() and not inside:
+            yield word
             word = _Word()
         else:
-            wild = character in (_ANY, _ONE)
-            word.characters.append(_Character(character, plain=not inside and not wild, wild=wild))
-    if word.characters or word.quoted:
-        yield word
+            wild = one in (_ANY, _ONE)
+            word.characters.append(_Character(one, plain=not inside and not wild, wild=wild))
+    yield word
 
 
 def _filter_of(word: _Word) -> tuple[str | None, list[_Character]]:
     """Name and value; an unknown name, and a known one before nothing at all, make no filter."""
-    head = "".join(one.text for one in takewhile(lambda one: one.plain and one.text != ":", word.characters))
-    rest = word.characters[len(head) :]
-    known = FILTERS.get(head.lower())
-    if known is None or not rest or not (rest[0].plain and rest[0].text == ":"):
+    name, colon, rest = "".join(one.text if one.plain else "\0" for one in word.characters).partition(":")
+    known = FILTERS.get(name.lower())
+    if not colon or known is None or not (rest or word.quoted):
         return None, []
-    return (known, rest[1:]) if len(rest) > 1 or word.quoted else (None, [])
+    return known, word.characters[len(name) + 1 :]
 
 
 def _term(characters: Sequence[_Character]) -> Term:

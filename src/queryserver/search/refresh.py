@@ -18,7 +18,7 @@ from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Catalog
 from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics
-from queryserver.search.feeding import Scoping, described, kind_of
+from queryserver.search.feeding import described, kind_of, scope_key
 from queryserver.search.model import DATABASE, IndexedObject, ScopeKey
 from queryserver.search.repository import MetadataIndexRecords
 
@@ -59,7 +59,6 @@ class IndexRefresh:
     records: MetadataIndexRecords
     connectors: Connectors
     lookups: Lookups
-    scoping: Scoping
     metrics: Metrics
     limits: RefreshLimits
     _tasks: dict[ScopeKey, asyncio.Task[None]] = field(default_factory=dict[ScopeKey, asyncio.Task[None]], init=False)
@@ -102,7 +101,7 @@ class IndexRefresh:
                 if scope is None:
                     return
                 try:
-                    await _Reading(self.records, self.lookups, limits, user, connector, scope.id, owner).read()
+                    await _Reading(self, user, connector, scope.id, owner).read()
                 except (errors.QueryServerError, asyncio.CancelledError) as error:
                     # A user without a login may have one the next moment; after a stop another server may go on.
                     soon = isinstance(
@@ -136,7 +135,7 @@ class IndexRefresh:
 
     def _start_due(self) -> None:
         for connector in self.connectors.visible(_SERVICE):
-            key = self.scoping.key(_SERVICE, connector)
+            key = scope_key(self.connectors, _SERVICE, connector)
             if key is not None and key.user_id is None:
                 self.start(_SERVICE, connector, key)
 
@@ -144,17 +143,8 @@ class IndexRefresh:
 class _Reading:
     """One refresh of one claimed scope: one lookup after the other, written in portions."""
 
-    def __init__(
-        self,
-        records: MetadataIndexRecords,
-        lookups: Lookups,
-        limits: RefreshLimits,
-        user: User,
-        connector: Connector,
-        scope_id: int,
-        owner: str,
-    ) -> None:
-        self._records, self._lookups, self._limits = records, lookups, limits
+    def __init__(self, refresh: IndexRefresh, user: User, connector: Connector, scope_id: int, owner: str) -> None:
+        self._records, self._lookups, self._limits = refresh.records, refresh.lookups, refresh.limits
         self._user, self._connector, self._scope_id, self._owner = user, connector, scope_id, owner
         self._timeout_s = connector.limits.metadata_timeout.total_seconds()
         self._indexed: Mapping[str, int] = {}

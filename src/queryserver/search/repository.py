@@ -29,16 +29,18 @@ select id, version, epoch, truncated from metadata_scopes
 where connector = $1 and coalesce(user_id, 0) = coalesce($2, 0) and address = $3
 """
 
-_USED = """
-update metadata_scopes set used_at = now()
-where id = any($1::bigint[]) and used_at < now() - interval '1 minute'
-"""
-
 _SCOPES = """
-select scope.id, scope.version, scope.epoch, scope.truncated, asked.place
-from unnest($1::text[], $2::bigint[], $3::bytea[]) with ordinality as asked(connector, user_id, address, place)
-join metadata_scopes as scope on scope.connector = asked.connector
-    and coalesce(scope.user_id, 0) = coalesce(asked.user_id, 0) and scope.address = asked.address
+with found as (
+    select scope.id, scope.version, scope.epoch, scope.truncated, asked.place
+    from unnest($1::text[], $2::bigint[], $3::bytea[]) with ordinality as asked(connector, user_id, address, place)
+    join metadata_scopes as scope on scope.connector = asked.connector
+        and coalesce(scope.user_id, 0) = coalesce(asked.user_id, 0) and scope.address = asked.address
+),
+noted as (
+    update metadata_scopes set used_at = now()
+    where id in (select id from found) and used_at < now() - interval '1 minute'
+)
+select * from found
 """
 
 _PUT = """
@@ -151,9 +153,7 @@ class MetadataIndexRecords:
         found = await self._database.fetch(
             _SCOPES, [key.connector for key in keys], [key.user_id for key in keys], [key.address for key in keys]
         )
-        scopes = [_scope(keys[row["place"] - 1], row) for row in found]
-        await self._database.execute(_USED, [scope.id for scope in scopes])
-        return scopes
+        return [_scope(keys[row["place"] - 1], row) for row in found]
 
     async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
         """Add or change objects; those without news touch nothing. False: something was left out.

@@ -10,24 +10,17 @@ from typing import Protocol, runtime_checkable
 from queryserver import errors
 from queryserver.identity.model import METADATA, User
 from queryserver.platform.metrics import UNMEASURED, Metrics
-from queryserver.search.model import (
-    MAX_REACH,
-    ExternalCatalog,
-    FacetName,
-    Record,
-    Search,
-    SearchSource,
-    SourceAnswer,
-    SourceName,
-)
+from queryserver.search import model
+from queryserver.search.atlas import AtlasCatalog
 from queryserver.search.query_language import parse_query
 
 _SOURCE_S = 30.0
 _SPARE_S = 10.0  # beyond the own limit of a source: a limit from outside would lose what it has found
 _LOCAL = frozenset({"", "local"})
-_DUMMY = "dummy"
+_ATLAS = "atlas"
+_DUMMY = "dummy"  # a catalogue without anything
 
-_Answers = Mapping[SourceName, SourceAnswer | errors.QueryServerError]
+_Answers = Mapping[model.SourceName, model.SourceAnswer | errors.QueryServerError]
 
 
 @runtime_checkable
@@ -43,7 +36,7 @@ class SearchParameters:
     """One call. `sources` empty: all; `interface` None: that of the settings; `facets` as written."""
 
     text: str = ""
-    sources: tuple[SourceName, ...] = ()
+    sources: tuple[model.SourceName, ...] = ()
     dialects: frozenset[str] = frozenset()
     facets: tuple[str, ...] = ()
     interface: str | None = None
@@ -64,30 +57,30 @@ class SourceReport:
 class SearchResult:
     """One page of matches; facets are highest first. Matches are marked by the terms of `search`."""
 
-    search: Search
-    records: Sequence[Record]
-    facets: Mapping[FacetName, Mapping[str, int]]
+    search: model.Search
+    records: Sequence[model.Record]
+    facets: Mapping[model.FacetName, Mapping[str, int]]
     total: int
-    sources: Mapping[SourceName, SourceReport]
+    sources: Mapping[model.SourceName, SourceReport]
     warnings: Sequence[str] = ()
 
 
 class MetadataSearch:
     """Searches all sources of a call side by side; one that fails leaves the others.
 
-    Sources that are missing are not configured. `catalogs`: by name; None: its settings are missing.
+    Sources that are missing are not configured, and so is `atlas` when it is None.
     """
 
     def __init__(
         self,
-        sources: Mapping[SourceName, SearchSource],
+        sources: Mapping[model.SourceName, model.SearchSource],
         *,
-        catalogs: Mapping[str, ExternalCatalog | None] | None = None,
+        atlas: AtlasCatalog | None = None,
         interface: str = "",
         metrics: Metrics = UNMEASURED,
     ) -> None:
         self._sources = sources
-        self._catalogs = catalogs or {}
+        self._atlas = atlas
         self._interface = interface
         self._metrics = metrics
 
@@ -96,17 +89,19 @@ class MetadataSearch:
         failed, PermissionDenied when the caller may search none of them.
         """
         search, warnings = _search_of(parameters)
-        names = [name for name in SourceName if not parameters.sources or name in parameters.sources]
+        names = [name for name in model.SourceName if not parameters.sources or name in parameters.sources]
         interface = self._interface if parameters.interface is None else parameters.interface.strip().lower()
         if interface in _LOCAL:
             async with asyncio.TaskGroup() as group:
                 tasks = {name: group.create_task(self._source(user, search, name)) for name in names}
             answers: _Answers = {name: task.result() for name, task in tasks.items()}
             records = _merged(answers)[search.offset : search.reach]
+        elif interface == _DUMMY:
+            answers, records = dict.fromkeys(names, model.SourceAnswer()), []
         else:
             answers, records = await self._by_catalog(user, search, names, interface)
         _require_one(answers)
-        found = [answer for answer in answers.values() if isinstance(answer, SourceAnswer)]
+        found = [answer for answer in answers.values() if isinstance(answer, model.SourceAnswer)]
         return SearchResult(
             search=search,
             records=records,
@@ -114,22 +109,24 @@ class MetadataSearch:
             total=sum(answer.total for answer in found),
             sources={
                 name: SourceReport(True, one.total, one.truncated, one.message)
-                if isinstance(one, SourceAnswer)
+                if isinstance(one, model.SourceAnswer)
                 else SourceReport(ok=False, message=one.message)
                 for name, one in answers.items()
             },
             warnings=warnings,
         )
 
-    async def _source(self, user: User, search: Search, name: SourceName) -> SourceAnswer | errors.QueryServerError:
+    async def _source(
+        self, user: User, search: model.Search, name: model.SourceName
+    ) -> model.SourceAnswer | errors.QueryServerError:
         source = self._sources.get(name)
         if source is None:
             return errors.SourceNotConfigured()
         return await self._answered(name, source.search(user, search), limit_s(source))
 
     async def _answered(
-        self, name: SourceName, searching: Awaitable[SourceAnswer], within_s: float | None
-    ) -> SourceAnswer | errors.QueryServerError:
+        self, name: model.SourceName, searching: Awaitable[model.SourceAnswer], within_s: float | None
+    ) -> model.SourceAnswer | errors.QueryServerError:
         began = time.perf_counter()
         try:
             async with asyncio.timeout(within_s):
@@ -142,53 +139,52 @@ class MetadataSearch:
             self._metrics.searches.labels(name.value).observe(time.perf_counter() - began)
 
     async def _by_catalog(
-        self, user: User, search: Search, names: Sequence[SourceName], interface: str
-    ) -> tuple[_Answers, Sequence[Record]]:
+        self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
+    ) -> tuple[_Answers, Sequence[model.Record]]:
         """Sources one after the other, each in the catalogue's own order; one out of reach is not called again."""
-        if interface not in self._catalogs:
-            known = errors.configured(sorted({*_LOCAL, *self._catalogs} - {""}), word="Known")
+        if interface != _ATLAS:
+            known = errors.configured([_ATLAS, _DUMMY, "local"], word="Known")
             raise errors.catalog_not_supported(f"There is no adapter for the catalogue {interface[:40]}.{known}")
-        catalog = self._catalogs[interface]
-        if catalog is None:
+        if self._atlas is None:
             raise errors.catalog_not_configured("metadata.catalog.api_url is not set.")
-        answers: dict[SourceName, SourceAnswer | errors.QueryServerError] = {}
-        records: list[Record] = []
+        answers: dict[model.SourceName, model.SourceAnswer | errors.QueryServerError] = {}
+        records: list[model.Record] = []
         offset, left = search.offset, search.limit
         out_of_reach: errors.CatalogOutOfReach | None = None
         has_answered = False
         for name in names:
-            if interface != _DUMMY and name is SourceName.DOCUMENTS:
+            if name is model.SourceName.DOCUMENTS:
                 answer = await self._source(user, search, name)
-                if isinstance(answer, SourceAnswer):
+                if isinstance(answer, model.SourceAnswer):
                     answer = replace(answer, matches=answer.matches[offset : offset + left])
-            elif interface != _DUMMY and not user.may(METADATA):
+            elif not user.may(METADATA):
                 answer = errors.PermissionDenied("You may not search metadata.")
             elif out_of_reach is not None:
                 answer = out_of_reach
             elif search.lists_tags and has_answered:
-                answer = SourceAnswer()  # the first list of tags is of all sources
+                answer = model.SourceAnswer()  # the first list of tags is of all sources
             else:
-                answer = await self._answered(name, catalog.page(search, name, offset=offset, limit=left), None)
+                answer = await self._answered(name, self._atlas.page(search, name, offset=offset, limit=left), None)
                 out_of_reach = answer if isinstance(answer, errors.CatalogOutOfReach) else None
-                has_answered = has_answered or isinstance(answer, SourceAnswer)
+                has_answered = has_answered or isinstance(answer, model.SourceAnswer)
             answers[name] = answer
-            if isinstance(answer, SourceAnswer):
+            if isinstance(answer, model.SourceAnswer):
                 page = [match.record for match in answer.matches][:left]
                 records += page
                 offset, left = max(offset - answer.total, 0), left - len(page)
         return answers, records
 
 
-def limit_s(source: SearchSource) -> float:
+def limit_s(source: model.SearchSource) -> float:
     return max(_SOURCE_S, source.longest_s + _SPARE_S) if isinstance(source, BoundedSource) else _SOURCE_S
 
 
-def _search_of(parameters: SearchParameters) -> tuple[Search, list[str]]:
+def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
     """The search, and a warning for each unknown facet."""
-    if parameters.offset + parameters.limit > MAX_REACH:
-        raise errors.InvalidParameter(f"offset and limit must add up to at most {MAX_REACH}.")
-    known = {facet.value: facet for facet in FacetName}
-    search = Search(
+    if parameters.offset + parameters.limit > model.MAX_REACH:
+        raise errors.InvalidParameter(f"offset and limit must add up to at most {model.MAX_REACH}.")
+    known = {facet.value: facet for facet in model.FacetName}
+    search = model.Search(
         query=parse_query(parameters.text),
         now=datetime.now(UTC),
         offset=parameters.offset,
@@ -199,22 +195,24 @@ def _search_of(parameters: SearchParameters) -> tuple[Search, list[str]]:
     return search, [f"There is no facet {facet[:100]}." for facet in sorted(set(parameters.facets) - known.keys())]
 
 
-def _merged(answers: _Answers) -> Sequence[Record]:
+def _merged(answers: _Answers) -> Sequence[model.Record]:
     """By position, then by source; the matches of a source are in order."""
-    order = list(SourceName)
+    order = list(model.SourceName)
     ranked = [
         (match.position, order.index(name), place, match.record)
         for name, answer in answers.items()
-        if isinstance(answer, SourceAnswer)
+        if isinstance(answer, model.SourceAnswer)
         for place, match in enumerate(answer.matches)
     ]
     return [record for *_, record in sorted(ranked, key=lambda one: one[:3])]
 
 
-def _facets(answers: Sequence[SourceAnswer], search: Search, prefix: str) -> Mapping[FacetName, Mapping[str, int]]:
+def _facets(
+    answers: Sequence[model.SourceAnswer], search: model.Search, prefix: str
+) -> Mapping[model.FacetName, Mapping[str, int]]:
     """Over all sources; values that begin with `prefix`, highest count first."""
     begin = prefix.casefold()
-    merged: dict[FacetName, dict[str, int]] = {facet: {} for facet in FacetName if facet in search.facets}
+    merged: dict[model.FacetName, dict[str, int]] = {facet: {} for facet in model.FacetName if facet in search.facets}
     for facet, sums in merged.items():
         for answer in answers:
             for value, number in answer.facets.get(facet, {}).items():

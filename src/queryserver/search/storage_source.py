@@ -7,9 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from queryserver.errors.base import InvalidRequest, PermissionDenied
-from queryserver.errors.files import NotADirectory, PathNotFound, StorageNotConfigured
-from queryserver.errors.statements import SourceNotConfigured
+from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
 from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.protocol import FlatStorage
@@ -71,27 +69,27 @@ class StorageSource:
     async def search(self, user: User, search: Search) -> SourceAnswer:
         """Raises StorageError and the store's errors about the folder where the search begins."""
         if not user.may(METADATA):
-            raise PermissionDenied("You may not search metadata.")
+            raise errors.PermissionDenied("You may not search metadata.")
         walk, caller = _Walk(self._bounds), Caller.of(user)
         try:
             start, term = self._start(caller, search.query)
             place = self._stores.place(caller, start)
-        except StorageNotConfigured:
-            raise SourceNotConfigured("Not configured.") from None
-        except PermissionDenied as error:
-            raise PermissionDenied(error.message) from error
+        except errors.StorageNotConfigured:
+            raise errors.SourceNotConfigured("Not configured.") from None
+        except errors.PermissionDenied as error:
+            raise errors.PermissionDenied(error.message) from error
         try:
             async with asyncio.timeout(self._bounds.max_seconds):
                 await self._walk(place, self._as_shown(search.query, term), walk)
         except TimeoutError:
             walk.is_cut = True
-        except (PathNotFound, NotADirectory):
+        except (errors.PathNotFound, errors.NotADirectory):
             if walk.entries:
                 raise
             return SourceAnswer(message=f"{start} does not exist.")
-        except PermissionDenied as error:
+        except errors.PermissionDenied as error:
             # An error of the store may have a code of its own; a search answers the plain one.
-            raise PermissionDenied(error.message) from error
+            raise errors.PermissionDenied(error.message) from error
         walk.matches.sort(key=best_first)
         return SourceAnswer(
             matches=walk.matches[: search.reach],
@@ -110,7 +108,7 @@ class StorageSource:
             if term.head.lower().startswith(_PREFIXES[self._scheme]):
                 try:
                     path = self._stores.path(term.head.rpartition("/")[0] + "/")
-                except (InvalidRequest, StorageNotConfigured):
+                except (errors.InvalidRequest, errors.StorageNotConfigured):
                     continue
                 if path.scheme is self._scheme:
                     return path, term
@@ -180,7 +178,7 @@ async def _entries(place: Place, walk: _Walk) -> AsyncGenerator[FileStatus]:
                         if status.is_directory:
                             pending.append(status.path)
                         yield status
-        except (PermissionDenied, PathNotFound, NotADirectory):
+        except (errors.PermissionDenied, errors.PathNotFound, errors.NotADirectory):
             if directory == place.path.path:
                 raise
     walk.is_cut = walk.is_cut or bool(pending)
@@ -203,7 +201,7 @@ async def _flat_entries(place: Place, storage: FlatStorage, walk: _Walk) -> Asyn
             async with aclosing(_tree_entries(storage, tree, walk)) as statuses:
                 async for status in statuses:
                     yield status
-        except (PermissionDenied, PathNotFound):
+        except (errors.PermissionDenied, errors.PathNotFound):
             # A bucket that may not be listed, or is gone, must not hide the others.
             if not place.path.is_root:
                 raise

@@ -6,9 +6,10 @@ from typing import Any
 
 from tests.api.driving import Api, Caller, until
 
+from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.identity.model import User
-from queryserver.search.feeding import Scoping
+from queryserver.search.feeding import scope_key
 from queryserver.search.model import ScopeKey
 from queryserver.search.refresh import IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
@@ -19,7 +20,8 @@ SERVICE = User(0, "index", is_admin=True)
 class Alone:
     """A server that knows one connector."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connectors: Connectors, connector: Connector) -> None:
+        self.engine = connectors.engine
         self._connector = connector
 
     def visible(self, user: User) -> Sequence[Connector]:
@@ -34,9 +36,8 @@ def another(
     return IndexRefresh(
         owner=owner,
         records=records or MetadataIndexRecords(api.database),
-        connectors=Alone(shelf_of(api)),
+        connectors=Alone(api.services.connectors, shelf_of(api)),
         lookups=api.services.metadata.lookups,
-        scoping=Scoping(api.services.connectors),
         metrics=api.services.metrics,
         limits=RefreshLimits(**{"interval": timedelta(seconds=1), "max_tables": 100, "max_columns": 100, **limits}),
     )
@@ -69,6 +70,6 @@ def shelf_of(api: Api) -> Connector:
 
 def shelf_key(api: Api, user: User = SERVICE) -> ScopeKey:
     """Of the scope in which that user sees it."""
-    key = Scoping(api.services.connectors).key(user, shelf_of(api))
+    key = scope_key(api.services.connectors, user, shelf_of(api))
     assert key is not None
     return key

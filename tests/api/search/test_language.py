@@ -10,8 +10,9 @@ from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.cases import each
 
-from queryserver.search.documents import DocumentRecords
-from queryserver.search.model import age_limits, position_of
+from queryserver.identity.model import User
+from queryserver.search.documents import DocumentSource
+from queryserver.search.model import Search, position_of
 from queryserver.search.query_language import folded, parse_query
 
 SQL = '["sql"]'
@@ -151,20 +152,21 @@ async def _user_id(api: Api, caller: Caller) -> int:
 @pytest.mark.platform(91)
 async def test_names_of_documents_are_ranked_as_terms_say(api: Api, ana: Caller) -> None:
     run = await ana.run("duckdb", "SELECT 1")
-    records, mine = DocumentRecords(api.database), await _user_id(api, ana)
+    source = DocumentSource(api.database, api.services.threads.searching)
+    user = User(await _user_id(api, ana), ana.username)
     chance = random.Random(9)
     seen: set[int] = set()
     for _ in range(150):
         text = "".join(chance.choices("abAB_.-'\n \täÄ", k=chance.randrange(1, 12)))
         pattern = "".join(chance.choices("abBäÄ*?", k=chance.randrange(1, 3)))
-        terms = parse_query(pattern).terms
+        query = parse_query(pattern)
         statement = f"x{text}" if chance.random() < 0.5 else text
         await api.database.execute(
             "update statements set statement = $2 where id = $1::uuid", run["history_uuid"], statement
         )
-        found = await records.search(mine, terms, most=1, ages=age_limits(datetime.now(UTC)))
-        for one in found.first:
-            assert one.position == position_of(terms, " ".join(statement.split())), (statement, pattern)
+        found = await source.search(user, Search(query, datetime.now(UTC), limit=1))
+        for one in found.matches:
+            assert one.position == position_of(query.terms, " ".join(statement.split())), (statement, pattern)
             seen.add(one.position)
     assert seen >= {0, 1, 2, 3}
 

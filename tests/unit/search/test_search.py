@@ -15,7 +15,7 @@ from queryserver.errors.files import StorageUnavailable
 from queryserver.errors.statements import CatalogUnavailable, SourceNotConfigured
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
-from queryserver.search.feeding import Scoping
+from queryserver.search.feeding import scope_key
 from queryserver.search.model import FacetName, Match, Record, Search, SearchSource, SourceAnswer, SourceName
 from queryserver.search.search import MetadataSearch, SearchParameters
 
@@ -107,7 +107,7 @@ async def address(dialect: str, settings: dict[str, Any], **options: Any) -> byt
     connector = Connector(dialect, dialect, "hiveserver2", dialect, LIMITS, options=MappingProxyType(options))
     connectors = Connectors([connector], build=builder.build)
     try:
-        key = Scoping(connectors).key(FEEDER, connector)
+        key = scope_key(connectors, FEEDER, connector)
     finally:
         await connectors.aclose()
     assert key is not None

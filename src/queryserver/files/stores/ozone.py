@@ -7,18 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from queryserver.errors.base import ConfigurationError, NotSupported, PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    DirectoryNotEmpty,
-    InvalidName,
-    InvalidPath,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-    root_not_allowed,
-)
+from queryserver import errors
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Scheme, StorageUser, names_of
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
@@ -48,15 +37,15 @@ async def _written_in_place(tree: WebHdfsTree, path: str, body: AsyncIterator[by
     """
     former = await tree.find(path)
     if former is not None and (not overwrite or not former.is_file):
-        raise PathExists(f"/{path} exists.")
+        raise errors.PathExists(f"/{path} exists.")
     if former is not None:
-        raise NotSupported("Ozone's gateway does not replace files whose path has one of & < > ' \".")
+        raise errors.NotSupported("Ozone's gateway does not replace files whose path has one of & < > ' \".")
     try:
         return await write_verified(tree, path, body, NewFile(0o666), overwrite=False)
-    except PathExists:
+    except errors.PathExists:
         raise
     except BaseException:  # a cancel too: no part of a file may stay
-        with suppress(QueryServerError):
+        with suppress(errors.QueryServerError):
             await finished(remove_broken(tree, path))
         raise
 
@@ -100,7 +89,7 @@ class OzoneStorage:
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
         if not names_of(path):
-            raise NotAFile("The root is no file.")
+            raise errors.NotAFile("The root is no file.")
         place = self._place(path)
         pieces = place.storage.read(place.path, offset=offset, length=length, version=version)
         async with aclosing(pieces):
@@ -121,29 +110,29 @@ class OzoneStorage:
         """On its levels it makes volumes and buckets."""
         if len(names_of(path)) <= 1:
             await self.stat(path)
-            raise PathExists("Services are made by the settings.")
+            raise errors.PathExists("Services are made by the settings.")
         place = self._place(path)
         # Not by a rename, as in HDFS: Ozone gives renamed directories to the owner of the bucket.
         if await place.storage.tree.find(place.path) is not None:
-            raise PathExists(f"{path} exists.")
+            raise errors.PathExists(f"{path} exists.")
         await place.storage.tree.make_directory(place.path, permissions or _DIRECTORY_PERMISSIONS)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         status = await self.stat(source)
         if not status.is_file:
-            raise NotAFile(f"{source} is no file.")
+            raise errors.NotAFile(f"{source} is no file.")
         async with aclosing(self.read(source, version=status)) as body:
             return await self.write(target, body, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """Volumes and buckets only when they are empty."""
         if len(names_of(path)) <= 1:
-            raise root_not_allowed("Services are not deleted.")
+            raise errors.root_not_allowed("Services are not deleted.")
         place = self._place(path)
         if place.levels <= BUCKET_LEVELS:
             async with aclosing(place.storage.tree.all_entries(place.path)) as entries:
                 async for _ in entries:
-                    raise DirectoryNotEmpty(f"{path} is not empty.")
+                    raise errors.DirectoryNotEmpty(f"{path} is not empty.")
             recursive = False
         await place.storage.delete(place.path, recursive=recursive)
 
@@ -154,10 +143,10 @@ class OzoneStorage:
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """Raises NotSupported: they lie in different buckets."""
         if not names_of(source):
-            raise root_not_allowed("The root has no other name.")
+            raise errors.root_not_allowed("The root has no other name.")
         origin, place = self._place(source), self._place_of_file(target)
         if not self.can_rename(source, target):
-            raise NotSupported("Ozone renames within a bucket only.")
+            raise errors.NotSupported("Ozone renames within a bucket only.")
         _check_target(target)
         await origin.storage.rename(origin.path, place.path, overwrite=overwrite)
 
@@ -219,18 +208,18 @@ class OzoneStorage:
         """Raises InvalidPath, PathNotFound: there is no such service; NotSupported: the root."""
         names = names_of(path)
         if not names:
-            raise NotSupported("The root of all services cannot do this.")
+            raise errors.NotSupported("The root of all services cannot do this.")
         if (storage := self._services.get(names[0])) is None:
-            raise PathNotFound(f"{names[0]} does not exist.")
+            raise errors.PathNotFound(f"{names[0]} does not exist.")
         return _Place(names[0], storage, "/".join(names[1:]), len(names))
 
     def _place_of_file(self, path: str) -> _Place:
         """Where a file may be. Raises PathExists, InvalidPath."""
         if len(names_of(path)) <= 1:
-            raise PathExists("Services are no files.")
+            raise errors.PathExists("Services are no files.")
         place = self._place(path)
         if place.levels <= BUCKET_LEVELS:
-            raise InvalidPath("Files lie in buckets: service/volume/bucket/name.")
+            raise errors.InvalidPath("Files lie in buckets: service/volume/bucket/name.")
         return place
 
 
@@ -241,7 +230,7 @@ def _can_be_target(path: str) -> bool:
 
 def _check_target(path: str) -> None:
     if not _can_be_target(path):
-        raise NotSupported("Ozone's gateway does not give names, or names below directories, with & < > ' \".")
+        raise errors.NotSupported("Ozone's gateway does not give names, or names below directories, with & < > ' \".")
 
 
 def _directory(path: str) -> FileStatus:
@@ -249,17 +238,17 @@ def _directory(path: str) -> FileStatus:
 
 
 _OZONE = frozenset({"OMException", "IOException"})
-_BY_TEXT: tuple[tuple[tuple[str, ...], type[QueryServerError]], ...] = (
-    (("already exists",), PathExists),
-    (("permission", "doesn't have", "not authorized", "only admin"), PermissionDenied),
-    (("quota",), StoreQuotaExceeded),
-    (("bucket name", "volume name", "bucket or volume"), InvalidName),
-    (("not found", "doesn't exist", "does not exist"), PathNotFound),
-    (("safe mode", "safemode", "not the leader", "not ready"), StorageUnavailable),
+_BY_TEXT: tuple[tuple[tuple[str, ...], type[errors.QueryServerError]], ...] = (
+    (("already exists",), errors.PathExists),
+    (("permission", "doesn't have", "not authorized", "only admin"), errors.PermissionDenied),
+    (("quota",), errors.StoreQuotaExceeded),
+    (("bucket name", "volume name", "bucket or volume"), errors.InvalidName),
+    (("not found", "doesn't exist", "does not exist"), errors.PathNotFound),
+    (("safe mode", "safemode", "not the leader", "not ready"), errors.StorageUnavailable),
 )
 
 
-def error_of(remote: RemoteFailure, path: str) -> QueryServerError:
+def error_of(remote: RemoteFailure, path: str) -> errors.QueryServerError:
     """The domain error about `path`, which is relative to the root of the service."""
     if remote.name in _OZONE:
         text = remote.message.lower()
@@ -270,6 +259,8 @@ def error_of(remote: RemoteFailure, path: str) -> QueryServerError:
 
 
 class OzoneFileSystem:
+    scheme = Scheme.OFS
+
     def __init__(
         self, services: Mapping[str, WebHdfsAddress], *, max_copy_bytes: int, login: httpx.Auth | None = None
     ) -> None:
@@ -280,20 +271,12 @@ class OzoneFileSystem:
             )
             for name, address in services.items()
         }
-        self._max_copy_bytes = max_copy_bytes
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.OFS
-
-    @property
-    def traits(self) -> StorageTraits:
-        return StorageTraits(
+        self.traits = StorageTraits(
             lists_in_order=True,
             container_levels=BUCKET_LEVELS,
             acts_as_user=True,
             changes_modes_of_trees=True,
-            max_copy_bytes=self._max_copy_bytes,
+            max_copy_bytes=max_copy_bytes,
         )
 
     def as_user(self, user: StorageUser) -> OzoneStorage:
@@ -310,7 +293,7 @@ def build(settings: Settings) -> FileSystem | None:
     for table, service in settings.desktop.ozone.items():
         name = urlsplit(service.fs_defaultfs).netloc.rpartition("@")[2].lower()
         if not name:
-            raise ConfigurationError([f"desktop.ozone.{table}.fs_defaultfs must be ofs://<service>."])
+            raise errors.ConfigurationError([f"desktop.ozone.{table}.fs_defaultfs must be ofs://<service>."])
         services[name] = address(f"desktop.ozone.{table}", service, settings)
     if not services:
         return None

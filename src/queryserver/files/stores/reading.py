@@ -1,4 +1,4 @@
-"""What the stores share: how much is read at a time, and how harmless calls are tried again.
+"""What the stores share: how much is read and written at a time, and how harmless calls are tried again.
 
 Few readers take much, for speed; many take little, for memory.
 """
@@ -6,7 +6,7 @@ Few readers take much, for speed; many take little, for memory.
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
@@ -40,6 +40,28 @@ async def retried(
                 raise
         await asyncio.sleep(random.uniform(0.5, 1) * first_pause_s * 2**number)  # noqa: S311 no secret
     return await attempt()
+
+
+class Blocks:
+    """Takes blocks from a body. Holds what is left of one piece."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self._body = body
+        self._rest = memoryview(b"")
+
+    async def take(self, size_bytes: int) -> bytearray:
+        """The next `size_bytes`; fewer only at the end."""
+        block = bytearray()
+        while len(block) < size_bytes:
+            if not self._rest:
+                piece = await anext(self._body, None)
+                if piece is None:
+                    break
+                self._rest = memoryview(piece)
+            wanted = size_bytes - len(block)
+            block += self._rest[:wanted]
+            self._rest = self._rest[wanted:]
+        return block
 
 
 class ReadSizes:
@@ -87,15 +109,8 @@ class _Network(httpcore.AsyncNetworkBackend):
         # Its type is left open where anyio is not installed; httpx itself needs it.
         self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._network.connect_tcp(host, port, timeout, local_address, socket_options), self._sizes)
+    async def connect_tcp(self, *place: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        return _Stream(await self._network.connect_tcp(*place, **options), self._sizes)
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)

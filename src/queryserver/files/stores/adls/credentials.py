@@ -5,7 +5,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -57,11 +56,23 @@ FetchToken = Callable[[str, bytes], Awaitable[Mapping[str, object]]]
 
 @dataclass(frozen=True, slots=True)
 class SharedKey:
-    """The key of the account, which may do everything."""
+    """The key of the account, which may do everything. Raises ConfigurationError: the key is no base64."""
 
     account: str
     key: str = field(repr=False)
     """Base64, as the portal shows it."""
+
+    def __post_init__(self) -> None:
+        try:
+            base64.b64decode(self.key, validate=True)
+        except binascii.Error:
+            raise ConfigurationError(["azure.azure_accounts: account_key is not base64."]) from None
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        path, query = url.raw_path.decode().partition("?")[0], url.params.multi_items()
+        signed = signature(base64.b64decode(self.key), self.account, method, path, query, headers)
+        headers["authorization"] = f"SharedKey {self.account}:{signed}"
+        return url
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,11 @@ class SasToken:
     """A shared access signature: query parameters, with or without the question mark."""
 
     token: str = field(repr=False)
+
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        del method, headers
+        query = url.query.decode()
+        return url.copy_with(query=f"{query}&{self.token.strip().lstrip('?&')}".lstrip("&").encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,58 +98,10 @@ class ClientCredentials:
     """Sovereign clouds have others."""
 
 
-class Authorizer(ABC):
-    """Adds to calls what the account requires."""
-
-    @abstractmethod
-    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
-        """Complete the headers, whose names are in lower case; the address to call. Raises AzureFailure."""
-
-    def refused(self) -> None:  # noqa: B027 only tokens are obtained again
-        """The account refused a call."""
-
-
-def authorizer(
-    credential: SharedKey | SasToken | ClientCredentials, ask: FetchToken, clock: Callable[[], float] = monotonic
-) -> Authorizer:
-    """For one account. Raises ConfigurationError: the key is no base64."""
-    match credential:
-        case SharedKey():
-            return _SharedKeyAuthorizer(credential)
-        case SasToken():
-            return _SasAuthorizer(credential)
-        case ClientCredentials():
-            return _TokenAuthorizer(credential, ask, clock)
-
-
-class _SharedKeyAuthorizer(Authorizer):
-    def __init__(self, credential: SharedKey) -> None:
-        self._account = credential.account
-        try:
-            self._key = base64.b64decode(credential.key, validate=True)
-        except binascii.Error:
-            raise ConfigurationError(["azure.azure_accounts: account_key is not base64."]) from None
-
-    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
-        path, query = url.raw_path.decode().partition("?")[0], url.params.multi_items()
-        signed = signature(self._key, self._account, method, path, query, headers)
-        headers["authorization"] = f"SharedKey {self._account}:{signed}"
-        return url
-
-
-class _SasAuthorizer(Authorizer):
-    def __init__(self, credential: SasToken) -> None:
-        self._parameters = credential.token.strip().lstrip("?&")
-
-    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:  # noqa: ARG002
-        query = url.query.decode()
-        return url.copy_with(query=f"{query}&{self._parameters}".lstrip("&").encode())
-
-
-class _TokenAuthorizer(Authorizer):
+class TokenAuthorizer:
     """Holds one token and renews it before it ends, one request at a time."""
 
-    def __init__(self, credential: ClientCredentials, ask: FetchToken, clock: Callable[[], float]) -> None:
+    def __init__(self, credential: ClientCredentials, ask: FetchToken, clock: Callable[[], float] = monotonic) -> None:
         self._url = f"{credential.login_url.rstrip('/')}/{quote(credential.tenant_id, safe='')}/oauth2/v2.0/token"
         login = {"client_id": credential.client_id, "client_secret": credential.client_secret}
         self._form = urlencode({"grant_type": "client_credentials", **login, "scope": _SCOPE}).encode()
@@ -143,7 +111,9 @@ class _TokenAuthorizer(Authorizer):
         self._token = ""
         self._renew_at = self._ends_at = -inf
 
-    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:  # noqa: ARG002
+    async def authorize(self, method: str, url: httpx.URL, headers: dict[str, str]) -> httpx.URL:
+        """Complete the headers; the address to call. Raises AzureFailure."""
+        del method
         async with self._asking:
             if self._clock() >= self._renew_at:
                 try:
@@ -170,6 +140,7 @@ class _TokenAuthorizer(Authorizer):
         self._renew_at = asked_at + max(life_s - _REFRESH_BEFORE_S, life_s / 2)
 
     def refused(self) -> None:
+        """The account refused a call: the token is obtained again."""
         self._renew_at = self._ends_at = -inf
 
 

@@ -8,22 +8,15 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    NotADirectory,
-    PathExists,
-    TargetInsideSource,
-    VerificationFailed,
-    root_not_allowed,
-)
+from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
+from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
-from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, blocks_of, condition_of, place_of, unfinished
+from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condition_of, place_of, unfinished
+from queryserver.files.stores.reading import Blocks
 
 _MOST_PATHS = 5000
 """The service's limit of a page."""
@@ -50,17 +43,14 @@ class HierarchicalStorage(AzureStorage):
         )
 
     async def _find_or_none(self, place: AzurePlace) -> FileStatus | None:
-        try:
+        with unless_missing():
             return await self._find(place)
-        except AzureFailure as failure:
-            if failure.is_missing:
-                return None
-            raise
+        return None
 
     async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
         old = await self._find_or_none(place)
         if old is not None and (old.is_directory or not overwrite):
-            raise PathExists(f"abfs://{place.path} exists.")
+            raise errors.PathExists(f"abfs://{place.path} exists.")
         return old
 
     async def _pages(
@@ -130,7 +120,7 @@ class HierarchicalStorage(AzureStorage):
         while failure.status in {400, 404, 409} and not (place := place.parent).is_container:
             if found := await self._find_or_none(place):
                 if not found.is_directory:
-                    raise NotADirectory(f"abfs://{place.path} is not a directory.")
+                    raise errors.NotADirectory(f"abfs://{place.path} is not a directory.")
                 return
 
     async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
@@ -139,7 +129,7 @@ class HierarchicalStorage(AzureStorage):
             await self._create(place, "directory", 0o777 if permissions is None else permissions, umask)
         except AzureFailure as failure:
             if failure.is_taken:
-                raise PathExists(f"abfs://{place.path} exists.") from None
+                raise errors.PathExists(f"abfs://{place.path} exists.") from None
             await self._refuse_file_above(failure, place)
             raise
 
@@ -147,13 +137,9 @@ class HierarchicalStorage(AzureStorage):
         await self._create(staged, "file", 0o666, self._account.umask)
 
     async def _write(
-        self,
-        place: AzurePlace,
-        body: AsyncIterator[bytes],
-        *,
-        overwrite: bool,
-        size_bytes: int | None,  # noqa: ARG002 appends need none
+        self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
     ) -> FileStatus:
+        del size_bytes  # appends need none
         await self._replaced(place, overwrite=overwrite)
         staged = unfinished(place)
         try:
@@ -163,12 +149,12 @@ class HierarchicalStorage(AzureStorage):
                 await self._refuse_file_above(failure, staged)
                 raise
             total = 0
-            async with aclosing(blocks_of(body, self._account.block_bytes)) as blocks:
-                async for block in blocks:
-                    # Only a flush adds the bytes to the file, so that it may be sent twice.
-                    query = {"action": "append", "position": total}
-                    await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
-                    total += len(block)
+            blocks = Blocks(body)
+            while block := bytes(await blocks.take(self._account.block_bytes)):
+                # Only a flush adds the bytes to the file, so that it may be sent twice.
+                query = {"action": "append", "position": total}
+                await self._client.repeat(AzureCall("PATCH", staged.names, query, {}, block))
+                total += len(block)
             await self._flush(staged, total)
             return await self._publish(staged, place, total, overwrite=overwrite)
         except BaseException:  # a cancel too: no part of a file may stay
@@ -182,17 +168,11 @@ class HierarchicalStorage(AzureStorage):
             query: dict[str, str | int] = {"action": "flush", "position": total, "close": "true"}
             await self._client.change(AzureCall("PATCH", staged.names, query))
             if (await self._find(staged)).size_bytes != total:
-                raise VerificationFailed("The store holds other bytes than were sent.")
+                raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
-    async def _publish(
-        self,
-        staged: AzurePlace,
-        place: AzurePlace,
-        size_bytes: int,  # noqa: ARG002 a rename moves no bytes
-        *,
-        overwrite: bool,
-    ) -> FileStatus:
+    async def _publish(self, staged: AzurePlace, place: AzurePlace, size_bytes: int, *, overwrite: bool) -> FileStatus:
         """Replace exactly the file whose permissions were taken over."""
+        del size_bytes  # a rename moves no bytes
         for _ in range(_RENAME_TRIES):
             old = await self._replaced(place, overwrite=overwrite)
             if old is not None:
@@ -204,7 +184,7 @@ class HierarchicalStorage(AzureStorage):
                     raise
             else:
                 return await self._find(place)
-        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
     async def _take_over(self, staged: AzurePlace, place: AzurePlace, old: FileStatus) -> None:
         """Copy permissions and owner where the account allows: owners set the first, superusers both."""
@@ -222,7 +202,7 @@ class HierarchicalStorage(AzureStorage):
 
     async def _clean(self, staged: AzurePlace) -> None:
         """What cannot be removed now is swept later."""
-        with suppress(AzureFailure, QueryServerError, TimeoutError):
+        with suppress(AzureFailure, errors.QueryServerError, TimeoutError):
             async with asyncio.timeout(_CLEANING_S):
                 await self._discard(staged)
 
@@ -240,11 +220,8 @@ class HierarchicalStorage(AzureStorage):
         await self._flush(staged, plan.size_bytes)
 
     async def _discard(self, staged: AzurePlace) -> None:
-        try:
+        with unless_missing():
             await self._delete(staged, recursive=False)
-        except AzureFailure as failure:
-            if not failure.is_missing:
-                raise
 
     async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
         await self._find(place)
@@ -273,13 +250,13 @@ class HierarchicalStorage(AzureStorage):
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         from_place, to_place = place_of(source), place_of(target)
         if from_place is None or from_place.is_container:
-            raise root_not_allowed("Containers stay where they are.")
+            raise errors.root_not_allowed("Containers stay where they are.")
         if to_place is None or to_place.is_container:
-            raise PathExists(f"abfs://{target} is a container.")
+            raise errors.PathExists(f"abfs://{target} is a container.")
         if source == target:
-            raise PathExists("Source and target are one.")
+            raise errors.PathExists("Source and target are one.")
         if target.startswith(f"{source}/"):
-            raise TargetInsideSource("The target lies inside the source.")
+            raise errors.TargetInsideSource("The target lies inside the source.")
         with azure_errors(source):
             found = await self._find(from_place)
         with azure_errors(target):
@@ -287,12 +264,12 @@ class HierarchicalStorage(AzureStorage):
                 await self._require_directory(to_place.parent)
             existing = await self._find_or_none(to_place)
             if existing is not None and not (overwrite and existing.is_file and found.is_file):
-                raise PathExists(f"abfs://{target} exists.")
+                raise errors.PathExists(f"abfs://{target} exists.")
             try:
                 await self._rename(from_place, to_place, condition_of(existing))
             except AzureFailure as failure:
                 if failure.is_taken and existing is None:
-                    raise PathExists(f"abfs://{target} exists.") from None
+                    raise errors.PathExists(f"abfs://{target} exists.") from None
                 raise
 
     async def set_permissions(self, path: str, permissions: int) -> None:
@@ -314,7 +291,7 @@ class HierarchicalStorage(AzureStorage):
 def _entry_place(path: str) -> AzurePlace:
     place = place_of(path)
     if place is None or place.is_container:
-        raise root_not_allowed("Containers have no permissions.")
+        raise errors.root_not_allowed("Containers have no permissions.")
     return place
 
 

@@ -3,67 +3,54 @@
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 
-from queryserver.errors.base import PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    DirectoryNotEmpty,
-    InvalidName,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-    VerificationFailed,
-)
+from queryserver import errors
 
 UNREACHABLE = "Unreachable"
 """Our own code for an account that does not answer."""
 
 _BAD_LOGIN = frozenset({"AuthenticationFailed", "InvalidAuthenticationInfo", "NoAuthenticationInformation"})
-_BY_STATUS: dict[int, tuple[type[QueryServerError], str]] = {
-    401: (StorageError, "The store refuses the credentials of this service."),
-    403: (PermissionDenied, "The store refuses access to {path}."),
-    404: (PathNotFound, "{path} does not exist."),
-    412: (ChangedMeanwhile, "{path} was changed meanwhile."),
-    429: (StorageUnavailable, "The store is busy."),
-    500: (StorageUnavailable, "The store fails."),
-    503: (StorageUnavailable, "The store is busy."),
-    504: (StorageUnavailable, "The store does not answer in time."),
-    507: (StorageError, "The store has no room left."),
+_BY_STATUS: dict[int, tuple[type[errors.QueryServerError], str]] = {
+    401: (errors.StorageError, "The store refuses the credentials of this service."),
+    403: (errors.PermissionDenied, "The store refuses access to {path}."),
+    404: (errors.PathNotFound, "{path} does not exist."),
+    412: (errors.ChangedMeanwhile, "{path} was changed meanwhile."),
+    429: (errors.StorageUnavailable, "The store is busy."),
+    500: (errors.StorageUnavailable, "The store fails."),
+    503: (errors.StorageUnavailable, "The store is busy."),
+    504: (errors.StorageUnavailable, "The store does not answer in time."),
+    507: (errors.StorageError, "The store has no room left."),
 }
-_TABLE: tuple[tuple[type[QueryServerError], str, str], ...] = (
+_TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
     (
-        *(PathNotFound, "{path} does not exist."),
+        *(errors.PathNotFound, "{path} does not exist."),
         """BlobNotFound ContainerNotFound FilesystemNotFound PathNotFound ResourceNotFound SourcePathNotFound
         RenameDestinationParentPathNotFound""",
     ),
     (
-        *(PathExists, "{path} exists."),
+        *(errors.PathExists, "{path} exists."),
         "BlobAlreadyExists ContainerAlreadyExists FilesystemAlreadyExists PathAlreadyExists ResourceAlreadyExists",
     ),
-    (DirectoryNotEmpty, "{path} is not empty.", "DirectoryNotEmpty"),
+    (errors.DirectoryNotEmpty, "{path} is not empty.", "DirectoryNotEmpty"),
     (
-        *(ChangedMeanwhile, "{path} was changed meanwhile."),
+        *(errors.ChangedMeanwhile, "{path} was changed meanwhile."),
         "ConditionNotMet TargetConditionNotMet SourceConditionNotMet InvalidBlockList",
     ),
-    (ChangedMeanwhile, "{path} is leased by another program.", "LeaseIdMissing"),
-    (StorageUnavailable, "{path} is being deleted.", "ContainerBeingDeleted FilesystemBeingDeleted"),
-    (NotAFile, "{path} is not a file.", "ResourceTypeMismatch"),
-    (NotADirectory, "A part of {path} is a file.", "PathConflict"),
-    (VerificationFailed, "The store holds other bytes than were sent.", "InvalidFlushPosition Md5Mismatch"),
-    (InvalidName, "The store does not take the name {path}.", "InvalidResourceName"),
+    (errors.ChangedMeanwhile, "{path} is leased by another program.", "LeaseIdMissing"),
+    (errors.StorageUnavailable, "{path} is being deleted.", "ContainerBeingDeleted FilesystemBeingDeleted"),
+    (errors.NotAFile, "{path} is not a file.", "ResourceTypeMismatch"),
+    (errors.NotADirectory, "A part of {path} is a file.", "PathConflict"),
+    (errors.VerificationFailed, "The store holds other bytes than were sent.", "InvalidFlushPosition Md5Mismatch"),
+    (errors.InvalidName, "The store does not take the name {path}.", "InvalidResourceName"),
     # Our own credentials are wrong: no caller can do anything about it, nor is it about what the caller may.
     (*_BY_STATUS[401], " ".join(_BAD_LOGIN)),
-    (StoreQuotaExceeded, "The quota of the account is used up.", "QuotaExceeded AccountCapacityExceeded"),
+    (errors.StoreQuotaExceeded, "The quota of the account is used up.", "QuotaExceeded AccountCapacityExceeded"),
     (*_BY_STATUS[507], "InsufficientStorage"),
     (*_BY_STATUS[503], "ServerBusy"),
     (*_BY_STATUS[504], "OperationTimedOut"),
     (*_BY_STATUS[500], "InternalError"),
-    (StorageUnavailable, "The store cannot be reached.", UNREACHABLE),
+    (errors.StorageUnavailable, "The store cannot be reached.", UNREACHABLE),
 )
-_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = {
+_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     code: (kind, text) for kind, text, codes in _TABLE for code in codes.split()
 }
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
@@ -81,7 +68,7 @@ class AzureFailure(Exception):
     @property
     def is_missing(self) -> bool:
         """Whether it says that there is no such thing."""
-        return self._kind is PathNotFound or (self.status == 404 and not self.code)
+        return self._kind is errors.PathNotFound or (self.status == 404 and not self.code)
 
     @property
     def is_denial(self) -> bool:
@@ -91,7 +78,7 @@ class AzureFailure(Exception):
     @property
     def is_taken(self) -> bool:
         """Whether a condition says that the name is taken."""
-        return self._kind is PathExists or self.status == 412
+        return self._kind is errors.PathExists or self.status == 412
 
     @property
     def is_passing(self) -> bool:
@@ -100,12 +87,22 @@ class AzureFailure(Exception):
 
 
 @contextmanager
+def unless_missing() -> Generator[None]:
+    """An AzureFailure inside that says that there is no such thing ends the block, without an error."""
+    try:
+        yield
+    except AzureFailure as failure:
+        if not failure.is_missing:
+            raise
+
+
+@contextmanager
 def azure_errors(path: str) -> Generator[None]:
     """Every AzureFailure inside becomes a domain error about `path`, which is relative to the store's root."""
     try:
         yield
     except AzureFailure as failure:
-        kind, text = _KINDS.get(failure.code) or _BY_STATUS.get(failure.status) or (StorageError, "")
+        kind, text = _KINDS.get(failure.code) or _BY_STATUS.get(failure.status) or (errors.StorageError, "")
         # Texts of the service hold request ids from their second line on, and may name the account in any.
         text = text or f"The store refused the call for {{path}} ({failure.code or failure.status})."
         raise kind(text.format(path=f"abfs://{path}")) from failure

@@ -16,18 +16,13 @@ from queryserver.platform.settings.tree import Settings
 class AdlsFileSystem:
     """The store `abfs`. Connects at the first call. To be closed by its owner. Raises ConfigurationError."""
 
+    scheme = Scheme.ABFS
+    traits = StorageTraits(container_levels=1)
+
     def __init__(self, account: AzureAccount) -> None:
         self._client = AzureClient(account)
         kind = HierarchicalStorage if account.is_hierarchical else AzureFlatStorage
         self._storage = kind(account, self._client)
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.ABFS
-
-    @property
-    def traits(self) -> StorageTraits:
-        return StorageTraits(container_levels=1)
 
     def as_user(self, user: StorageUser) -> HierarchicalStorage | AzureFlatStorage:  # noqa: ARG002 shared credentials
         return self._storage

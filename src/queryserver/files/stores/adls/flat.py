@@ -12,26 +12,21 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 import httpx
 
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    DirectoryNotEmpty,
-    NotADirectory,
-    PathExists,
-    PathNotFound,
-    VerificationFailed,
-)
+from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, FileStatus, is_name
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls import shared as entries
 from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure
-from queryserver.files.stores.adls.http import AzureAnswer, AzureCall, AzureClient
-from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, blocks_of, condition_of
+from queryserver.files.stores.adls.errors import AzureFailure, unless_missing
+from queryserver.files.stores.adls.http import AzureCall, AzureClient
+from queryserver.files.stores.adls.shared import AzurePlace, AzureStorage, condition_of
+from queryserver.files.stores.reading import Blocks
 
 FOLDER = "hdi_isfolder"
 """The metadata that makes a folder of an empty blob, as Hadoop and Azure's tools write it."""
@@ -62,35 +57,32 @@ class Listed:
     etag: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BlobPage:
-    """Items in the order of the service, and where the next page begins."""
-
-    items: Sequence[Listed]
-    marker: str
-
-
 class BlobCalls:
     """The calls of one account. Failures are AzureFailure."""
 
     def __init__(self, client: AzureClient) -> None:
         self._client = client
 
-    async def containers(self, marker: str, size: int) -> BlobPage:
-        query = {"comp": "list", "maxresults": size, **({"marker": marker} if marker else {})}
-        return await _page(await self._client.read(AzureCall("GET", (), query)), "Container")
+    async def pages(
+        self, container: str | None, prefix: str = "", *, marker: str = "", size: int = PAGE, delimiter: str = ""
+    ) -> AsyncGenerator[tuple[Sequence[Listed], str]]:
+        """Containers (None), or blobs of one whose keys begin with `prefix`, up to the next `delimiter`.
 
-    async def blobs(
-        self, container: str, prefix: str, *, marker: str = "", size: int = PAGE, delimiter: bool = False,
-    ) -> BlobPage:  # fmt: skip
-        """Keys that begin with `prefix`; with `delimiter` only up to the next slash."""
-        query: dict[str, str | int] = {"restype": "container", "comp": "list", "maxresults": size, "prefix": prefix}
-        query["include"] = "metadata"
+        Items in the order of the service, and where the next page begins. A page may be empty although others follow.
+        """
+        names, kind = ((), "Container") if container is None else ((container,), "Blob")
+        query: dict[str, str | int] = {"comp": "list", "maxresults": min(size, PAGE)}
+        if container is not None:
+            query |= {"restype": "container", "prefix": prefix, "include": "metadata"}
         if delimiter:
-            query["delimiter"] = "/"
-        if marker:
-            query["marker"] = marker
-        return await _page(await self._client.read(AzureCall("GET", (container,), query)), "Blob")
+            query["delimiter"] = delimiter
+        while True:
+            answer = await self._client.read(AzureCall("GET", names, query | ({"marker": marker} if marker else {})))
+            root = await _parsed(answer.body)
+            marker = root.findtext("NextMarker") or ""
+            yield [_listed(element) for element in root.iter() if element.tag in {kind, "BlobPrefix"}], marker
+            if not marker:
+                return
 
     async def facts(self, place: AzurePlace) -> httpx.Headers:
         """The properties of a blob; those of a folder hold its mark."""
@@ -105,24 +97,9 @@ class BlobCalls:
         """Fails when there is a blob of that name."""
         await self.put(place, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
 
-    async def touch(self, place: AzurePlace) -> None:
-        """Set a later time of change."""
-        headers = {"x-ms-meta-queryserver": "upload"}
-        await self._client.change(AzureCall("PUT", place.names, {"comp": "metadata"}, headers))
-
     async def put_block(self, place: AzurePlace, block: str, content: bytes) -> None:
         """It may be sent twice."""
         await self._client.repeat(AzureCall("PUT", place.names, {"comp": "block", "blockid": block}, {}, content))
-
-    async def stream_block(self, place: AzurePlace, block: str, content: AsyncIterator[bytes], length: int) -> None:
-        query = {"comp": "block", "blockid": block}
-        await self._client.send(AzureCall("PUT", place.names, query, {}, content, length))
-
-    async def blocks(self, place: AzurePlace) -> Mapping[str, int]:
-        """Sizes of the blocks that were sent, committed or not."""
-        answer = await self._client.read(AzureCall("GET", place.names, {"comp": "blocklist", "blocklisttype": "all"}))
-        root = await _parsed(answer.body)
-        return {block.findtext("Name", ""): int(block.findtext("Size", "0")) for block in root.iter("Block")}
 
     async def commit(self, place: AzurePlace, blocks: Sequence[str], headers: Mapping[str, str]) -> httpx.Headers:
         """The blob of these blocks, in this order."""
@@ -132,9 +109,6 @@ class BlobCalls:
         call = AzureCall("PUT", place.names, {"comp": "blocklist"}, {**kinds, **headers}, content)
         return (await self._client.change(call)).headers
 
-    async def delete(self, place: AzurePlace) -> None:
-        await self._client.change(AzureCall("DELETE", place.names, {}, {"x-ms-delete-snapshots": "include"}))
-
 
 def block_name(text: str) -> str:
     """An id as the service wants it; those of one blob must be of one length."""
@@ -143,12 +117,6 @@ def block_name(text: str) -> str:
 
 def is_folder(headers: Mapping[str, str]) -> bool:
     return headers.get(f"x-ms-meta-{FOLDER}", "").lower() == "true"
-
-
-async def _page(answer: AzureAnswer, kind: str) -> BlobPage:
-    root = await _parsed(answer.body)
-    items = [_listed(element) for element in root.iter() if element.tag in {kind, "BlobPrefix"}]
-    return BlobPage(items, root.findtext("NextMarker") or "")
 
 
 def _listed(element: ET.Element) -> Listed:
@@ -202,38 +170,31 @@ class AzureFlatStorage(AzureStorage):
             return status
         if await self._keys_below(place, 1):
             return entries.directory(place.path)
-        raise PathNotFound(f"abfs://{place.path} does not exist.")
+        raise errors.PathNotFound(f"abfs://{place.path} does not exist.")
 
     async def _blob_at(self, place: AzurePlace) -> FileStatus | None:
         """The blob of exactly this name, be it a file or the mark of a folder."""
-        try:
+        with unless_missing():
             facts = await self._calls.facts(place)
-        except AzureFailure as failure:
-            if failure.is_missing:
-                return None
-            raise
-        modified_at = entries.time(facts.get("last-modified", ""))
-        if is_folder(facts):
-            return entries.directory(place.path, modified_at)
-        return entries.blob(place.path, int(facts.get("content-length", "0")), modified_at, facts.get("etag", ""))
+            modified_at = entries.time(facts.get("last-modified", ""))
+            if is_folder(facts):
+                return entries.directory(place.path, modified_at)
+            return entries.blob(place.path, int(facts.get("content-length", "0")), modified_at, facts.get("etag", ""))
+        return None
 
     async def _keys_below(self, place: AzurePlace, at_most: int) -> list[str]:
-        """The first blobs below this name, which make a folder of it without a mark.
-
-        Pages may be empty although others follow.
-        """
-        marker = ""
-        while True:
-            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker, size=at_most)
-            if page.items or not page.marker:
-                return [item.name for item in page.items]
-            marker = page.marker
+        """The first blobs below this name, which make a folder of it without a mark."""
+        async with aclosing(self._calls.pages(place.container, _prefix(place), size=at_most)) as pages:
+            async for items, _ in pages:
+                if items:
+                    return [item.name for item in items]
+        return []
 
     async def _replaced(self, place: AzurePlace, *, overwrite: bool) -> FileStatus | None:
         current = await self._blob_at(place)
         is_taken = not overwrite or current.is_directory if current else bool(await self._keys_below(place, 1))
         if is_taken:
-            raise PathExists(f"abfs://{place.path} exists.")
+            raise errors.PathExists(f"abfs://{place.path} exists.")
         return current
 
     async def _make_folders(self, place: AzurePlace) -> None:
@@ -253,7 +214,7 @@ class AzureFlatStorage(AzureStorage):
     async def _is_marked(self, place: AzurePlace) -> bool:
         status = await self._blob_at(place)
         if status is not None and not status.is_directory:
-            raise NotADirectory(f"abfs://{place.path} is not a directory.")
+            raise errors.NotADirectory(f"abfs://{place.path} is not a directory.")
         return status is not None
 
     async def _make_directory(self, place: AzurePlace, permissions: int | None) -> None:
@@ -264,11 +225,11 @@ class AzureFlatStorage(AzureStorage):
             await self._calls.put_folder(place)
         except AzureFailure as failure:
             if failure.is_taken:
-                raise PathExists(f"abfs://{place.path} exists.") from None
+                raise errors.PathExists(f"abfs://{place.path} exists.") from None
             raise
 
     async def _is_empty(self, container: AzurePlace) -> bool:
-        return not (await self._calls.blobs(container.container, "", size=1)).items
+        return not await self._keys_below(container, 1)
 
     async def _delete_entry(self, place: AzurePlace, *, recursive: bool) -> None:
         """The directory that held the last entry stays."""
@@ -281,61 +242,41 @@ class AzureFlatStorage(AzureStorage):
     async def _delete_below(self, place: AzurePlace, *, recursive: bool) -> None:
         """Raises DirectoryNotEmpty."""
         if not recursive and set(await self._keys_below(place, 2)) - {f"{place.key}/"}:
-            raise DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
-        marker, is_last = "", False
-        while not is_last:
-            page = await self._calls.blobs(place.container, f"{place.key}/", marker=marker)
-            below = [AzurePlace((place.container, *item.name.split("/"))) for item in page.items]
+            raise errors.DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
+        async for items, _ in self._calls.pages(place.container, _prefix(place)):
+            below = [AzurePlace((place.container, *item.name.split("/"))) for item in items]
             for start in range(0, len(below), _DELETES_AT_ONCE):
                 some = below[start : start + _DELETES_AT_ONCE]
                 for outcome in await asyncio.gather(*map(self._discard, some), return_exceptions=True):
                     if isinstance(outcome, BaseException):
                         raise outcome
-            marker, is_last = page.marker, not page.marker
 
     async def _discard(self, staged: AzurePlace) -> None:
-        try:
-            await self._calls.delete(staged)
-        except AzureFailure as failure:
-            if not failure.is_missing:
-                raise
+        with unless_missing():
+            await self._client.change(AzureCall("DELETE", staged.names, {}, {"x-ms-delete-snapshots": "include"}))
 
     async def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        while True:
-            page = await self._calls.containers(cursor or "", min(size, PAGE))
-            found = [entries.directory(item.name, entries.time(item.last_modified)) for item in page.items]
-            cursor = page.marker or None
-            yield Batch(tuple(found), cursor)
-            if cursor is None:
-                return
+        async for items, marker in self._calls.pages(None, marker=cursor or "", size=size):
+            found = [entries.directory(item.name, entries.time(item.last_modified)) for item in items]
+            yield Batch(tuple(found), marker or None)
 
     async def _entries(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
         """Raises NotADirectory, PathNotFound."""
-        prefix = f"{place.key}/" if place.key else ""
-        is_known = cursor is not None
-        marker, above = ("", list[str]()) if cursor is None else json.loads(cursor)
-        while True:
-            page = await self._calls.blobs(place.container, prefix, marker=marker, size=min(size, PAGE), delimiter=True)
-            is_known = is_known or bool(page.items)
-            if not is_known and not page.marker:
+        prefix, is_known = _prefix(place), cursor is not None
+        begin, above = ("", list[str]()) if cursor is None else json.loads(cursor)
+        async for items, marker in self._calls.pages(place.container, prefix, marker=begin, size=size, delimiter="/"):
+            is_known = is_known or bool(items)
+            if not is_known and not marker:
                 await self._require_directory(place)
-            found, above = _entries(place, len(prefix), page.items, above)
-            cursor = json.dumps([page.marker, above]) if page.marker else None
-            yield Batch(tuple(found), cursor)
-            if cursor is None:
-                return
-            marker = page.marker
+            found, above = _entries(place, len(prefix), items, above)
+            yield Batch(tuple(found), json.dumps([marker, above]) if marker else None)
 
     async def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
-        prefix = f"{folder.key}/{RESERVED_PREFIX}" if folder.key else RESERVED_PREFIX
         await self._find(folder)
-        marker, is_last = "", False
-        while not is_last:
-            page = await self._calls.blobs(folder.container, prefix, marker=marker, delimiter=True)
-            for item in page.items:
+        async for items, _ in self._calls.pages(folder.container, _prefix(folder) + RESERVED_PREFIX, delimiter="/"):
+            for item in items:
                 if not item.is_prefix:
                     yield item.name.rpartition("/")[2], item.last_modified
-            marker, is_last = page.marker, not page.marker
 
     async def _write(
         self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None
@@ -344,14 +285,13 @@ class AzureFlatStorage(AzureStorage):
         await self._replaced(place, overwrite=overwrite)
         await self._make_folders(place.parent)
         upload, names, total, last = secrets.token_hex(16), list[str](), 0, b""
-        block_bytes = block_size(self._account.block_bytes, size_bytes)
-        async with aclosing(blocks_of(body, block_bytes)) as blocks:
-            async for block in blocks:
-                if total:
-                    names.append(block_name(f"{upload}{len(names):06d}"))
-                    await self._calls.put_block(place, names[-1], last)
-                last = block
-                total += len(block)
+        block_bytes, blocks = block_size(self._account.block_bytes, size_bytes), Blocks(body)
+        while block := bytes(await blocks.take(block_bytes)):
+            if total:
+                names.append(block_name(f"{upload}{len(names):06d}"))
+                await self._calls.put_block(place, names[-1], last)
+            last = block
+            total += len(block)
         if not names:
             return await self._put(place, last, overwrite=overwrite)
         names.append(block_name(f"{upload}{len(names):06d}"))
@@ -360,13 +300,9 @@ class AzureFlatStorage(AzureStorage):
         sizes = await self._sizes(place)
         if not sizes.keys() >= set(names):
             await self._replaced(place, overwrite=overwrite)
-            raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+            raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
         _verify(sizes, names, total)
-
-        async def commit(condition: dict[str, str]) -> httpx.Headers:
-            return await self._calls.commit(place, names, condition)
-
-        return await self._store(place, total, commit, overwrite=overwrite)
+        return await self._store(place, total, partial(self._calls.commit, place, names), overwrite=overwrite)
 
     async def _put(self, place: AzurePlace, content: bytes, *, overwrite: bool) -> FileStatus:
         """The service compares the digest before it gives the name."""
@@ -394,31 +330,32 @@ class AzureFlatStorage(AzureStorage):
                 headers = await store(condition)
             except AzureFailure as failure:
                 if failure.code == "InvalidBlockList" and not overwrite:
-                    raise PathExists(f"abfs://{place.path} exists.") from None
+                    raise errors.PathExists(f"abfs://{place.path} exists.") from None
                 if not failure.is_taken:
                     raise
             else:
                 modified_at = entries.time(headers.get("last-modified", ""))
                 return entries.blob(place.path, total, modified_at, headers.get("etag", ""))
-        raise ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
+        raise errors.ChangedMeanwhile(f"abfs://{place.path} was changed meanwhile.")
 
     async def _sizes(self, place: AzurePlace) -> Mapping[str, int]:
-        """Of the blocks that the account holds under a name."""
-        try:
-            return await self._calls.blocks(place)
-        except AzureFailure as failure:
-            if failure.is_missing:
-                return {}
-            raise
+        """Of the blocks that the account holds under a name, committed or not."""
+        query = {"comp": "blocklist", "blocklisttype": "all"}
+        with unless_missing():
+            root = await _parsed((await self._client.read(AzureCall("GET", place.names, query))).body)
+            return {block.findtext("Name", ""): int(block.findtext("Size", "0")) for block in root.iter("Block")}
+        return {}
 
     async def _create_staged(self, staged: AzurePlace) -> None:
         await self._calls.put(staged, b"", {"if-none-match": "*"})
 
     async def _send_part(self, plan: PartPlan, staged: AzurePlace, index: int, content: AsyncIterator[bytes]) -> None:
         """A block that replaces the former one of that index when it is complete."""
-        # Blocks without a commit leave the time of the blob as it was, and old ones are swept.
-        await self._calls.touch(staged)
-        await self._calls.stream_block(staged, _part_name(index), content, plan.size_of(index))
+        # Blocks without a commit leave the time of the blob as it was, and old ones are swept. Metadata change it.
+        headers = {"x-ms-meta-queryserver": "upload"}
+        await self._client.change(AzureCall("PUT", staged.names, {"comp": "metadata"}, headers))
+        query = {"comp": "block", "blockid": _part_name(index)}
+        await self._client.send(AzureCall("PUT", staged.names, query, {}, content, plan.size_of(index)))
 
     async def _complete_parts(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
         names = [_part_name(part.index) for part in sorted(parts, key=lambda part: part.index) if part.size_bytes]
@@ -430,9 +367,14 @@ class AzureFlatStorage(AzureStorage):
         async with aclosing(self._content(staged)) as body:
             status = await self._write(place, body, overwrite=overwrite, size_bytes=size_bytes)
         if status.size_bytes != size_bytes:
-            raise VerificationFailed("The store holds other bytes than were sent.")
+            raise errors.VerificationFailed("The store holds other bytes than were sent.")
         await self._discard(staged)
         return status
+
+
+def _prefix(place: AzurePlace) -> str:
+    """Of the keys below a folder or container."""
+    return f"{place.key}/" if place.key else ""
 
 
 def _entries(
@@ -467,7 +409,7 @@ def block_size(usual: int, announced_bytes: int | None) -> int:
 
 def _verify(sizes: Mapping[str, int], names: Sequence[str], total: int) -> None:
     if sum(sizes.get(name, 0) for name in names) != total:
-        raise VerificationFailed("The store holds other bytes than were sent.")
+        raise errors.VerificationFailed("The store holds other bytes than were sent.")
 
 
 def _part_name(index: int) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from queryserver.errors.files import InvalidPath, StorageUnavailable
-from queryserver.files.stores.adls.credentials import AzureAccount, authorizer
+from queryserver.files.stores.adls.credentials import AzureAccount, ClientCredentials, TokenAuthorizer
 from queryserver.files.stores.adls.errors import UNREACHABLE, AzureFailure
 from queryserver.files.stores.reading import retried
 
@@ -55,7 +55,9 @@ class AzureClient:
     def __init__(self, account: AzureAccount) -> None:
         self._base = httpx.URL(account.url)
         self._timeouts = account.timeouts
-        self._authorizer = authorizer(account.credential, self._fetch_token)
+        login = account.credential
+        # A key and a signature authorize by themselves; an application gets tokens first.
+        self._authorizer = TokenAuthorizer(login, self._fetch_token) if isinstance(login, ClientCredentials) else login
         self._opening = asyncio.Lock()
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._is_closed = False
@@ -132,7 +134,7 @@ class AzureClient:
         if response.is_success:
             return response
         failure = _failure(response, await _whole(response))
-        if failure.status == 401:
+        if failure.status == 401 and isinstance(self._authorizer, TokenAuthorizer):
             self._authorizer.refused()
         raise failure
 

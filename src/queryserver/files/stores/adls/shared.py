@@ -9,23 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from queryserver.errors.base import PermissionDenied
-from queryserver.errors.files import (
-    DirectoryNotEmpty,
-    InvalidName,
-    InvalidPath,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    VerificationFailed,
-    bucket_listing_denied,
-    root_not_allowed,
-)
+from queryserver import errors
 from queryserver.files.model import RESERVED_PREFIX, EntryKind, FileStatus, names_of
 from queryserver.files.protocol import Batch, PartPlan, StoredPart
 from queryserver.files.stores.adls.credentials import AzureAccount
-from queryserver.files.stores.adls.errors import AzureFailure, azure_errors
+from queryserver.files.stores.adls.errors import AzureFailure, azure_errors, unless_missing
 from queryserver.files.stores.adls.http import AzureCall, AzureClient
 
 _CONTAINER = re.compile(r"\$root|\$web|\$logs|(?!.*--)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -69,7 +57,7 @@ def place_of(path: str) -> AzurePlace | None:
     if not names:
         return None
     if not _CONTAINER.fullmatch(names[0]):
-        raise PathNotFound(f"abfs://{path} does not exist.")
+        raise errors.PathNotFound(f"abfs://{path} does not exist.")
     return AzurePlace(names)
 
 
@@ -77,7 +65,7 @@ def file_place(path: str) -> AzurePlace:
     """The place of a file. Raises InvalidPath: the root or directly below it; PathNotFound."""
     place = place_of(path)
     if place is None or place.is_container:
-        raise InvalidPath("Files lie in containers.")
+        raise errors.InvalidPath("Files lie in containers.")
     return place
 
 
@@ -90,7 +78,7 @@ def unfinished(place: AzurePlace, token: str | None = None) -> AzurePlace:
     """The place of a file's bytes until it is complete. Raises InvalidPath: a foreign token."""
     token = secrets.token_hex(16) if token is None else token
     if not _STAGING.fullmatch(token):
-        raise InvalidPath("There is no such staging place.")
+        raise errors.InvalidPath("There is no such staging place.")
     return place.parent.child(f"{RESERVED_PREFIX}upload_{token}")
 
 
@@ -150,23 +138,6 @@ def condition_of(old: FileStatus | None) -> dict[str, str]:
     return {"if-none-match": "*"} if old is None else {"if-match": f'"{old.tag}"'}
 
 
-async def blocks_of(body: AsyncIterator[bytes], block_bytes: int) -> AsyncGenerator[bytes]:
-    """The body in blocks of one size but the last; none for an empty body. Holds one block."""
-    block = bytearray()
-    async for piece in body:
-        left = memoryview(piece)
-        while left:
-            room = block_bytes - len(block)
-            block += left[:room]
-            left = left[room:]
-            if len(block) == block_bytes:
-                full = bytes(block)
-                block.clear()
-                yield full
-    if block:
-        yield bytes(block)
-
-
 async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerator[bytes]:
     """The body, announced with this size. Raises VerificationFailed when it has another one."""
     seen = 0
@@ -177,7 +148,7 @@ async def _exactly(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGenerato
         if piece:
             yield piece
     if seen != size_bytes:
-        raise VerificationFailed(f"The part does not have the announced {size_bytes} bytes.")
+        raise errors.VerificationFailed(f"The part does not have the announced {size_bytes} bytes.")
 
 
 class AzureStorage(ABC):
@@ -246,12 +217,12 @@ class AzureStorage(ABC):
 
     async def _require_directory(self, place: AzurePlace) -> None:
         if not (await self._find(place)).is_directory:
-            raise NotADirectory(f"abfs://{place.path} is not a directory.")
+            raise errors.NotADirectory(f"abfs://{place.path} is not a directory.")
 
     async def _require_file(self, place: AzurePlace) -> FileStatus:
         found = await self._find(place)
         if not found.is_file:
-            raise NotAFile(f"abfs://{place.path} is not a file.")
+            raise errors.NotAFile(f"abfs://{place.path} is not a file.")
         return found
 
     async def stat(self, path: str) -> FileStatus:
@@ -274,7 +245,7 @@ class AzureStorage(ABC):
                         yield batch
             except AzureFailure as failure:
                 if place is None and failure.is_denial:
-                    raise bucket_listing_denied("the account refuses it.") from None
+                    raise errors.bucket_listing_denied("the account refuses it.") from None
                 raise
 
     async def read(
@@ -282,7 +253,7 @@ class AzureStorage(ABC):
     ) -> AsyncGenerator[bytes]:
         place = place_of(path)
         if place is None or place.is_container:
-            raise NotAFile("A container is not a file.")
+            raise errors.NotAFile("A container is not a file.")
         with azure_errors(path):
             async with aclosing(self._content(place, offset, length, version)) as pieces:
                 async for piece in pieces:
@@ -302,7 +273,7 @@ class AzureStorage(ABC):
         try:
             async with self._client.stream(AzureCall("GET", place.names, {}, headers)) as response:
                 if self._is_directory(response.headers):
-                    raise NotAFile(f"abfs://{place.path} is not a file.")
+                    raise errors.NotAFile(f"abfs://{place.path} is not a file.")
                 async for piece in response.aiter_raw(_PIECE_BYTES):
                     yield piece
         except AzureFailure as failure:
@@ -328,7 +299,7 @@ class AzureStorage(ABC):
             with azure_errors(target):
                 copied = await self._write(to_place, body, overwrite=overwrite, size_bytes=found.size_bytes)
         if copied.size_bytes != found.size_bytes:
-            raise VerificationFailed("The copy has another size than its source.")
+            raise errors.VerificationFailed("The copy has another size than its source.")
         return copied
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
@@ -342,31 +313,27 @@ class AzureStorage(ABC):
     async def _make_container(self, name: str) -> None:
         """Raises PathExists (the root too), PermissionDenied, InvalidName."""
         if not names_of(name):
-            raise PathExists("The root exists.")
+            raise errors.PathExists("The root exists.")
         if is_container_name(name):
-            try:
+            with unless_missing():
                 await self._find(AzurePlace((name,)))
-            except AzureFailure as failure:
-                if not failure.is_missing:
-                    raise
-            else:
-                raise PathExists(f"abfs://{name} exists.")
+                raise errors.PathExists(f"abfs://{name} exists.")
         if not self._account.allow_container_creation:
-            raise PermissionDenied("This server makes no containers.")
+            raise errors.PermissionDenied("This server makes no containers.")
         if not is_container_name(name):
-            raise InvalidName("A container has 3 to 63 lower-case letters, digits and single hyphens.")
+            raise errors.InvalidName("A container has 3 to 63 lower-case letters, digits and single hyphens.")
         await self._client.change(AzureCall("PUT", (name,), self._container_query))
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         place = place_of(path)
         if place is None:
-            raise root_not_allowed("The root stays.")
+            raise errors.root_not_allowed("The root stays.")
         with azure_errors(path):
             if not place.is_container:
                 await self._delete_entry(place, recursive=recursive)
                 return
             if not await self._is_empty(place):
-                raise DirectoryNotEmpty(f"abfs://{path} is not empty.")
+                raise errors.DirectoryNotEmpty(f"abfs://{path} is not empty.")
             await self._client.change(AzureCall("DELETE", place.names, self._container_query))
 
     async def begin_parts(self, plan: PartPlan) -> str:
@@ -408,7 +375,7 @@ class AzureStorage(ABC):
 
     async def _complete(self, plan: PartPlan, staged: AzurePlace, parts: Sequence[StoredPart]) -> None:
         if sum(part.size_bytes for part in parts) != plan.size_bytes:
-            raise VerificationFailed("Parts of the file are missing.")
+            raise errors.VerificationFailed("Parts of the file are missing.")
         await self._complete_parts(plan, staged, parts)
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:

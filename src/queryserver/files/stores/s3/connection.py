@@ -16,20 +16,7 @@ from aiohttp import ClientError as HttpError
 from aiohttp import ClientResponse, ClientSession
 from botocore import exceptions as botocore_errors
 
-from queryserver.errors.base import NotSupported, PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    DirectoryNotEmpty,
-    InvalidName,
-    InvalidPath,
-    NotADirectory,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-    VerificationFailed,
-)
+from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, names_of
 from queryserver.files.stores.reading import ReadSizes, retried
 
@@ -84,76 +71,84 @@ async def _in_slices(content: bytes | bytearray) -> AsyncGenerator[memoryview]:
         yield whole[start : start + _SLICE_BYTES]
 
 
-Meanings = Mapping[str, type[QueryServerError]]
+Meanings = Mapping[str, type[errors.QueryServerError]]
 """What codes of a store mean in a certain call."""
 
 
-class UploadGone(PathNotFound):
+class UploadGone(errors.PathNotFound):
     """The multipart upload was completed or aborted, or never was."""
 
 
-class PastTheEnd(StorageError):
+class PastTheEnd(errors.StorageError):
     """No byte of the object is in the range."""
 
 
-_TABLE: tuple[tuple[type[QueryServerError], str, str], ...] = (
-    (PathNotFound, "{path} does not exist.", "NoSuchKey NoSuchBucket 404 NoSuchVersion"),
-    (PermissionDenied, "The store refuses access to {path}.", "AccessDenied 403 AllAccessDisabled AccountProblem"),
-    (PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
+_TABLE: tuple[tuple[type[errors.QueryServerError], str, str], ...] = (
+    (errors.PathNotFound, "{path} does not exist.", "NoSuchKey NoSuchBucket 404 NoSuchVersion"),
+    (
+        errors.PermissionDenied,
+        "The store refuses access to {path}.",
+        "AccessDenied 403 AllAccessDisabled AccountProblem",
+    ),
+    (errors.PathExists, "{path} exists.", "BucketAlreadyExists BucketAlreadyOwnedByYou ExistingObjectIsDirectory"),
     # The users did nothing wrong: 502, not 403.
     (
-        StorageError,
+        errors.StorageError,
         "The store does not accept the credentials of this service.",
         """SignatureDoesNotMatch InvalidAccessKeyId InvalidSecurity InvalidToken ExpiredToken TokenRefreshRequired
         NotSignedUp CredentialsNotSupported InvalidClientTokenId""",
     ),
     (
-        StorageUnavailable,
+        errors.StorageUnavailable,
         "The store is overloaded or has a failure of its own.",
         """SlowDown ServiceUnavailable Throttling ThrottlingException RequestLimitExceeded TooManyRequests InternalError
         BandwidthLimitExceeded RequestTimeout Busy 500 502 503 504 429 XMinioServerNotInitialized""",
     ),
     (
-        StorageError,
+        errors.StorageError,
         "The bucket of {path} lies in another region than the configured one.",
         """PermanentRedirect 301 AuthorizationHeaderMalformed IllegalLocationConstraintException IncorrectEndpoint
         WrongRegion""",
     ),
     (
-        StorageError,
+        errors.StorageError,
         "The store sends this service elsewhere; redirects are not followed.",
         "TemporaryRedirect Redirect 302 307 308",
     ),
     (
-        StorageError,
+        errors.StorageError,
         "The clocks of this service and of the store differ too much.",
         "RequestTimeTooSkewed RequestExpired RequestInTheFuture",
     ),
-    (StoreQuotaExceeded, "A quota of the store is used up.", "QuotaExceeded XMinioAdminBucketQuotaExceeded"),
-    (StorageError, "The store has no room left.", "XMinioStorageFull InsufficientStorage 507"),
+    (errors.StoreQuotaExceeded, "A quota of the store is used up.", "QuotaExceeded XMinioAdminBucketQuotaExceeded"),
+    (errors.StorageError, "The store has no room left.", "XMinioStorageFull InsufficientStorage 507"),
     (
-        VerificationFailed,
+        errors.VerificationFailed,
         "The store did not get the bytes of {path} that were sent.",
         "BadDigest XAmzContentSHA256Mismatch IncompleteBody",
     ),
-    (NotSupported, "The store does not offer this.", "NotImplemented 501 MethodNotAllowed 405"),
-    (ChangedMeanwhile, "{path} has changed meanwhile.", "PreconditionFailed 412"),
-    (ChangedMeanwhile, "{path} is being changed by somebody else.", "ConditionalRequestConflict OperationAborted"),
-    (DirectoryNotEmpty, "{path} is not empty.", "BucketNotEmpty"),
-    (NotADirectory, "A part of {path} is a file.", "ObjectParentIsFile"),
-    (InvalidPath, "The path is longer than the store allows.", "KeyTooLongError"),
-    (InvalidName, "No bucket of this store can have the name of {path}.", "InvalidBucketName"),
-    (StoreQuotaExceeded, "The store allows no further bucket.", "TooManyBuckets"),
-    (StorageError, "{path} is larger than the store allows.", "EntityTooLarge"),
-    (StorageError, "A part of {path} is smaller than the store allows.", "EntityTooSmall"),
-    (PermissionDenied, "{path} is archived; the store must restore it first.", "InvalidObjectState"),
+    (errors.NotSupported, "The store does not offer this.", "NotImplemented 501 MethodNotAllowed 405"),
+    (errors.ChangedMeanwhile, "{path} has changed meanwhile.", "PreconditionFailed 412"),
+    (
+        errors.ChangedMeanwhile,
+        "{path} is being changed by somebody else.",
+        "ConditionalRequestConflict OperationAborted",
+    ),
+    (errors.DirectoryNotEmpty, "{path} is not empty.", "BucketNotEmpty"),
+    (errors.NotADirectory, "A part of {path} is a file.", "ObjectParentIsFile"),
+    (errors.InvalidPath, "The path is longer than the store allows.", "KeyTooLongError"),
+    (errors.InvalidName, "No bucket of this store can have the name of {path}.", "InvalidBucketName"),
+    (errors.StoreQuotaExceeded, "The store allows no further bucket.", "TooManyBuckets"),
+    (errors.StorageError, "{path} is larger than the store allows.", "EntityTooLarge"),
+    (errors.StorageError, "A part of {path} is smaller than the store allows.", "EntityTooSmall"),
+    (errors.PermissionDenied, "{path} is archived; the store must restore it first.", "InvalidObjectState"),
     (UploadGone, "The store does not know this upload, or knows it no more.", "NoSuchUpload"),
     (PastTheEnd, "The range is outside the file.", "InvalidRange 416"),
 )
-_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = {
+_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     code: (kind, text) for kind, text, codes in _TABLE for code in codes.split()
 }
-_TEXTS: Mapping[type[QueryServerError], str] = {kind: text for kind, text, _ in _TABLE}
+_TEXTS: Mapping[type[errors.QueryServerError], str] = {kind: text for kind, text, _ in _TABLE}
 _CODE = re.compile(r"[A-Za-z0-9.]{1,64}")
 _OVERLOADED_FROM = 500
 
@@ -171,11 +166,13 @@ def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[No
         botocore_errors.CredentialRetrievalError,
         botocore_errors.ProfileNotFound,
     ) as error:
-        raise StorageError("This service has no credentials for the store, or those it has cannot be read.") from error
+        raise errors.StorageError(
+            "This service has no credentials for the store, or those it has cannot be read."
+        ) from error
     except botocore_errors.IncompleteReadError as error:
-        raise StorageError(f"The store broke off in the middle of {path}.") from error
+        raise errors.StorageError(f"The store broke off in the middle of {path}.") from error
     except botocore_errors.SSLError as error:
-        raise StorageUnavailable("No trusted connection to the store comes about.") from error
+        raise errors.StorageUnavailable("No trusted connection to the store comes about.") from error
     except (
         botocore_errors.HTTPClientError,
         botocore_errors.ConnectionError,
@@ -183,12 +180,12 @@ def s3_errors(path: str, means: Meanings = MappingProxyType({})) -> Generator[No
         TimeoutError,
         OSError,
     ) as error:
-        raise StorageUnavailable("The store does not answer.") from error
+        raise errors.StorageUnavailable("The store does not answer.") from error
     except (botocore_errors.BotoCoreError, ValueError) as error:
-        raise StorageError("The store gives an answer that is none, or this call is none for it.") from error
+        raise errors.StorageError("The store gives an answer that is none, or this call is none for it.") from error
 
 
-def _refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> QueryServerError:
+def _refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> errors.QueryServerError:
     code = str(error.response.get("Error", {}).get("Code", ""))
     if kind := means.get(code):
         return kind(_TEXTS.get(kind, "{path} cannot be used for this.").format(path=path))
@@ -197,7 +194,7 @@ def _refusal(error: botocore_errors.ClientError, path: str, means: Meanings) -> 
         return kind(text.format(path=path))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     shown = code if _CODE.fullmatch(code) else "an unknown code"
-    kind = StorageUnavailable if status >= _OVERLOADED_FROM else StorageError
+    kind = errors.StorageUnavailable if status >= _OVERLOADED_FROM else errors.StorageError
     return kind(f"The store refuses a call for {path}: {shown}.")
 
 
@@ -293,7 +290,7 @@ class S3Connection:
                         return await getattr(client, operation)(**arguments)
 
                 tries = _TRIES if repeatable else 1
-                return await retried(call, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
+                return await retried(call, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
 
     async def store(
         self,
@@ -316,7 +313,7 @@ class S3Connection:
         if operation not in self._without_conditions:
             try:
                 return await ask({**arguments, "IfNoneMatch": "*"})
-            except NotSupported:
+            except errors.NotSupported:
                 self._without_conditions.add(operation)
         return await ask(arguments)
 
@@ -326,10 +323,14 @@ class S3Connection:
         """The answers of a listing. `follow`: the arguments of the next call, and their keys in the answer."""
         while True:
             page = await self.ask(operation, arguments, about=about)
-            yield page
             if not page.get("IsTruncated"):
+                yield page
                 return
-            arguments = {**arguments, **{name: page[key] for name, key in follow.items()}}
+            following = {name: page[key] for name, key in follow.items() if page.get(key)}
+            if not following or following.items() <= arguments.items():
+                raise errors.StorageError("The store does not tell how its listing goes on.")
+            yield page
+            arguments = {**arguments, **following}
 
     async def close(self) -> None:
         """End all connections. Idempotent."""
@@ -342,7 +343,7 @@ class S3Connection:
         """The client. Making it reads the driver's description of the API in threads."""
         async with self._opening:
             if self._closed:
-                raise StorageError("The store is closed.")
+                raise errors.StorageError("The store is closed.")
             if self._client is None:
                 self._client = await self._resources.enter_async_context(self._new_client())
                 self._client.meta.events.register("before-call.s3", _stay_here)
@@ -386,8 +387,9 @@ def _stay_here(params: Mapping[str, Any], **_further: object) -> None:
 
 
 MAX_KEY_BYTES = 1024
-# Other names are not buckets: access points have addresses, and directory buckets list in no order.
-_BUCKET = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
+# By the widest of the stores' rules. Other names are not buckets: access points have addresses, and directory buckets
+# list in no order.
+BUCKET_NAME = re.compile(r"(?!.*--x-s3$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 DIRECTORY_PERMISSIONS = 0o777
 FILE_PERMISSIONS = 0o666
@@ -435,9 +437,9 @@ def place_of(path: str) -> ObjectPlace:
         return ObjectPlace("", "", "")
     key = "/".join(names[1:])
     if len(key.encode()) > MAX_KEY_BYTES:
-        raise InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
-    if not is_bucket_name(names[0]):
-        raise PathNotFound(f"{label(path)} does not exist.")
+        raise errors.InvalidPath(f"An object key has at most {MAX_KEY_BYTES} bytes.")
+    if not BUCKET_NAME.fullmatch(names[0]):
+        raise errors.PathNotFound(f"{label(path)} does not exist.")
     return ObjectPlace(path, names[0], key)
 
 
@@ -445,13 +447,8 @@ def object_place(path: str) -> ObjectPlace:
     """The place of an object. Raises as `place_of`, and InvalidPath for the root and for buckets."""
     place = place_of(path)
     if not place.key:
-        raise InvalidPath(f"{place.label} cannot be used for this: files lie in buckets.")
+        raise errors.InvalidPath(f"{place.label} cannot be used for this: files lie in buckets.")
     return place
-
-
-def is_bucket_name(name: str) -> bool:
-    """Whether a bucket could have this name, by the widest of the stores' rules."""
-    return _BUCKET.fullmatch(name) is not None
 
 
 def directory(path: str) -> FileStatus:

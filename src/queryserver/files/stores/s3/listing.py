@@ -5,20 +5,11 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from queryserver.errors.base import PermissionDenied
-from queryserver.errors.files import (
-    DirectoryNotEmpty,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    bucket_listing_denied,
-)
+from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, is_name
 from queryserver.files.protocol import Batch
 from queryserver.files.stores.s3.connection import (
+    BUCKET_NAME,
     FILE_PERMISSIONS,
     MAX_KEY_BYTES,
     Meanings,
@@ -26,15 +17,15 @@ from queryserver.files.stores.s3.connection import (
     PastTheEnd,
     S3Connection,
     directory,
-    is_bucket_name,
+    place_of,
     s3_errors,
 )
 
 IF_ABSENT: Meanings = {
-    "PreconditionFailed": PathExists,
-    "412": PathExists,
+    "PreconditionFailed": errors.PathExists,
+    "412": errors.PathExists,
     # Two conditional writes at once: the other one wins.
-    "ConditionalRequestConflict": PathExists,
+    "ConditionalRequestConflict": errors.PathExists,
 }
 MAX_KEYS = 1000
 """Most keys that a store lists in one call."""
@@ -50,11 +41,11 @@ class Objects:
         """The answer of HeadObject; None where there is no object of that key."""
         try:
             return await self.connection.ask("head_object", place.names, about=place.label)
-        except PathNotFound:
+        except errors.PathNotFound:
             return None
-        except StorageUnavailable:
+        except errors.StorageUnavailable:
             raise
-        except (PermissionDenied, StorageError):
+        except (errors.PermissionDenied, errors.StorageError):
             # Refusals of HEAD have no text; those of this call distinguish wrong keys, clocks and regions.
             await self.keys_below(place, 1)
             raise
@@ -81,77 +72,57 @@ class Objects:
         # An answer about a bucket, even an empty one, shows that it exists.
         if await self.keys_below(place, 1) or not place.key:
             return directory(place.path)
-        raise PathNotFound(f"{place.label} does not exist.")
+        raise errors.PathNotFound(f"{place.label} does not exist.")
 
     async def make_marker(self, place: ObjectPlace) -> None:
         """Make the empty object that stands for an empty directory. Raises PathExists."""
         marker = {"Bucket": place.bucket, "Key": place.prefix, "Body": b""}
         await self.connection.store("put_object", marker, about=place.label, overwrite=False, means=IF_ABSENT)
 
-    async def make_bucket(self, place: ObjectPlace) -> None:
-        """Raises PathExists, InvalidName."""
-        region = self.connection.options.region
-        # AWS refuses the name of its first region.
-        where = {} if region in {"", "us-east-1"} else {"LocationConstraint": region}
-        arguments = {"Bucket": place.bucket, **({"CreateBucketConfiguration": where} if where else {})}
-        await self.connection.ask("create_bucket", arguments, about=place.label, repeatable=False)
-
-    async def delete_bucket(self, place: ObjectPlace) -> None:
-        """Raises DirectoryNotEmpty, PathNotFound."""
-        if await self.keys_below(place, 1):
-            raise DirectoryNotEmpty(f"{place.label} is not empty.")
-        await self.connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
-
-    async def batches(self, place: ObjectPlace, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
+    async def batches(self, path: str, cursor: str | None, batch_size: int) -> AsyncGenerator[Batch]:
         """One batch for each call of the store. A cursor is the store's token, valid on any instance at any time.
 
         Raises PathNotFound, NotADirectory.
         """
+        place = place_of(path)
         if not place.bucket:
             yield await self._buckets()
             return
-        page = await self._page(place, cursor, batch_size)
-        if cursor is None and place.key and not (page.get("Contents") or page.get("CommonPrefixes")):
-            if await self.find(place):
-                raise NotADirectory(f"{place.label} is a file.")
-            raise PathNotFound(f"{place.label} does not exist.")
-        while True:
-            following = _following(page, cursor)
-            yield Batch(tuple(_entries(place, page)), following)
-            if following is None:
-                return
-            cursor = following
-            page = await self._page(place, cursor, batch_size)
+        async for page in self.pages(place, cursor, batch_size, delimiter="/"):
+            if cursor is None and place.key and not (page.get("Contents") or page.get("CommonPrefixes")):
+                if await self.find(place):
+                    raise errors.NotADirectory(f"{place.label} is a file.")
+                raise errors.PathNotFound(f"{place.label} does not exist.")
+            cursor = page["NextContinuationToken"] if page.get("IsTruncated") else None
+            yield Batch(tuple(_entries(place, page)), cursor)
 
-    async def below(self, place: ObjectPlace) -> AsyncGenerator[Sequence[FileStatus]]:
+    async def below(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
         """All keys below a bucket or a folder, one batch for each call of the store."""
-        cursor: str | None = None
-        while True:
-            page = await self._page(place, cursor, MAX_KEYS, delimiter="")
+        place = place_of(path)
+        async for page in self.pages(place):
             yield tuple(_keys(place, page))
-            cursor = _following(page, cursor)
-            if cursor is None:
-                return
 
-    async def _page(
-        self, place: ObjectPlace, cursor: str | None, batch_size: int, *, delimiter: str = "/"
-    ) -> Mapping[str, Any]:
+    def pages(
+        self, place: ObjectPlace, cursor: str | None = None, size: int = MAX_KEYS, *, delimiter: str = ""
+    ) -> AsyncGenerator[Mapping[str, Any]]:
+        """Keys below a directory; with `delimiter` only up to the next one."""
         arguments: dict[str, object] = {
             "Bucket": place.bucket,
             "Prefix": place.prefix,
-            "MaxKeys": max(1, min(batch_size, MAX_KEYS)),
+            "MaxKeys": max(1, min(size, MAX_KEYS)),
         }
         if delimiter:
             arguments["Delimiter"] = delimiter
         if cursor is not None:
             arguments["ContinuationToken"] = cursor
-        return await self.connection.ask("list_objects_v2", arguments, about=place.label)
+        follow = {"ContinuationToken": "NextContinuationToken"}
+        return self.connection.pages("list_objects_v2", arguments, about=place.label, follow=follow)
 
     async def _buckets(self) -> Batch:
         """All in one batch: the configured ones, without a call, else those that the store lists."""
         configured = self.connection.options.buckets
         names = set(configured) or {name async for name in self._listed_buckets()}
-        shown = sorted((name for name in names if is_bucket_name(name)), key=lambda name: f"{name}/")
+        shown = sorted((name for name in names if BUCKET_NAME.fullmatch(name)), key=lambda name: f"{name}/")
         return Batch(tuple(directory(name) for name in shown), None)
 
     async def _listed_buckets(self) -> AsyncGenerator[str]:
@@ -159,8 +130,8 @@ class Objects:
         while True:
             try:
                 answer = await self.connection.ask("list_buckets", arguments, about="s3a://")
-            except PermissionDenied:
-                raise bucket_listing_denied("the store does not tell these credentials its buckets.") from None
+            except errors.PermissionDenied:
+                raise errors.bucket_listing_denied("the store does not tell these credentials its buckets.") from None
             for bucket in answer.get("Buckets", ()):
                 yield bucket["Name"]
             following = answer.get("ContinuationToken")
@@ -178,9 +149,9 @@ class Objects:
             answer = await self._open(place, offset, length, version)
         except PastTheEnd:
             return
-        except PathNotFound:
+        except errors.PathNotFound:
             if await self.keys_below(place, 1):
-                raise NotAFile(f"{place.label} is a directory.") from None
+                raise errors.NotAFile(f"{place.label} is a directory.") from None
             raise
         async with answer["Body"] as body:
             if length == 0:
@@ -195,7 +166,7 @@ class Objects:
                 received += len(piece)
                 yield piece
         if received < expected:
-            raise StorageError(f"The store broke off in the middle of {place.label}.")
+            raise errors.StorageError(f"The store broke off in the middle of {place.label}.")
 
     async def _open(
         self, place: ObjectPlace, offset: int, length: int | None, version: FileStatus | None
@@ -227,15 +198,6 @@ def file_status(path: str, answer: Mapping[str, Any], size_bytes: int) -> FileSt
 def tag_of(answer: Mapping[str, Any]) -> str:
     """The ETag without quotes; empty: none."""
     return str(answer.get("ETag") or "").removeprefix("W/").strip('"')
-
-
-def _following(page: Mapping[str, Any], cursor: str | None) -> str | None:
-    if not page.get("IsTruncated"):
-        return None
-    following = page.get("NextContinuationToken")
-    if not following or following == cursor:
-        raise StorageError("The store does not tell how its listing goes on.")
-    return str(following)
 
 
 def _entries(place: ObjectPlace, page: Mapping[str, Any]) -> Iterator[FileStatus]:

@@ -6,18 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from queryserver.errors.base import ConfigurationError, NotSupported, PermissionDenied
-from queryserver.errors.files import (
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    VerificationFailed,
-    root_not_allowed,
-    same_path,
-)
+from queryserver import errors
 from queryserver.files.model import FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart, no_bytes
+from queryserver.files.stores.reading import Blocks
+from queryserver.files.stores.s3 import writing
 from queryserver.files.stores.s3.connection import (
     ObjectPlace,
     S3Connection,
@@ -29,17 +22,6 @@ from queryserver.files.stores.s3.connection import (
     place_of,
 )
 from queryserver.files.stores.s3.listing import MAX_KEYS, Objects
-from queryserver.files.stores.s3.writing import (
-    MAX_PARTS,
-    MIN_PART_BYTES,
-    UPLOAD_BYTES,
-    Blocks,
-    MultipartUpload,
-    S3Upload,
-    SentPart,
-    copy,
-    delete,
-)
 from queryserver.platform.settings.stores import AwsAccountSettings
 from queryserver.platform.settings.tree import Settings
 
@@ -52,7 +34,8 @@ class PartNumbers:
 
     @property
     def per_part(self) -> int:
-        return max(1, min(-(-self.plan.part_bytes // UPLOAD_BYTES), MAX_PARTS // max(self.plan.parts, 1)))
+        wanted = -(-self.plan.part_bytes // writing.UPLOAD_BYTES)
+        return max(1, min(wanted, writing.MAX_PARTS // max(self.plan.parts, 1)))
 
     @property
     def block_bytes(self) -> int:
@@ -66,31 +49,33 @@ class PartNumbers:
             yield number, min(self.block_bytes, whole - start)
 
 
-async def send_part(upload: MultipartUpload, plan: PartPlan, index: int, body: AsyncIterator[bytes]) -> StoredPart:
+async def send_part(
+    upload: writing.MultipartUpload, plan: PartPlan, index: int, body: AsyncIterator[bytes]
+) -> StoredPart:
     """Store one part; holds a block of it at a time."""
     numbers, blocks = PartNumbers(plan), Blocks(body)
-    sent: list[SentPart] = []
+    sent: list[writing.SentPart] = []
     for number, size in numbers.of(index):
         block = await blocks.take(size)
         is_last = sum(part.size_bytes for part in sent) + size == plan.size_of(index)
         if len(block) < size or (is_last and await blocks.take(1)):
-            raise VerificationFailed("A part is not as long as was agreed.")
+            raise errors.VerificationFailed("A part is not as long as was agreed.")
         sent.append(await upload.send(number, block))
     return StoredPart(index, plan.size_of(index), ",".join(part.tag for part in sent))
 
 
 async def join(
-    upload: MultipartUpload, plan: PartPlan, parts: Sequence[StoredPart], *, overwrite: bool
+    upload: writing.MultipartUpload, plan: PartPlan, parts: Sequence[StoredPart], *, overwrite: bool
 ) -> FileStatus | None:
     """The file of all parts; None when an earlier call has joined them. After an error the parts are still there.
 
     Raises VerificationFailed, PathExists, UploadGone.
     """
     if sum(part.size_bytes for part in parts) != plan.size_bytes:
-        raise VerificationFailed("The parts are not as long as the file was said to be.")
+        raise errors.VerificationFailed("The parts are not as long as the file was said to be.")
     numbers = PartNumbers(plan)
     sent = [
-        SentPart(number, size, tag)
+        writing.SentPart(number, size, tag)
         for part in sorted(parts, key=lambda part: part.index)
         for (number, size), tag in zip(numbers.of(part.index), part.receipt.split(","), strict=False)
     ]
@@ -115,12 +100,12 @@ async def sweep(objects: Objects, target: ObjectPlace, older_than_s: float) -> i
         about=target.label,
         follow={"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
     )
-    with suppress(NotSupported):
+    with suppress(errors.NotSupported):
         async for page in pages:
             for entry in page.get("Uploads", ()):
                 if entry["Key"] != target.key or entry["Initiated"] >= before:
                     continue
-                upload = MultipartUpload(objects, target, entry["UploadId"])
+                upload = writing.MultipartUpload(objects, target, entry["UploadId"])
                 with suppress(UploadGone):  # completed meanwhile
                     if await upload.last_sent_at(entry["Initiated"]) < before:
                         await upload.discard()
@@ -139,16 +124,14 @@ class S3Storage:
         """A prefix of keys is a directory, with its marker or without."""
         return await self._objects.status(place_of(path))
 
-    async def list_directory(
+    def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = MAX_KEYS
     ) -> AsyncGenerator[Batch]:
         """Keys that no path can name are left out."""
-        async for batch in self._objects.batches(place_of(path), cursor, batch_size):
-            yield batch
+        return self._objects.batches(path, cursor, batch_size)
 
-    async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
-        async for entries in self._objects.below(place_of(path)):
-            yield entries
+    def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
+        return self._objects.below(path)
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
@@ -167,9 +150,9 @@ class S3Storage:
     async def write_checked(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        return await S3Upload(self._objects, object_place(path), overwrite=overwrite, announced_bytes=size_bytes).run(
-            body
-        )
+        place = object_place(path)
+        upload = writing.S3Upload(self._objects, place, overwrite=overwrite, announced_bytes=size_bytes)
+        return await upload.run(body)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:  # noqa: ARG002 a flat account has none
         """Raises PermissionDenied for a bucket, unless the settings allow new ones."""
@@ -183,29 +166,31 @@ class S3Storage:
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         """The store copies, the bytes do not pass through here."""
         if source == target:
-            raise same_path("Source and target are one.")
+            raise errors.same_path("Source and target are one.")
         place = object_place(target)
         origin = await self._file_place(source)
         await self._check_target(place, overwrite=overwrite)
-        return await copy(self._objects, origin, place, overwrite=overwrite)
+        return await writing.copy(self._objects, origin, place, overwrite=overwrite)
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """A directory that becomes empty stays, by a marker."""
         place = place_of(path)
         if not place.bucket:
-            raise root_not_allowed("The root of the store cannot be deleted.")
+            raise errors.root_not_allowed("The root of the store cannot be deleted.")
         if not place.key:
-            await self._objects.delete_bucket(place)
+            if await self._objects.keys_below(place, 1):
+                raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
+            await self._connection.ask("delete_bucket", {"Bucket": place.bucket}, about=place.label, repeatable=False)
         else:
-            await delete(self._objects, place, recursive=recursive)
+            await writing.delete(self._objects, place, recursive=recursive)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """The staging place is the id of a multipart upload."""
         target = object_place(plan.path)
         parent = await self._objects.status(target.parent)
         if not parent.is_directory:
-            raise NotADirectory(f"{label(parent.path)} is a file.")
-        return (await MultipartUpload.begin(self._objects, target)).upload_id
+            raise errors.NotADirectory(f"{label(parent.path)} is a file.")
+        return (await writing.MultipartUpload.begin(self._objects, target)).upload_id
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
         return await send_part(self._upload(plan, staging), plan, index, body)
@@ -235,15 +220,15 @@ class S3Storage:
         """What counts is the last part."""
         return await sweep(self._objects, object_place(path), older_than_s)
 
-    def _upload(self, plan: PartPlan, staging: str) -> MultipartUpload:
-        return MultipartUpload(self._objects, object_place(plan.path), staging)
+    def _upload(self, plan: PartPlan, staging: str) -> writing.MultipartUpload:
+        return writing.MultipartUpload(self._objects, object_place(plan.path), staging)
 
     async def _file_place(self, path: str) -> ObjectPlace:
         """The place of what should be a file. Raises NotAFile: roots and buckets are none."""
         place = place_of(path)
         if not place.key:
             await self._objects.status(place)
-            raise NotAFile(f"{place.label} is a directory.")
+            raise errors.NotAFile(f"{place.label} is a directory.")
         return place
 
     async def _check_target(self, target: ObjectPlace, *, overwrite: bool) -> None:
@@ -260,35 +245,36 @@ class S3Storage:
                 raise each
         file, keys, above = found
         if above:
-            raise NotADirectory(f"{label(target.parent.path)} is a file.")
+            raise errors.NotADirectory(f"{label(target.parent.path)} is a file.")
         if keys or (file and not overwrite):
-            raise PathExists(f"{target.label} exists.")
+            raise errors.PathExists(f"{target.label} exists.")
 
     async def _make_bucket(self, place: ObjectPlace) -> None:
+        """Raises PathExists, InvalidName, PermissionDenied."""
         try:
             await self._objects.status(place)
-        except PathNotFound:
+        except errors.PathNotFound:
             if not self._connection.options.allow_bucket_creation:
-                raise PermissionDenied("New buckets are not allowed here.") from None
-            await self._objects.make_bucket(place)
+                raise errors.PermissionDenied("New buckets are not allowed here.") from None
+            region = self._connection.options.region
+            arguments: dict[str, object] = {"Bucket": place.bucket}
+            # AWS refuses the name of its first region.
+            if region not in {"", "us-east-1"}:
+                arguments["CreateBucketConfiguration"] = {"LocationConstraint": region}
+            await self._connection.ask("create_bucket", arguments, about=place.label, repeatable=False)
             return
-        raise PathExists(f"{place.label or 's3a://'} exists.")
+        raise errors.PathExists(f"{place.label or 's3a://'} exists.")
 
 
 class S3FileSystem:
     """The store `s3a`. Its first call connects. To be closed by its owner."""
 
+    scheme = Scheme.S3A
+    traits = StorageTraits(lists_in_order=True, container_levels=1, min_part_bytes=writing.MIN_PART_BYTES)
+
     def __init__(self, options: S3Options) -> None:
         self._connection = S3Connection(options)
         self._storage = S3Storage(self._connection)
-
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.S3A
-
-    @property
-    def traits(self) -> StorageTraits:
-        return StorageTraits(lists_in_order=True, container_levels=1, min_part_bytes=MIN_PART_BYTES)
 
     def as_user(self, user: StorageUser) -> S3Storage:  # noqa: ARG002 one login serves all users
         return self._storage
@@ -323,9 +309,9 @@ def _keys(table: str, account: AwsAccountSettings) -> S3Keys | None:
     if key_id and secret:
         return S3Keys(key_id, secret, account.security_token.get_secret_value().strip())
     if key_id or secret:
-        raise ConfigurationError([f"{table}: access_key_id and secret_access_key belong together."])
+        raise errors.ConfigurationError([f"{table}: access_key_id and secret_access_key belong together."])
     if not account.allow_environment_credentials:
-        raise ConfigurationError([f"{table}: keys are needed, since those of the environment are not allowed."])
+        raise errors.ConfigurationError([f"{table}: keys are needed, since those of the environment are not allowed."])
     return None
 
 

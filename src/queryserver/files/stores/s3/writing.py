@@ -3,26 +3,20 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
-from queryserver.errors.base import PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    DirectoryNotEmpty,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    VerificationFailed,
-)
+from queryserver import errors
 from queryserver.files.model import FileStatus
+from queryserver.files.stores.reading import Blocks
 from queryserver.files.stores.s3.connection import ObjectPlace, UploadGone
-from queryserver.files.stores.s3.listing import IF_ABSENT, MAX_KEYS, Objects, file_status, tag_of
+from queryserver.files.stores.s3.listing import IF_ABSENT, Objects, file_status, tag_of
+
+P = ParamSpec("P")
 
 MIB = 1024 * 1024
 MIN_PART_BYTES = 5 * MIB
@@ -47,6 +41,23 @@ class SentPart:
     tag: str
 
 
+def _landed(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Callable[P, Coroutine[Any, Any, SentPart]]:
+    """Sends a part. A cancel gives it a moment to arrive: one that arrives after the abort would be left behind."""
+
+    @wraps(send)
+    async def landed(*arguments: P.args, **options: P.kwargs) -> SentPart:
+        task = asyncio.ensure_future(send(*arguments, **options))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=_LAST_PART_S)
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+
+    return landed
+
+
 class MultipartUpload:
     """One upload under way. It ends by `complete` or `abort`; until then it shows nowhere."""
 
@@ -65,14 +76,6 @@ class MultipartUpload:
         call = objects.connection.ask("create_multipart_upload", arguments, about=place.label, repeatable=False)
         return cls(objects, place, str((await call)["UploadId"]))
 
-    async def send(self, number: int, block: bytearray) -> SentPart:
-        """Store a part. Another one of the same number is replaced. Raises UploadGone."""
-        return await _landed(self._send(number, block))
-
-    async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
-        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
-        return await _landed(self._copy(number, source, tag, start, end))
-
     async def stored(self) -> Sequence[SentPart]:
         """The parts that the store has, by number. Raises UploadGone."""
         return [SentPart(part["PartNumber"], part["Size"], tag_of(part)) async for part in self._listed_parts()]
@@ -87,16 +90,16 @@ class MultipartUpload:
         Raises PathExists (without `overwrite`), VerificationFailed (before: the store has others or other sizes).
         """
         if not set(parts) <= set(await self.stored()):
-            raise VerificationFailed(f"The store has not the parts of {self._place.label} that were sent.")
+            raise errors.VerificationFailed(f"The store has not the parts of {self._place.label} that were sent.")
         try:
             await self._join(parts, overwrite=overwrite)
-        except StorageUnavailable:
+        except errors.StorageUnavailable:
             # The answer may be lost and the object complete.
             if not await self.is_complete(parts):
                 raise
         status = await self._objects.status(self._place)
         if status.tag == joined_tag(parts) and status.size_bytes != sum(part.size_bytes for part in parts):
-            raise VerificationFailed(f"{self._place.label} has another size than what was sent.")
+            raise errors.VerificationFailed(f"{self._place.label} has another size than what was sent.")
         return status
 
     async def run(self, sending: Coroutine[Any, Any, Sequence[SentPart]], *, overwrite: bool) -> FileStatus:
@@ -122,7 +125,7 @@ class MultipartUpload:
 
         A part that is being sent may be kept all the same, so it is repeated until the store does not know the upload.
         """
-        with suppress(QueryServerError):
+        with suppress(errors.QueryServerError):
             for _ in range(_ABORTS):
                 await self.discard()
                 await self.stored()
@@ -138,7 +141,9 @@ class MultipartUpload:
             for part in answer.get("Parts", ()):
                 yield part
 
-    async def _send(self, number: int, block: bytearray) -> SentPart:
+    @_landed
+    async def send(self, number: int, block: bytearray) -> SentPart:
+        """Store a part. Another one of the same number is replaced. Raises UploadGone."""
         try:
             sent = await self._connection.ask(
                 "upload_part",
@@ -146,13 +151,15 @@ class MultipartUpload:
                 about=self._place.label,
                 timeout_s=self._connection.time_for(len(block)),
             )
-        except StorageUnavailable:
+        except errors.StorageUnavailable:
             # A store that refuses a part without reading it may close the connection before its answer arrives.
             await self.stored()
             raise
         return SentPart(number, len(block), tag_of(sent))
 
-    async def _copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
+    @_landed
+    async def copy(self, number: int, source: ObjectPlace, tag: str, start: int, end: int) -> SentPart:
+        """Store bytes [start, end) of another object as a part. Raises ChangedMeanwhile: it has not that tag."""
         copied = await self._connection.ask(
             "upload_part_copy",
             {
@@ -194,40 +201,6 @@ def joined_tag(parts: Sequence[SentPart]) -> str:
     if len(sums) < len(parts):
         return ""
     return f"{hashlib.md5(b''.join(sums), usedforsecurity=False).hexdigest()}-{len(parts)}"
-
-
-async def _landed(sending: Coroutine[Any, Any, SentPart]) -> SentPart:
-    """Wait for a part. A cancel gives it a moment to arrive: one that arrives after the abort would be left behind."""
-    task = asyncio.ensure_future(sending)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=_LAST_PART_S)
-        task.cancel()
-        await asyncio.wait({task})
-        raise
-
-
-class Blocks:
-    """Takes blocks from a body. Holds what is left of one piece."""
-
-    def __init__(self, body: AsyncIterator[bytes]) -> None:
-        self._body = body
-        self._rest = memoryview(b"")
-
-    async def take(self, size_bytes: int) -> bytearray:
-        """The next `size_bytes`; fewer only at the end."""
-        block = bytearray()
-        while len(block) < size_bytes:
-            if not self._rest:
-                piece = await anext(self._body, None)
-                if piece is None:
-                    break
-                self._rest = memoryview(piece)
-            wanted = size_bytes - len(block)
-            block += self._rest[:wanted]
-            self._rest = self._rest[wanted:]
-        return block
 
 
 def part_bytes(sent_bytes: int, announced_bytes: int | None) -> int:
@@ -291,10 +264,10 @@ class S3Upload:
         )
         status = await self._objects.find(self._place)
         if status is None:
-            raise StorageError(f"{about} is gone as soon as it was stored.")
+            raise errors.StorageError(f"{about} is gone as soon as it was stored.")
         # With another tag another client has replaced it since.
         if status.tag == tag_of(stored) and status.size_bytes != len(content):
-            raise VerificationFailed(f"{about} has another size than what was sent.")
+            raise errors.VerificationFailed(f"{about} has another size than what was sent.")
         return status
 
     async def _send(self, upload: MultipartUpload, blocks: Blocks) -> Sequence[SentPart]:
@@ -313,8 +286,8 @@ class S3Upload:
                         parts.append(await sending.popleft())
                     self._block = await blocks.take(size)
                 parts += [await part for part in sending]
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
         return parts
 
 
@@ -326,8 +299,8 @@ async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, ov
     answer = await objects.head(source)
     if answer is None:
         if await objects.keys_below(source, 1):
-            raise NotAFile(f"{source.label} is a directory.")
-        raise PathNotFound(f"{source.label} does not exist.")
+            raise errors.NotAFile(f"{source.label} is a directory.")
+        raise errors.PathNotFound(f"{source.label} does not exist.")
     found = file_status(source.path, answer, answer["ContentLength"])
     if found.size_bytes > SINGLE_COPY_BYTES:
         attributes = {name: answer[name] for name in _ATTRIBUTES if answer.get(name)}
@@ -336,7 +309,7 @@ async def copy(objects: Objects, source: ObjectPlace, target: ObjectPlace, *, ov
     else:
         copied = await _copy_at_once(objects, source, target, found, overwrite=overwrite)
     if copied.size_bytes != found.size_bytes:
-        raise VerificationFailed(f"{target.label} has another size than {source.label}.")
+        raise errors.VerificationFailed(f"{target.label} has another size than {source.label}.")
     return copied
 
 
@@ -349,10 +322,10 @@ async def _copy_at_once(
         await objects.connection.store(
             "copy_object", arguments, about=source.label, overwrite=overwrite, timeout_s=timeout_s
         )
-    except ChangedMeanwhile:
+    except errors.ChangedMeanwhile:
         # One code for both conditions, that of the source and that of the target.
         if not overwrite and await objects.find(target):
-            raise PathExists(f"{target.label} exists.") from None
+            raise errors.PathExists(f"{target.label} exists.") from None
         raise
     return await objects.status(target)
 
@@ -366,8 +339,8 @@ async def _copy_parts(upload: MultipartUpload, source: ObjectPlace, found: FileS
                     parts.append(await copying.popleft())
                 copying.append(group.create_task(upload.copy(number, source, found.tag, start, end)))
             parts += [await part for part in copying]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
     return parts
 
 
@@ -385,24 +358,22 @@ async def delete(objects: Objects, place: ObjectPlace, *, recursive: bool) -> No
     else:
         await _delete_directory(objects, place, recursive=recursive)
     if place.parent.key and not await objects.keys_below(place.parent, 1):
-        with suppress(PathExists):
+        with suppress(errors.PathExists):
             await objects.make_marker(place.parent)
 
 
 async def _delete_directory(objects: Objects, place: ObjectPlace, *, recursive: bool) -> None:
     keys = await objects.keys_below(place, 2)
     if not keys:
-        raise PathNotFound(f"{place.label} does not exist.")
+        raise errors.PathNotFound(f"{place.label} does not exist.")
     if not recursive and any(key != place.prefix for key in keys):
-        raise DirectoryNotEmpty(f"{place.label} is not empty.")
-    arguments: dict[str, object] = {"Bucket": place.bucket, "Prefix": place.prefix, "MaxKeys": MAX_KEYS}
-    follow = {"ContinuationToken": "NextContinuationToken"}
+        raise errors.DirectoryNotEmpty(f"{place.label} is not empty.")
     for _ in range(_PASSES):
-        async for page in objects.connection.pages("list_objects_v2", arguments, about=place.label, follow=follow):
+        async for page in objects.pages(place):
             await _delete_keys(objects, place, [entry["Key"] for entry in page.get("Contents", ())])
         if not await objects.keys_below(place, 1):
             return
-    raise StorageError(f"The store kept entries of {place.label}.")
+    raise errors.StorageError(f"The store kept entries of {place.label}.")
 
 
 async def _delete_keys(objects: Objects, place: ObjectPlace, keys: Sequence[str]) -> None:
@@ -418,7 +389,7 @@ async def _delete_keys(objects: Objects, place: ObjectPlace, keys: Sequence[str]
         timeout_s=_BATCH_TIMEOUT_S,
     )
     if any(error.get("Code") == "AccessDenied" for error in answer.get("Errors", ())):
-        raise PermissionDenied(f"The store refuses to delete entries of {place.label}.")
+        raise errors.PermissionDenied(f"The store refuses to delete entries of {place.label}.")
 
 
 async def _delete_key(objects: Objects, place: ObjectPlace, key: str) -> None:

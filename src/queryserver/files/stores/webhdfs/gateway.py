@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-import importlib.util
+import importlib
 import json
 import re
 import ssl
@@ -11,13 +11,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
-from queryserver.errors.base import PermissionDenied, QueryServerError
-from queryserver.errors.files import StorageError, StorageUnavailable
+from queryserver import errors
 from queryserver.files.stores.reading import ReadSizes, WideReadsTransport, retried
 from queryserver.files.stores.webhdfs.statuses import BAD_TOKEN, MOVE_ON, RemoteFailure, transport_errors
 from queryserver.platform.limits import LruCache
@@ -63,33 +62,8 @@ _PRINCIPAL = re.compile(r"[/@\x00-\x1f\x7f]")
 def acting_name(name: str) -> str:
     """The name of a caller for the store. Raises PermissionDenied: the store would read it as another user's."""
     if not name or _PRINCIPAL.search(name):
-        raise PermissionDenied("Users of this name have no access to the store.")
+        raise errors.PermissionDenied("Users of this name have no access to the store.")
     return name
-
-
-class Identity(Protocol):
-    """How calls name the caller."""
-
-    async def parameters(self, user: str) -> Mapping[str, str]:
-        """The query parameters that name the caller."""
-        ...
-
-    def refused(self, user: str) -> bool:
-        """The store refused them; whether another try may succeed."""
-        ...
-
-
-class NamedIdentity:
-    """The service's login and the caller's name, for clusters without Kerberos."""
-
-    def __init__(self, service_user: str) -> None:
-        self._service_user = service_user
-
-    async def parameters(self, user: str) -> Mapping[str, str]:
-        return {"user.name": self._service_user, "doas": user}
-
-    def refused(self, user: str) -> bool:  # noqa: ARG002 the Protocol's
-        return False
 
 
 @dataclass(slots=True)
@@ -99,7 +73,7 @@ class _Token:
     renewed_at: float
 
 
-class TokenIdentity:
+class Tokens:
     """A delegation token for each caller, obtained and renewed with the service's own login."""
 
     def __init__(
@@ -114,7 +88,7 @@ class TokenIdentity:
         self._tokens = LruCache[str, _Token](_MOST_TOKENS)
         self._lock = asyncio.Lock()
 
-    async def parameters(self, user: str) -> Mapping[str, str]:
+    async def of(self, user: str) -> str:
         async with self._lock:
             now = self._clock()
             token = self._tokens.get(user)
@@ -124,9 +98,10 @@ class TokenIdentity:
             elif now - token.renewed_at > _RENEWED_AFTER_S:
                 await self._renew(token.text)
                 token.renewed_at = now
-        return {"delegation": token.text}
+        return token.text
 
     def refused(self, user: str) -> bool:
+        """The store refused the token; whether another one may be accepted."""
         return self._tokens.pop(user) is not None
 
 
@@ -141,7 +116,7 @@ _REDIRECTED = 307
 _OK = frozenset({200, 201})
 
 T = TypeVar("T")
-ErrorOf = Callable[[RemoteFailure, str], QueryServerError]
+ErrorOf = Callable[[RemoteFailure, str], errors.QueryServerError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +141,16 @@ class Gateway:
     def __init__(
         self,
         address: WebHdfsAddress,
-        identity: Identity,
+        tokens: Tokens | None = None,
         *,
         auth: httpx.Auth | None = None,
         error_of: ErrorOf = RemoteFailure.error,
     ) -> None:
+        """Without `tokens` calls name the service's login and the caller, for clusters without Kerberos."""
+        self._service_user = address.service_user
         self._urls = [url.rstrip("/") for url in address.urls]
         self._active = 0
-        self._identity = identity
+        self._tokens = tokens
         self._error_of = error_of
         self._call_s = address.timeouts.call_s
         hosts = [urlsplit(url).hostname or "" for url in self._urls]
@@ -201,21 +178,14 @@ class Gateway:
             response = await self._asked(user, call)
             body = await _whole(response)
             if response.status_code == _REDIRECTED:
-                raise StorageError("The store sends a call elsewhere that has no data.")
+                raise errors.StorageError("The store sends a call elsewhere that has no data.")
             return body
 
         return await self._tried(call, once)
 
     async def ask(self, user: str, call: WebHdfsCall, *keys: str) -> Any:
         """The value below those keys in the JSON of the answer."""
-        body = await self.answer(user, call)
-        try:
-            found = json.loads(body)
-            for key in keys:
-                found = found[key]
-        except (ValueError, LookupError, TypeError) as error:
-            raise StorageError("The store gave an answer that is none.") from error
-        return found
+        return value_of(await self.answer(user, call), *keys)
 
     @asynccontextmanager
     async def reading(self, user: str, call: WebHdfsCall) -> AsyncGenerator[httpx.Response]:
@@ -248,7 +218,7 @@ class Gateway:
             except _Unconnected as error:
                 # The body is untouched: its first piece is read after the connection is made.
                 if not tries_left:
-                    raise StorageUnavailable("A part of the store does not answer.") from error
+                    raise errors.StorageUnavailable("A part of the store does not answer.") from error
                 node = url.netloc.decode()
                 call = replace(call, parameters={**call.parameters, "excludedatanodes": node})
             else:
@@ -263,33 +233,37 @@ class Gateway:
             try:
                 location = json.loads(body)["Location"]
             except (ValueError, LookupError, TypeError) as error:
-                raise StorageError("The store does not say where it wants the data.") from error
+                raise errors.StorageError("The store does not say where it wants the data.") from error
         return self._place_of_data(location, response.request.url, call)
 
     async def _asked(self, user: str, call: WebHdfsCall) -> httpx.Response:
         """The open answer of the first active name node."""
-        failure: QueryServerError = StorageUnavailable("The store has no address.")
+        failure: errors.QueryServerError = errors.StorageUnavailable("The store has no address.")
         count = len(self._urls)
         for index in [(self._active + step) % count for step in range(count)]:
             for _ in range(2):
-                parameters = {"op": call.op, **call.parameters, **await self._identity.parameters(user)}
+                if self._tokens:
+                    identity = {"delegation": await self._tokens.of(user)}
+                else:
+                    identity = {"user.name": self._service_user, "doas": user}
+                parameters = {"op": call.op, **call.parameters, **identity}
                 url = f"{self._urls[index]}/{encoded(call.path)}?{urlencode(parameters, quote_via=quote)}"
                 try:
                     response = await self._checked(self._client.build_request(call.method, url), call)
                 except _Unconnected:
-                    failure = StorageUnavailable("The store cannot be reached.")
+                    failure = errors.StorageUnavailable("The store cannot be reached.")
                     break
                 except _Failed as error:
                     if error.name in MOVE_ON:
                         failure = error.failure
                         break
-                    if error.name not in BAD_TOKEN or not self._identity.refused(user):
+                    if error.name not in BAD_TOKEN or not (self._tokens and self._tokens.refused(user)):
                         raise error.failure from error
                 else:
                     self._active = index
                     return response
             else:
-                raise StorageError("The store refuses the login of this service.")
+                raise errors.StorageError("The store refuses the login of this service.")
         raise failure
 
     async def _checked(self, request: httpx.Request, call: WebHdfsCall) -> httpx.Response:
@@ -316,10 +290,10 @@ class Gateway:
             path = _DATA_ROOT + encoded(call.path) if parts.path.startswith(_DATA_ROOT) else parts.path
             url = httpx.URL(f"{parts.scheme}://{authority}{path}?{parts.query}")
         except (ValueError, httpx.InvalidURL) as error:
-            raise StorageError("The store does not say where its data is.") from error
+            raise errors.StorageError("The store does not say where its data is.") from error
         is_known = host in self._redirect_hosts or host.endswith(self._redirect_domains)
         if not is_known or parts.scheme not in {asked.scheme, "https"}:
-            raise StorageError(
+            raise errors.StorageError(
                 "The store sends its data by a host that is not among the redirect_hosts of its settings."
             )
         return url
@@ -333,14 +307,14 @@ class Gateway:
             except _Failed as error:
                 raise error.failure from error
             except _Unconnected as error:
-                raise StorageUnavailable("A part of the store does not answer.") from error
+                raise errors.StorageUnavailable("A part of the store does not answer.") from error
 
         tries = _TRIES if call.is_repeatable else 1
         try:
             async with asyncio.timeout(self._call_s):
-                return await retried(attempt, StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
+                return await retried(attempt, errors.StorageUnavailable, tries=tries, first_pause_s=_FIRST_PAUSE_S)
         except TimeoutError as error:
-            raise StorageUnavailable("The store does not answer in time.") from error
+            raise errors.StorageUnavailable("The store does not answer in time.") from error
 
 
 class _Unconnected(Exception):
@@ -350,10 +324,21 @@ class _Unconnected(Exception):
 class _Failed(Exception):
     """The store reports a failure."""
 
-    def __init__(self, name: str, failure: QueryServerError) -> None:
+    def __init__(self, name: str, failure: errors.QueryServerError) -> None:
         super().__init__()
         self.name = name
         self.failure = failure
+
+
+def value_of(body: bytes, *keys: str) -> Any:
+    """The value below those keys in JSON. Raises StorageError."""
+    try:
+        found = json.loads(body)
+        for key in keys:
+            found = found[key]
+    except (ValueError, LookupError, TypeError) as error:
+        raise errors.StorageError("The store gave an answer that is none.") from error
+    return found
 
 
 async def _whole(response: httpx.Response) -> bytes:
@@ -363,7 +348,7 @@ async def _whole(response: httpx.Response) -> bytes:
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > _MOST_ANSWER_BYTES:
-                    raise StorageError("The store answered at too great length.")
+                    raise errors.StorageError("The store answered at too great length.")
     finally:
         await response.aclose()
     return bytes(body)
@@ -373,7 +358,12 @@ class Negotiate(httpx.Auth):
     """Answers the challenge of a host with a ticket for `HTTP@host`, which a thread gets."""
 
     def __init__(self) -> None:
-        self._gssapi: Any = importlib.import_module("gssapi")
+        """Raises ConfigurationError."""
+        try:
+            self._gssapi: Any = importlib.import_module("gssapi")
+        except ImportError:
+            text = "Kerberos of a file store needs the extra queryserver[kerberos]."
+            raise errors.ConfigurationError([text]) from None
 
     async def async_auth_flow(self, request: httpx.Request) -> AsyncGenerator[httpx.Request, httpx.Response]:
         response = yield request
@@ -383,14 +373,10 @@ class Negotiate(httpx.Auth):
         try:
             token = await asyncio.to_thread(self._first_token, request.url.host)
         except self._gssapi.exceptions.GSSError as error:
-            raise StorageError("The Kerberos login at the store failed.") from error
+            raise errors.StorageError("The Kerberos login at the store failed.") from error
         request.headers["Authorization"] = f"Negotiate {base64.b64encode(token).decode()}"
         yield request
 
     def _first_token(self, host: str) -> bytes:
         name = self._gssapi.Name(f"HTTP@{host}", self._gssapi.NameType.hostbased_service)
         return self._gssapi.SecurityContext(name=name, usage="initiate").step() or b""
-
-
-def has_kerberos() -> bool:
-    return importlib.util.find_spec("gssapi") is not None

@@ -10,19 +10,7 @@ from typing import Any, overload
 
 import httpx
 
-from queryserver.errors.base import NotSupported, PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    DirectoryNotEmpty,
-    InvalidPath,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-    SymlinkNotFollowed,
-)
+from queryserver import errors
 from queryserver.files.model import ContentSummary, EntryKind, FileStatus
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -51,7 +39,7 @@ def file_status(found: Mapping[str, Any], path: str) -> FileStatus:
             file_id=str(found.get("fileId") or ""),
         )
     except (LookupError, ValueError, TypeError, OverflowError) as error:
-        raise StorageError("The store told something else than the status of a file.") from error
+        raise errors.StorageError("The store told something else than the status of a file.") from error
 
 
 class ListedStatuses(Sequence[FileStatus]):
@@ -94,7 +82,7 @@ def content_summary(found: Mapping[str, Any]) -> ContentSummary:
             further={name: value for name, value in found.items() if name not in _SUMMARY_FIELDS},
         )
     except (LookupError, ValueError, TypeError) as error:
-        raise StorageError("The store found something else than a summary.") from error
+        raise errors.StorageError("The store found something else than a summary.") from error
 
 
 def _time(milliseconds: int) -> datetime | None:
@@ -110,39 +98,39 @@ _BUSY = frozenset({429, 502, 503, 504})
 _UNAUTHORIZED = 401
 
 # Names of exceptions, without packages. Where there is a text, it stands in place of the store's.
-_ERRORS_KINDS: Mapping[str, tuple[type[QueryServerError], str]] = {
-    "FileNotFoundException": (PathNotFound, "{path} does not exist."),
-    "FileAlreadyExistsException": (PathExists, "{path} exists."),
-    "AlreadyBeingCreatedException": (PathExists, "{path} is being written."),
-    "PathIsNotEmptyDirectoryException": (DirectoryNotEmpty, "{path} is not empty."),
-    "ParentNotDirectoryException": (NotADirectory, "A part of {path} is a file."),
-    "PathIsNotDirectoryException": (NotADirectory, "{path} is no directory."),
-    "UnresolvedPathException": (SymlinkNotFollowed, "{path} leads through a link."),
-    "AccessControlException": (PermissionDenied, ""),
-    "SnapshotAccessControlException": (PermissionDenied, ""),
-    "AuthorizationException": (PermissionDenied, ""),
-    "SecurityException": (PermissionDenied, ""),
-    "NSQuotaExceededException": (StoreQuotaExceeded, ""),
-    "DSQuotaExceededException": (StoreQuotaExceeded, ""),
-    "QuotaExceededException": (StoreQuotaExceeded, ""),
-    "QuotaByStorageTypeExceededException": (StoreQuotaExceeded, ""),
-    "MaxDirectoryItemsExceededException": (StoreQuotaExceeded, ""),
-    "PathComponentTooLongException": (InvalidPath, ""),
-    "InvalidPathException": (InvalidPath, ""),
-    "SafeModeException": (StorageUnavailable, "The store is in safe mode."),
-    "StandbyException": (StorageUnavailable, "The name node stands by."),
-    "RetriableException": (StorageUnavailable, "The store is not ready."),
-    "ServerTooBusyException": (StorageUnavailable, "The store is too busy."),
-    "ConnectException": (StorageUnavailable, "A part of the store does not answer."),
-    "UnsupportedOperationException": (NotSupported, "The store does not support this."),
+_ERRORS_KINDS: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
+    "FileNotFoundException": (errors.PathNotFound, "{path} does not exist."),
+    "FileAlreadyExistsException": (errors.PathExists, "{path} exists."),
+    "AlreadyBeingCreatedException": (errors.PathExists, "{path} is being written."),
+    "PathIsNotEmptyDirectoryException": (errors.DirectoryNotEmpty, "{path} is not empty."),
+    "ParentNotDirectoryException": (errors.NotADirectory, "A part of {path} is a file."),
+    "PathIsNotDirectoryException": (errors.NotADirectory, "{path} is no directory."),
+    "UnresolvedPathException": (errors.SymlinkNotFollowed, "{path} leads through a link."),
+    "AccessControlException": (errors.PermissionDenied, ""),
+    "SnapshotAccessControlException": (errors.PermissionDenied, ""),
+    "AuthorizationException": (errors.PermissionDenied, ""),
+    "SecurityException": (errors.PermissionDenied, ""),
+    "NSQuotaExceededException": (errors.StoreQuotaExceeded, ""),
+    "DSQuotaExceededException": (errors.StoreQuotaExceeded, ""),
+    "QuotaExceededException": (errors.StoreQuotaExceeded, ""),
+    "QuotaByStorageTypeExceededException": (errors.StoreQuotaExceeded, ""),
+    "MaxDirectoryItemsExceededException": (errors.StoreQuotaExceeded, ""),
+    "PathComponentTooLongException": (errors.InvalidPath, ""),
+    "InvalidPathException": (errors.InvalidPath, ""),
+    "SafeModeException": (errors.StorageUnavailable, "The store is in safe mode."),
+    "StandbyException": (errors.StorageUnavailable, "The name node stands by."),
+    "RetriableException": (errors.StorageUnavailable, "The store is not ready."),
+    "ServerTooBusyException": (errors.StorageUnavailable, "The store is too busy."),
+    "ConnectException": (errors.StorageUnavailable, "A part of the store does not answer."),
+    "UnsupportedOperationException": (errors.NotSupported, "The store does not support this."),
 }
 # Where one name stands for several failures, the text distinguishes them.
-_BY_TEXT: tuple[tuple[str, type[QueryServerError], str], ...] = (
-    ("is not a directory)", NotADirectory, "A part of {path} is a file."),
-    ("Path is not a file", NotAFile, "{path} is no file."),
-    ("is not a valid DFS filename", InvalidPath, "The store has no such names."),
-    ("must both be directories", PathExists, "The target exists, and is no file."),
-    ("Name node is in safe mode", StorageUnavailable, "The store is in safe mode."),
+_BY_TEXT: tuple[tuple[str, type[errors.QueryServerError], str], ...] = (
+    ("is not a directory)", errors.NotADirectory, "A part of {path} is a file."),
+    ("Path is not a file", errors.NotAFile, "{path} is no file."),
+    ("is not a valid DFS filename", errors.InvalidPath, "The store has no such names."),
+    ("must both be directories", errors.PathExists, "The target exists, and is no file."),
+    ("Name node is in safe mode", errors.StorageUnavailable, "The store is in safe mode."),
 )
 MOVE_ON = frozenset({"StandbyException", "RetriableException"})
 """Another name node may answer better."""
@@ -170,7 +158,7 @@ class RemoteFailure:
         except (ValueError, LookupError, TypeError, AttributeError):
             return cls(status, "", "")
 
-    def error(self, path: str) -> QueryServerError:
+    def error(self, path: str) -> errors.QueryServerError:
         """The domain error about `path`, which is relative to the root."""
         for part, kind, text in _BY_TEXT:
             if part in self.message:
@@ -179,12 +167,12 @@ class RemoteFailure:
             kind, text = known
             return kind(text.format(path=f"/{path}") or shown(self.message))
         if self.name:
-            return StorageError(shown(self.message))
+            return errors.StorageError(shown(self.message))
         if self.status == _UNAUTHORIZED:
-            return StorageError("The store refuses the login of this service.")
+            return errors.StorageError("The store refuses the login of this service.")
         if self.status in _BUSY:
-            return StorageUnavailable("The store is not ready.")
-        return StorageError(f"The store failed with status {self.status}.")
+            return errors.StorageUnavailable("The store is not ready.")
+        return errors.StorageError(f"The store failed with status {self.status}.")
 
 
 def shown(message: str) -> str:
@@ -200,8 +188,8 @@ def transport_errors() -> Generator[None]:
     try:
         yield
     except httpx.TimeoutException as error:
-        raise StorageUnavailable("The store does not answer in time.") from error
+        raise errors.StorageUnavailable("The store does not answer in time.") from error
     except httpx.TransportError as error:
-        raise StorageUnavailable("The store cannot be reached, or broke off.") from error
+        raise errors.StorageUnavailable("The store cannot be reached, or broke off.") from error
     except (httpx.InvalidURL, httpx.StreamError, httpx.DecodingError) as error:
-        raise StorageError("The store gave an answer that is none.") from error
+        raise errors.StorageError("The store gave an answer that is none.") from error

@@ -18,17 +18,9 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 
-from queryserver.errors.base import NotSupported, PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    NotADirectory,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    TargetInsideSource,
-    VerificationFailed,
-)
+from queryserver import errors
 from queryserver.files.model import FileStatus
-from queryserver.files.stores.webhdfs.gateway import Gateway, WebHdfsCall, encoded
+from queryserver.files.stores.webhdfs.gateway import Gateway, WebHdfsCall, encoded, value_of
 from queryserver.files.stores.webhdfs.statuses import ListedStatuses, file_status
 
 _BEGIN = re.compile(r'"FileStatus"\s*:\s*\[')
@@ -106,8 +98,8 @@ class ListingScanner:
             self._remaining = int(found[1])
 
 
-def _no_listing() -> StorageError:
-    return StorageError("The store told something else than a listing.")
+def _no_listing() -> errors.StorageError:
+    return errors.StorageError("The store told something else than a listing.")
 
 
 ListedEntry = tuple[str, Mapping[str, Any]]
@@ -203,12 +195,12 @@ class WebHdfsTree:
     async def find(self, path: str) -> FileStatus | None:
         try:
             return await self.stat(path)
-        except PathNotFound:
+        except errors.PathNotFound:
             return None
 
     async def make_directory(self, path: str, permissions: int) -> bool:
         """Make it and its parents; an existing one counts as made."""
-        made = await self._agreed("PUT", "MKDIRS", path, {"permission": f"{permissions:o}"})
+        made = await self._agreed("PUT", "MKDIRS", path, permission=f"{permissions:o}")
         # HttpFS removes the bits of its own umask.
         if made and permissions & 0o022 and self.has_attributes:
             await self.set_permissions(path, permissions)
@@ -216,27 +208,26 @@ class WebHdfsTree:
 
     async def remove(self, path: str, *, recursive: bool) -> bool:
         """False: it does not exist. Raises DirectoryNotEmpty."""
-        return await self._agreed("DELETE", "DELETE", path, {"recursive": str(recursive).lower()})
+        return await self._agreed("DELETE", "DELETE", path, recursive=str(recursive).lower())
 
     async def rename(self, source: str, target: str, *, overwrite: bool) -> Renamed:
         """RENAME with one of its options. A store that ignores them moves into a target that is a directory."""
         option = "OVERWRITE" if overwrite else "NONE"
-        parameters = {"destination": f"/{target}", "renameoptions": option}
-        body = await self._gateway.answer(self.user, WebHdfsCall("PUT", "RENAME", source, parameters))
+        body = await self._change("PUT", "RENAME", source, destination=f"/{target}", renameoptions=option)
         if not body.strip():
             return Renamed.AS_ASKED
-        return Renamed.WITHOUT_OPTION if _boolean(body) else Renamed.REFUSED
+        return Renamed.WITHOUT_OPTION if value_of(body, "boolean") is True else Renamed.REFUSED
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        await self._done("PUT", "SETPERMISSION", path, {"permission": f"{permissions:o}"})
+        await self._change("PUT", "SETPERMISSION", path, permission=f"{permissions:o}")
 
     async def set_owner(self, path: str, owner: str | None, group: str | None) -> None:
         given = {"owner": owner, "group": group}
-        await self._done("PUT", "SETOWNER", path, {name: value for name, value in given.items() if value})
+        await self._change("PUT", "SETOWNER", path, **{name: value for name, value in given.items() if value})
 
     async def set_replication(self, path: str, factor: int) -> bool:
         """False: it is no file, or does not exist."""
-        return await self._agreed("PUT", "SETREPLICATION", path, {"replication": str(factor)})
+        return await self._agreed("PUT", "SETREPLICATION", path, replication=str(factor))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
         """Append files to one; they are gone afterwards. In several calls when their names are long."""
@@ -244,12 +235,12 @@ class WebHdfsTree:
         for source in sources:
             size = len(encoded(source)) + 3
             if batch and length + size > _LONGEST_QUERY:
-                await self._done("POST", "CONCAT", target, {"sources": ",".join(batch)})
+                await self._change("POST", "CONCAT", target, sources=",".join(batch))
                 batch, length = [], 0
             batch.append(f"/{source}")
             length += size
         if batch:
-            await self._done("POST", "CONCAT", target, {"sources": ",".join(batch)})
+            await self._change("POST", "CONCAT", target, sources=",".join(batch))
 
     async def upload(self, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True) -> int:
         """Write a file; how many bytes the body had. Parents are made. Raises PathExists without `overwrite`."""
@@ -281,7 +272,7 @@ class WebHdfsTree:
                         yield b"".join(held)
                         held, held_bytes = [], 0
         if left:
-            raise StorageError("The store ended a file before its end.")
+            raise errors.StorageError("The store ended a file before its end.")
         yield b"".join(held)
 
     async def entries(self, path: str, after: str | None, most: int) -> AsyncGenerator[Entries]:
@@ -294,7 +285,7 @@ class WebHdfsTree:
                     if not isinstance(name, str):
                         raise _no_listing()
                     if not name:  # a file is listed as its only entry, without a name
-                        raise NotADirectory(f"/{path} is no directory.")
+                        raise errors.NotADirectory(f"/{path} is no directory.")
                     # HttpFS ignores where to begin.
                     if after is not None and key(name) <= key(after):
                         continue
@@ -305,20 +296,20 @@ class WebHdfsTree:
                     last = name
             remaining = scanner.end()
         if remaining and last == after:
-            raise StorageError("The store does not go on with its listing.")
+            raise errors.StorageError("The store does not go on with its listing.")
         yield Entries(found, last or "", remaining)
 
     @asynccontextmanager
     async def _listed(self, path: str, after: str | None) -> AsyncGenerator[httpx.Response]:
         async with AsyncExitStack() as stack:
-            call = self._listing.call(path, after)
-            try:
-                answer = await stack.enter_async_context(self._gateway.reading(self.user, call))
-            except NotSupported:
-                if not self._listing.give_up_batches():
-                    raise
-                call = self._listing.call(path, after)
-                answer = await stack.enter_async_context(self._gateway.reading(self.user, call))
+            answer = None
+            while answer is None:
+                reading = self._gateway.reading(self.user, self._listing.call(path, after))
+                try:
+                    answer = await stack.enter_async_context(reading)
+                except errors.NotSupported:
+                    if not self._listing.give_up_batches():
+                        raise
             yield answer
 
     async def all_entries(self, path: str) -> AsyncGenerator[FileStatus]:
@@ -334,19 +325,11 @@ class WebHdfsTree:
             if not remaining:
                 return
 
-    async def _agreed(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> bool:
-        return _boolean(await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters)))
+    async def _agreed(self, method: str, op: str, path: str, **parameters: str) -> bool:
+        return value_of(await self._change(method, op, path, **parameters), "boolean") is True
 
-    async def _done(self, method: str, op: str, path: str, parameters: Mapping[str, str]) -> None:
-        await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters))
-
-
-def _boolean(body: bytes) -> bool:
-    try:
-        agreed = json.loads(body)["boolean"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise StorageError("The store gave an answer that is none.") from error
-    return agreed is True
+    async def _change(self, method: str, op: str, path: str, **parameters: str) -> bytes:
+        return await self._gateway.answer(self.user, WebHdfsCall(method, op, path, parameters))
 
 
 T = TypeVar("T")
@@ -371,7 +354,6 @@ async def finished(work: Coroutine[Any, Any, T]) -> T:
 
 OLD_PREFIX = "._qs_old_"
 _DIRECTORY_PREFIX = "._qs_directory_"
-_UPLOAD_PREFIX = "._qs_upload_"
 _TIMES_TO_REMOVE = 3
 _PAUSE_S = 0.3
 
@@ -385,12 +367,12 @@ class Renaming:
     async def rename(self, tree: WebHdfsTree, source: str, target: str, *, overwrite: bool) -> None:
         if target == source or target.startswith(f"{source}/"):
             await tree.stat(source)
-            raise (PathExists if target == source else TargetInsideSource)(f"/{target} is in /{source}.")
+            raise (errors.PathExists if target == source else errors.TargetInsideSource)(f"/{target} is in /{source}.")
         former = await tree.find(target) if overwrite or not self._knows_options else None
         if former is None:
             return await self._rename_new(tree, source, target)
         if not overwrite or not former.is_file or not (await tree.stat(source)).is_file:
-            raise PathExists(f"/{target} exists.")
+            raise errors.PathExists(f"/{target} exists.")
         return await self._replace(tree, source, target)
 
     async def give_name(self, tree: WebHdfsTree, source: str, target: str, former: FileStatus | None) -> FileStatus:
@@ -402,28 +384,28 @@ class Renaming:
         status = await tree.stat(target)
         if status.is_directory:
             # A directory of that name was made meanwhile, and the file went into it.
-            with suppress(QueryServerError):
+            with suppress(errors.QueryServerError):
                 await finished(tree.remove(f"{target}/{_name_of(source)}", recursive=False))
-            raise PathExists(f"/{target} exists.")
+            raise errors.PathExists(f"/{target} exists.")
         return status
 
     async def make_directory(self, tree: WebHdfsTree, path: str, permissions: int) -> None:
         """Make a directory that did not exist, which MKDIRS does not check. Raises PathExists."""
         if await tree.find(path) is not None:
-            raise PathExists(f"/{path} exists.")
+            raise errors.PathExists(f"/{path} exists.")
         made = beside(path.rpartition("/")[0], f"{_DIRECTORY_PREFIX}{uuid.uuid4().hex}")
         if not await tree.make_directory(made, permissions):
-            raise StorageError("The store does not make this directory.")
+            raise errors.StorageError("The store does not make this directory.")
         try:
             await self._rename_new(tree, made, path)
         except BaseException:  # a cancel too: the directory beside must not stay
-            with suppress(QueryServerError):
+            with suppress(errors.QueryServerError):
                 await finished(tree.remove(made, recursive=False))
             raise
         inside = f"{path}/{_name_of(made)}"
         if not self._knows_options and await tree.find(inside) is not None:
             await finished(tree.remove(inside, recursive=False))
-            raise PathExists(f"/{path} exists.")
+            raise errors.PathExists(f"/{path} exists.")
 
     async def _replace(self, tree: WebHdfsTree, source: str, target: str) -> None:
         if self._knows_options is not False:
@@ -451,7 +433,7 @@ async def _replace_in_steps(tree: WebHdfsTree, source: str, target: str) -> None
     try:
         if await tree.rename(source, target, overwrite=False) is Renamed.REFUSED:
             raise await _why_refused(tree, source, target)
-    except QueryServerError:
+    except errors.QueryServerError:
         await tree.rename(old, target, overwrite=False)
         await tree.remove(aside, recursive=False)
         raise
@@ -467,18 +449,18 @@ async def restore(tree: WebHdfsTree, parent: str, aside: str) -> None:
     await tree.remove(aside, recursive=True)
 
 
-async def _why_refused(tree: WebHdfsTree, source: str, target: str) -> QueryServerError:
+async def _why_refused(tree: WebHdfsTree, source: str, target: str) -> errors.QueryServerError:
     if await tree.find(source) is None:
-        return PathNotFound(f"/{source} does not exist.")
+        return errors.PathNotFound(f"/{source} does not exist.")
     parent = target.rpartition("/")[0]
     holder = await tree.find(parent)
     if holder is None:
-        return PathNotFound(f"/{parent} does not exist.")
+        return errors.PathNotFound(f"/{parent} does not exist.")
     if not holder.is_directory:
-        return NotADirectory(f"/{parent} is no directory.")
+        return errors.NotADirectory(f"/{parent} is no directory.")
     if await tree.find(target) is not None:
-        return PathExists(f"/{target} exists.")
-    return StorageError("The store does not rename this.")
+        return errors.PathExists(f"/{target} exists.")
+    return errors.StorageError("The store does not rename this.")
 
 
 def beside(parent: str, name: str) -> str:
@@ -489,23 +471,6 @@ def _name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-@asynccontextmanager
-async def written(
-    tree: WebHdfsTree, target: str, body: AsyncIterator[bytes], new: NewFile
-) -> AsyncGenerator[FileStatus]:
-    """A file beside the target with the whole body; deleted at the end unless it was renamed.
-
-    Raises VerificationFailed, and whatever `body` raises.
-    """
-    path = beside(target.rpartition("/")[0], f"{_UPLOAD_PREFIX}{uuid.uuid4().hex}")
-    try:
-        yield await write_verified(tree, path, body, new)
-    except BaseException:  # a cancel too: no part of a file may stay
-        with suppress(QueryServerError):
-            await finished(remove_broken(tree, path))
-        raise
-
-
 async def write_verified(
     tree: WebHdfsTree, path: str, body: AsyncIterator[bytes], new: NewFile, *, overwrite: bool = True
 ) -> FileStatus:
@@ -513,11 +478,11 @@ async def write_verified(
     sent = await tree.upload(path, body, new, overwrite=overwrite)
     status = await tree.stat(path)
     if status.size_bytes != sent:
-        raise VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
+        raise errors.VerificationFailed(f"The store kept {status.size_bytes} of {sent} bytes.")
     if status.permissions == new.permissions or not tree.has_attributes:
         return status
     # HttpFS removes the bits of its own umask.
-    with suppress(PermissionDenied):
+    with suppress(errors.PermissionDenied):
         await tree.set_permissions(path, new.permissions)
     return await tree.stat(path)
 
@@ -529,11 +494,11 @@ async def keep_owner(tree: WebHdfsTree, path: str, status: FileStatus, former: F
     owner = former.owner if former.owner != status.owner else None
     group = former.group if former.group != status.group else None
     if owner:
-        with suppress(PermissionDenied):
+        with suppress(errors.PermissionDenied):
             await tree.set_owner(path, owner, group)
             return
     if group:
-        with suppress(PermissionDenied):
+        with suppress(errors.PermissionDenied):
             await tree.set_owner(path, None, group)
 
 

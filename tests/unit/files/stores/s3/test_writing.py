@@ -8,6 +8,7 @@ from tests.cases import each
 
 from queryserver.errors.files import InvalidPath, PathNotFound, VerificationFailed
 from queryserver.files.protocol import PartPlan, StoredPart
+from queryserver.files.stores.reading import Blocks
 from queryserver.files.stores.s3.connection import object_place, place_of
 from queryserver.files.stores.s3.storage import PartNumbers, join
 from queryserver.files.stores.s3.writing import (
@@ -15,7 +16,6 @@ from queryserver.files.stores.s3.writing import (
     MIB,
     MIN_PART_BYTES,
     SINGLE_COPY_BYTES,
-    Blocks,
     SentPart,
     copy_ranges,
     joined_tag,

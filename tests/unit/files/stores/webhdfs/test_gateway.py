@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -18,7 +19,7 @@ from queryserver.errors.files import ChangedMeanwhile, StorageError, StorageUnav
 from queryserver.files.model import Scheme, StorageUser
 from queryserver.files.stores import ozone as ofs
 from queryserver.files.stores.webhdfs import storage as hdfs
-from queryserver.files.stores.webhdfs.gateway import NamedIdentity, Timeouts, TokenIdentity, WebHdfsAddress, acting_name
+from queryserver.files.stores.webhdfs.gateway import Timeouts, Tokens, WebHdfsAddress, acting_name
 from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem, address
 from queryserver.platform.settings.stores import HdfsClusterSettings
 from queryserver.platform.settings.tree import Settings
@@ -309,7 +310,14 @@ def test_names_that_hadoop_would_shorten_to_another_user_s_have_no_access(name):
 
 
 async def test_service_and_caller_are_both_named():
-    assert await NamedIdentity("svc").parameters("ana") == {"user.name": "svc", "doas": "ana"}
+    async def script(_: Asked) -> Answer:
+        return STATUS
+
+    async with scripted_name_node(script) as node:
+        store = file_system(node.url)
+        await store.as_user(ANA).stat("f")
+        await store.close()
+    assert node.asked[0].query == {"op": "GETFILESTATUS", "user.name": "svc", "doas": "ana"}
 
 
 class Store:
@@ -325,30 +333,30 @@ class Store:
     async def renew(self, token: str) -> None:
         self.renewed.append(token)
 
-    def identity(self) -> TokenIdentity:
-        return TokenIdentity(self.obtain, self.renew, lambda: self.now)
+    def tokens(self) -> Tokens:
+        return Tokens(self.obtain, self.renew, lambda: self.now)
 
 
 async def test_each_caller_has_a_token_of_his_own_which_is_kept_renewed_and_replaced():
     store = Store()
-    identity = store.identity()
+    tokens = store.tokens()
     for _ in range(2):
-        assert await identity.parameters("ana") == {"delegation": "ana1"}
-        assert await identity.parameters("bo") == {"delegation": "bo2"}
+        assert await tokens.of("ana") == "ana1"
+        assert await tokens.of("bo") == "bo2"
     store.now = 10 * 3600
-    assert await identity.parameters("ana") == {"delegation": "ana1"}
+    assert await tokens.of("ana") == "ana1"
     assert store.renewed == ["ana1"]
     store.now = 6 * 24 * 3600
-    assert await identity.parameters("ana") == {"delegation": "ana3"}
+    assert await tokens.of("ana") == "ana3"
     assert store.obtained == ["ana", "bo", "ana"]
 
 
 async def test_a_refused_token_is_replaced_once():
-    identity = Store().identity()
-    await identity.parameters("ana")
-    assert identity.refused("ana")
-    assert not identity.refused("ana")
-    assert await identity.parameters("ana") == {"delegation": "ana2"}
+    tokens = Store().tokens()
+    await tokens.of("ana")
+    assert tokens.refused("ana")
+    assert not tokens.refused("ana")
+    assert await tokens.of("ana") == "ana2"
 
 
 def settings(**tables: object) -> Settings:
@@ -393,6 +401,6 @@ async def test_every_table_of_ozone_is_a_service():
 
 
 def test_kerberos_without_its_package_is_told(monkeypatch):
-    monkeypatch.setattr("queryserver.files.stores.webhdfs.storage.has_kerberos", lambda: False)
+    monkeypatch.setitem(sys.modules, "gssapi", None)
     with pytest.raises(ConfigurationError):
         hdfs.build(settings(hadoop={"hdfs_clusters": {"default": {"security_enabled": True}}}))
