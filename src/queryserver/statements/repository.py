@@ -12,10 +12,14 @@ from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+import structlog
+
 from queryserver.errors.base import TooManyRequests, quota_exceeded, too_many_statements
 from queryserver.errors.statements import idempotency_conflict, statement_text_expired
 from queryserver.formats.columns import Column, LimitSource, ResultType, Segment, TruncationReason
 from queryserver.platform.database import CoalescingReader, Connection, Database, Row
+from queryserver.platform.logs import AUDIT, AuditTrail
+from queryserver.platform.settings.tree import Settings
 from queryserver.sql.positions import Position
 from queryserver.statements.model import (
     HistoryEntry,
@@ -33,6 +37,8 @@ from queryserver.statements.model import (
 )
 from queryserver.statements.states import StatementState
 
+log = structlog.get_logger(__name__)
+
 _TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
 # Columns that have the name and the type of a field.
 _STATUS_FIELDS = (
@@ -47,13 +53,13 @@ _RECORD_FIELDS = (
     "deadline_at", "size_bytes", "canceled_by", "text_is_cut",
 )  # fmt: skip
 _HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows")
-_END_FIELDS = ("id", "connector", "dialect", "error_code", "rows", "size_bytes", "canceled_by")
+_END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")
 
 _STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {_TIMES}"
 _WITHOUT_TEXT = f"""{_STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, position, columns,
     cancel_requested_at, error_line, error_column"""
 _RECORD = f"{_WITHOUT_TEXT}, statement"
-END_COLUMNS = f"""{", ".join(_END_FIELDS)}, state, import_plan is not null as is_import,
+END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan is not null as is_import,
     (select username from users where users.id = user_id) as username,
     extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
     coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
@@ -468,26 +474,52 @@ def _fields(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
 
 def end_of(row: Row) -> StatementEnd:
     """A row with END_COLUMNS."""
+    state = StatementState(row["state"])
+    outcome = _outcome_of(state, row["error_code"])
     return StatementEnd(
         **_fields(row, _END_FIELDS),
         user=row["username"],
-        state=StatementState(row["state"]),
+        state=state,
+        outcome=outcome[1] if outcome else "ok",
         queued_ms=round(row["queued_s"] * 1000),
         elapsed_ms=round(row["elapsed_s"] * 1000),
-        is_import=row["is_import"],
     )
 
 
 def times_of(row: Row) -> StatementTimes:
     """A row with `recorded_at`, `sent_at`, `ended_at` and `read_at`."""
-    return StatementTimes(row["recorded_at"], row["sent_at"], row["ended_at"], row["read_at"])
+    submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
+    until = ended or row["read_at"]
+    return StatementTimes(
+        submitted,
+        sent,
+        ended,
+        queued=max((sent or until) - submitted, timedelta(0)),
+        elapsed=max(until - sent, timedelta(0)) if sent else timedelta(0),
+    )
+
+
+_OUTCOMES = {
+    StatementState.CANCELED: (1, "canceled"),
+    StatementState.TIMED_OUT: (-4, "statement_timeout"),
+    StatementState.EXPIRED: (-3, "expired"),
+    StatementState.CLOSED: (-3, "closed"),
+}
+
+
+def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str] | None:
+    if state is StatementState.FAILED:
+        code = error_code or "engine_error"
+        return (401 if code == "credentials_required" else 1), code
+    return _OUTCOMES.get(state)
 
 
 def _status_of(row: Row) -> StatementStatus:
-    reason, source = row["truncated_reason"], row["limit_source"]
+    reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return StatementStatus(
         **_fields(row, _STATUS_FIELDS),
-        state=StatementState(row["state"]),
+        state=state,
+        outcome=_outcome_of(state, row["error_code"]),
         truncated_reason=TruncationReason(reason) if reason else None,
         times=times_of(row),
         limit_source=LimitSource(source) if source else None,
@@ -518,3 +550,27 @@ def _columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | 
 
 def _error_position_of(row: Row) -> Position | None:
     return Position(row["error_line"], row["error_column"]) if row["error_line"] else None
+
+
+def statement_ends(settings: Settings) -> OnEnd:
+    """Writes an audit event for each end, and a log line where the audit has a file of its own."""
+    audit, has_file = AuditTrail(AUDIT), settings.desktop.logging.audit_file is not None
+
+    def record(end: StatementEnd) -> None:
+        facts: dict[str, str | int] = {
+            "operation_id": str(end.id),
+            "engine": end.dialect,
+            "state": end.state.value,
+            "rows": end.rows,
+            "bytes": end.size_bytes,  # of the stored rows
+            "queued_ms": end.queued_ms,
+            "elapsed_ms": end.elapsed_ms,
+        }
+        if end.canceled_by:
+            facts["canceled_by"] = end.canceled_by
+        operation = "import.end" if end.is_import else "statement.end"
+        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
+        if has_file:
+            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
+
+    return record

@@ -71,13 +71,13 @@ class StateSignals:
     """Wakes watchers in this process at once; changes by other processes are found by polling the record."""
 
     def __init__(self) -> None:
-        self._watches: defaultdict[UUID, set[Watch]] = defaultdict(set)
+        self._watches: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self.waits_are_over = False
         """The server stops: calls that wait for a statement of another server get its present state."""
 
     def notify(self, statement_id: UUID) -> None:
-        for watch in self._watches.get(statement_id, ()):
-            watch.event.set()
+        for changed in self._watches.get(statement_id, ()):
+            changed.set()
 
     def end_waits(self) -> None:
         """End all waits, and those that begin from now on."""
@@ -86,33 +86,16 @@ class StateSignals:
             self.notify(statement_id)
 
     @contextmanager
-    def watch(self, statement_id: UUID) -> "Generator[Watch]":
-        """Notice every change from now on: read the record inside, then wait."""
-        watch = Watch()
-        self._watches[statement_id].add(watch)
+    def watch(self, statement_id: UUID) -> Generator[asyncio.Event]:
+        """An event that every change sets from now on: read the record inside, then wait for it."""
+        changed = asyncio.Event()
+        self._watches[statement_id].add(changed)
         try:
-            yield watch
+            yield changed
         finally:
-            self._watches[statement_id].discard(watch)
+            self._watches[statement_id].discard(changed)
             if not self._watches[statement_id]:
                 del self._watches[statement_id]
-
-
-class Watch:
-    """One watcher of one statement."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-
-    async def changed(self, timeout_s: float) -> bool:
-        """Whether a change came since the last call, or comes within `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.event.wait()
-        except TimeoutError:
-            return False
-        self.event.clear()
-        return True
 
 
 class Runner:

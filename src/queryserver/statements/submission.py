@@ -163,7 +163,8 @@ class Submissions:
         previous, full_form = asked.previous, inherited is None
         if inherited is not None:
             done = inherited.handle
-            previous = PreviousStatement(done.statement_index, done.has_more_statements, done.statement_hash)
+            has_more = done.statement_index < done.statements_count - 1
+            previous = PreviousStatement(done.statement_index, has_more, done.statement_hash)
         choosing = self._choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
         choice = await (while_wanted(choosing) if while_wanted and not is_short(script) else choosing)
         if choice is None:
@@ -374,7 +375,7 @@ class Submissions:
             has_result_set=choice.has_result_set,
             in_history=asked.in_history,
             in_named_session=session.named,
-            keeps_session=session.shared or (handle.has_more_statements and not session.named),
+            keeps_session=session.shared or (choice.index < choice.count - 1 and not session.named),
             parent_uuid=asked.parent_uuid,
             owner=await self._queue.owner_for(connector, session_owner=session.owner),
             lease=limits.lease,

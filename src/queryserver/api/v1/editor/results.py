@@ -30,7 +30,7 @@ from queryserver.api.schemas.requests.editor import EndRequest, OperationRequest
 from queryserver.errors.base import NotAuthenticated, PermissionDenied
 from queryserver.errors.statements import OperationNotFound
 from queryserver.files.downloading import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
-from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
+from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column, Truncation
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.stream import download as encode
 from queryserver.identity.model import BigNumbers
@@ -378,18 +378,18 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         rows=status.rows,
         **truncation(status),
         modified_row_count=status.modified_row_count,
-        expires_at=moment(status.expires_at) if state is StatementState.AVAILABLE else None,
         **shown_times(status),
+        expires_at=moment(status.expires_at) if state is StatementState.AVAILABLE else None,
     )
 
 
 def truncation(status: StatementStatus) -> dict[str, Any]:
     """Whether the stored result was cut, and by what (Contract editor 6.4)."""
-    found = status.truncation
+    reason = status.truncated_reason
     return {
-        "truncated": found is not None,
-        "truncated_reason": found.reason.value if found else None,
-        "truncated_by": found.by if found else None,
+        "truncated": reason is not None,
+        "truncated_reason": reason.value if reason else None,
+        "truncated_by": Truncation(reason, status.limit_source).by if reason else None,
     }
 
 
@@ -412,7 +412,7 @@ def shown_handle(record: StatementRecord) -> wire.Handle:
     return wire.Handle(
         statement_id=held.statement_index,
         statements_count=held.statements_count,
-        has_more_statements=held.has_more_statements,
+        has_more_statements=held.statement_index < held.statements_count - 1,
         previous_statement_hash=held.statement_hash,
         start=wire.Position(row=start_row, column=start_column),
         end=wire.Position(row=end_row, column=end_column),

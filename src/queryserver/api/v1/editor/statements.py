@@ -37,6 +37,9 @@ from queryserver.statements.submission import Submission
 
 router = PathGroup()
 
+_WITH_ROWS = {StatementState.AVAILABLE, StatementState.SUCCESS}
+"""The result still exists; that of `success` is an empty table."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -71,7 +74,7 @@ async def execute(call: Call, dialect: str | None = None) -> Response:
     recorded = await _submitted(call, submission, wait_s=asked.wait)
     headers = {"Idempotency-Replayed": "true"} if recorded.replayed else {}
     body, status = _executed(recorded.record), recorded.record.status
-    page = await _first_page(call, asked, status) if asked.rows and status.has_ended_well else None
+    page = await _first_page(call, asked, status) if asked.rows and status.state in _WITH_ROWS else None
     if page is None:
         return answer(body, headers=headers)
     return page_answer(
