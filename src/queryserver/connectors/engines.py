@@ -216,7 +216,7 @@ class Connectors:
         if found is None:
             for connector, error in self._idle.values():
                 is_meant = wanted in (connector.key, connector.dialect)
-                if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
+                if is_meant and _is_open(connector, user) and isinstance(error, NotSupported):
                     raise copy(error)  # raised again and again, one object would gather tracebacks
             raise self.unknown(user, name or "")
         return found
@@ -227,18 +227,18 @@ class Connectors:
 
     def visible(self, user: User) -> Sequence[Connector]:
         """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""
-        return [one for one in self._listed if one.open_to(user)]
+        return [one for one in self._listed if _is_open(one, user)]
 
     def main(self, user: User) -> Connector | None:
         """The one that the settings name, else the first (Contract platform 7.1); None: the caller may use none."""
-        return next((one for one in self._mains if one.open_to(user)), None)
+        return next((one for one in self._mains if _is_open(one, user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
         """The connector of calls without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
         main = self.main(user)
         if main is not None and _takes_sql(main):
             return main
-        return next((one for one in self._listed if _takes_sql(one) and one.open_to(user)), None)
+        return next((one for one in self._listed if _takes_sql(one) and _is_open(one, user)), None)
 
     def find(self, key: str) -> Connector | None:
         """The connector of that key that runs here, without regard to rights."""
@@ -265,7 +265,7 @@ class Connectors:
     def require_permission(self, user: User, key: str) -> None:
         """Raises PermissionDenied when the caller lost the right to the connector of an operation of theirs."""
         connector = self.known(key)
-        if connector is not None and not connector.open_to(user):
+        if connector is not None and not _is_open(connector, user):
             raise PermissionDenied("You may no longer use the connector of this operation.")
 
     def engine(self, connector: Connector) -> Engine:
@@ -352,6 +352,13 @@ class Connectors:
                 await asyncio.sleep(_RETRY_S)
             except Exception:  # the outer wall of a task: it must read the next change
                 log.exception("stored connectors not read")
+
+
+def _is_open(connector: Connector, user: User) -> bool:
+    """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
+    if connector.right is not None:
+        return user.may_use(connector.right)
+    return user.is_admin or connector.groups is None or bool(connector.groups & user.groups)
 
 
 def _takes_sql(connector: Connector) -> bool:

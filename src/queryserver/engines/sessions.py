@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
 from queryserver.engines.protocol import Credentials, EngineSession, OperationHandle, OperationState, OperationStatus
-from queryserver.engines.statement_texts import ChunkSize, pieces
+from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize
 from queryserver.engines.values import Rows
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -24,7 +24,7 @@ from queryserver.errors.statements import (
     SessionLost,
     StatementRejected,
 )
-from queryserver.formats.columns import Column
+from queryserver.formats.columns import Column, parts
 from queryserver.platform.addresses import AddressRules
 
 MAX_LOG_LINES = 10_000
@@ -73,7 +73,7 @@ class StatementSource(Protocol):
         ...
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        """Run the statement up to its first rows; `go_on` is called before each step and raises when it must not."""
+        """Run the statement up to its first rows; `go_on` is called before each later step, and raises to stop it."""
         ...
 
     async def fetch(self, count: int) -> Rows:
@@ -157,19 +157,21 @@ class StreamedOperation:
         """The rows. The next chunk is on its way while one is turned into Arrow, unless it would be one wide row."""
         rows, self._first = self._first, ()
         while rows:
-            if is_ahead := self._chunk.rows > 1:
+            # What is not open has given its last rows.
+            if is_ahead := self.source.is_open and self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
             if len(rows) * len(self.source.columns) <= _FEW_CELLS:
                 batch = self.source.read(rows)
             else:
                 batch = await asyncio.get_running_loop().run_in_executor(self._executor, self.source.read, rows)
             rows = ()
-            self._chunk.learn(batch)
-            for piece in pieces(batch):
+            if self.source.is_open:
+                self._chunk.learn(batch)
+            for piece in (batch,) if batch.nbytes <= BATCH_BYTES else parts(batch, BATCH_BYTES):
                 yield piece
             del batch
             if not is_ahead:
-                self._ahead = asyncio.create_task(self._fetch(), name="rows")
+                self._ahead = asyncio.create_task(self._fetch(), name="rows") if self.source.is_open else None
             rows = await self._ahead if self._ahead is not None else ()
         if self._error is not None:
             raise self._error
@@ -210,6 +212,7 @@ class StreamedOperation:
 
     async def _run(self) -> None:
         try:
+            self._go_on()
             await self.source.execute(self._go_on)
             self._first = await self._fetch()
         except EngineError as error:
@@ -525,21 +528,17 @@ async def ended(session: EngineSession, handle: OperationHandle) -> OperationSta
 
 
 @asynccontextmanager
-async def submitted(
-    session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False
-) -> AsyncGenerator[None]:
+async def submitted(session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
     """Around the use of a statement: at the end it is closed, after an exception stopped first.
 
-    Neither happens when it `is_left` to another runner by then. The adapter limits the time of both calls.
+    The adapter limits the time of both calls.
     """
     try:
         yield
     except BaseException:  # includes CancelledError: the engine must not go on with it
-        if not is_left():
-            # What ended the work is worth more than an engine that cannot be reached.
-            with suppress(EngineError):
-                await asyncio.shield(session.cancel(handle))
+        # What ended the work is worth more than an engine that cannot be reached.
+        with suppress(EngineError):
+            await asyncio.shield(session.cancel(handle))
         raise
     finally:
-        if not is_left():
-            await asyncio.shield(session.close(handle))
+        await asyncio.shield(session.close(handle))

@@ -303,7 +303,12 @@ class SessionOpener:
             if held is None and assignment.keeps_session:
                 held = await self._kept(assignment, connector, user, stack)
             if held is None:
-                options = await self._options(assignment, connector, user)
+                wanted = self._connectors.engine(connector).capabilities
+                options = (
+                    await self._options(assignment, connector, user)
+                    if wanted.wants_credentials or wanted.wants_external_token
+                    else SessionOptions(database=assignment.database, settings=assignment.settings)
+                )
                 await stack.enter_async_context(self._slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self._connectors.using(connector))
                 yield await stack.enter_async_context(engine.session(user, options))

@@ -77,7 +77,8 @@ class RunRecord:
         self._before_end = before_end
         self._metrics = metrics
         self._begun = time.monotonic()
-        self._engine_continues = False
+        self.engine_continues = False
+        """The end was recorded before the engine confirmed it."""
         self._mark = resumption.mark if resumption else None
         self._running = asyncio.Lock()
         # The mark and the stored rows and lines are one fact: a write that overtakes another would store an older mark.
@@ -145,11 +146,15 @@ class RunRecord:
         async with self._writing:
             if self.is_settled:
                 return
-            self._engine_continues = not engine_is_done
+            self.engine_continues = not engine_is_done
             if self._before_end is not None:
                 await self._retried(self._before_end)
             if outcome.message and outcome.state is not StatementState.AVAILABLE:
                 self.log.add_engine([outcome.message])
+            if outcome.truncated_reason:
+                self.log.add(outcome.message)
+            if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
+                self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
             with self.log.taken() as (start, lines):
                 await self._write(
                     lambda: self._leases.finish(
@@ -163,8 +168,8 @@ class RunRecord:
 
     async def engine_is_done(self) -> None:
         """The engine has stopped. If the end was recorded before that, `before_end` is repeated for what came later."""
-        if self._engine_continues and self._before_end is not None:
-            self._engine_continues = False
+        if self.engine_continues and self._before_end is not None:
+            self.engine_continues = False
             await self._retried(self._before_end)
 
     async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:

@@ -203,14 +203,16 @@ class Runner:
             leases=self._leases,
             results=self._results,
             settings=self._execution,
-            open_session=lambda claimed: self.opener.session(claimed, user),
-            reattach=lambda claimed: self.opener.reattached(claimed, user),
+            open_session=partial(self.opener.session, user=user),
+            reattach=partial(self.opener.reattached, user=user),
             notify=partial(self._signals.notify, statement_id),
             before_end=self._before_end(assignment),
             metrics=self._metrics,
         )
         self._runs[statement_id] = execution
-        self._keep(asyncio.create_task(self._run(execution), name=f"statement-{statement_id}"))
+        task = asyncio.create_task(execution.run(), name=f"statement-{statement_id}")
+        task.add_done_callback(partial(self._forget, execution))
+        self._keep(task)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """The shutdown waits for the task."""
@@ -251,14 +253,11 @@ class Runner:
         """How many statements run or wait for a slot here."""
         return len(self._runs)
 
-    async def _run(self, execution: Execution) -> None:
+    def _forget(self, execution: Execution, _task: asyncio.Task[None]) -> None:
         statement_id = execution.assignment.lease.statement_id
-        try:
-            await execution.run()
-        finally:
-            if self._runs.get(statement_id) is execution:
-                del self._runs[statement_id]
-            self._signals.notify(statement_id)
+        if self._runs.get(statement_id) is execution:
+            del self._runs[statement_id]
+        self._signals.notify(statement_id)
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or record its end: a statement that may have been sent is never sent again."""
@@ -473,10 +472,13 @@ class StatementQueue:
         """Runs a statement that was recorded with the owner of this process."""
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
-    async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
-        """The owner of a new statement if it runs in this process, else None. Raises Stopping."""
+    async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
+        """The owner of a new statement if it runs in this process, else None. Raises Stopping.
+
+        `data` is what `Connectors.data_of` says of its connector.
+        """
         self._runner.require_open()
-        if session_owner not in (None, self._runner.owner) or not await self._runner.may_run(connector):
+        if session_owner not in (None, self._runner.owner) or not (data is None or await self._runner.may_hold(data)):
             return None
         return self._runner.owner
 

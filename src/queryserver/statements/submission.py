@@ -158,7 +158,9 @@ class Submissions:
         before = await self._previous(user, asked)
         inherited = before if asked.continued is not None else None
         connector = self._connector(user, asked, inherited)
-        self._credentials.require_token(user, connector)
+        capabilities = self._connectors.engine(connector).capabilities
+        if capabilities.wants_external_token:
+            self._credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
         previous, full_form = asked.previous, inherited is None
         if inherited is not None:
@@ -175,10 +177,12 @@ class Submissions:
             return Recorded(known, replayed=True)
         if choice.is_over:
             raise NoMoreStatements
-        if await self._credentials.are_missing(user, connector):
+        if capabilities.wants_credentials and await self._credentials.of(user, connector) is None:
             raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
         session = await self._session(user, asked, before, connector)
-        new = await self._new(user, asked, inherited, connector, script, choice, session, key)
+        data = self._connectors.data_of(connector) if capabilities.one_process else None
+        owner = await self._queue.owner_for(data, session_owner=session.owner)
+        new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
         if before_recording is not None:
             before_recording()
         return await self._record(user, connector, new, "statement.start")
@@ -214,13 +218,13 @@ class Submissions:
             row_limit=1,
             timeout=connector.limits.statement_timeout,
             has_result_set=True,
-            owner=await self._queue.owner_for(connector, session_owner=None),
+            owner=await self._queue.owner_for(self._connectors.data_of(connector), session_owner=None),
             lease=limits.lease,
             idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
             import_plan=new.plan,
-            token=self._credentials.sealed_token(user, connector),
+            token=self._credentials.sealed_token(user, connector) if user.external_token else None,
             texts=limits.texts,
         )
         return await self._record(user, connector, statement, "import.start")
@@ -324,7 +328,7 @@ class Submissions:
         await self._sessions.touch(found.id)
         return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 
-    async def _new(
+    def _new(
         self,
         user: User,
         asked: Submission,
@@ -333,15 +337,15 @@ class Submissions:
         script: str,
         choice: Choice,
         session: _Session,
+        owner: str | None,
         key: IdempotencyKey | None,
     ) -> NewStatement:
         limits = self._limits
-        chosen = choice.statement(script)
         handle = StatementHandle(
-            statement=chosen.text,
+            statement=script[choice.first : choice.stop],
             statement_index=choice.index,
             statements_count=choice.count,
-            position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
+            position=(choice.start.row, choice.start.column, choice.end.row, choice.end.column),
             statement_hash=choice.hash,
             guid=opaque_token(),
             secret=opaque_token(),
@@ -377,12 +381,12 @@ class Submissions:
             in_named_session=session.named,
             keeps_session=session.shared or (choice.index < choice.count - 1 and not session.named),
             parent_uuid=asked.parent_uuid,
-            owner=await self._queue.owner_for(connector, session_owner=session.owner),
+            owner=owner,
             lease=limits.lease,
             idempotency=key,
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
-            token=self._credentials.sealed_token(user, connector),
+            token=self._credentials.sealed_token(user, connector) if user.external_token else None,
             texts=limits.texts,
         )
 
