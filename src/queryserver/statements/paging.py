@@ -252,7 +252,7 @@ class ResultReader:
                     break
         if not pages:
             raise PathNotFound("The rows of this result are gone.")
-        rendered = joined_rows(pages)
+        rendered = pages[0] if len(pages) == 1 else joined_rows(pages)
         if rendered.is_cut and rendered.rows == 0:
             raise PageRowTooLarge(row=start_row, limit_bytes=self._batch_max_bytes)
         return rendered

@@ -134,6 +134,10 @@ class PostgresqlConnection(asyncpg.Connection):
         is_clean = not self.is_in_transaction() or await self.end_transaction()
         return is_clean and await self._confirms("DISCARD ALL")
 
+    def forget_statements(self) -> None:
+        """Not to be closed one by one any more: DISCARD ALL has closed the statements of former sessions."""
+        self._stmts_to_close.clear()
+
     async def end_transaction(self) -> bool:
         """Undo the transaction that is open, if any; False when the server did not confirm it."""
         return await self._confirms("ROLLBACK")
@@ -174,6 +178,7 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
 
     The role is not kept by DISCARD ALL.
     """
+    connection.forget_statements()
     if role is not None:
         await connection.execute(f"SET ROLE {role}")
     if options.settings:
@@ -234,7 +239,7 @@ class PostgresqlStatement:
             if prepared.get_parameters():
                 raise StatementRejected("there is no parameter $1")
             declared = await declare(connection, fields) if fields else ()
-        self.columns = columns(fields, declared)
+            self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
         self._readers = [PostgresqlColumnReader(name, kind) for name, kind in zip(self._names, declared, strict=True)]
         if not fields or self._keyword == "CALL":
@@ -266,11 +271,7 @@ class PostgresqlStatement:
             with refusals(guard, self._names, self._rows_read), statement_errors(started=True):
                 if self._portal is None:
                     self._portal = _Portal(self._connection, self._prepared)
-                guard.begin_chunk()
-                try:
-                    rows = await self._portal.rows(count)
-                finally:
-                    guard.in_chunk = False
+                rows = await self._portal.rows(count)
             self._rows_read += len(rows)
             if not guard.was_cut and len(rows) < count:
                 await self._end("COMMIT")
@@ -308,11 +309,16 @@ class _Portal(asyncpg.cursor.Cursor):
 
     def __init__(self, connection: PostgresqlConnection, prepared: Any) -> None:
         super().__init__(connection, prepared.get_query(), prepared._state, (), None)  # noqa: SLF001 nothing public gives it
+        self._guard = connection.guard
 
     async def rows(self, count: int) -> Rows:
-        """The next rows, at most `count`."""
-        # Not by `fetch`: it takes a short chunk for the last one.
-        return await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
+        """The next chunk, of at most `count` rows."""
+        self._guard.begin_chunk()
+        try:
+            # Not by `fetch`: it takes a short chunk for the last one.
+            return await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
+        finally:
+            self._guard.in_chunk = False
 
 
 class PostgresqlColumnReader:

@@ -532,9 +532,9 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
 
 
 def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
-    status = page.status
+    status, has_more, message = page.status, page.has_more, page.message
     fields = {
-        "has_more": page.has_more,
+        "has_more": has_more,
         "type": "table",
         "isEscaped": form.is_escaped,
         "meta": plain_meta(page.columns, big_numbers_as_text=form.big_numbers_as_text),
@@ -544,8 +544,8 @@ def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) ->
         **truncation(status),
         "expires_at": moment(status.expires_at) if status.state is StatementState.AVAILABLE else None,
     }
-    if page.message:
-        fields["message"] = page.message
+    if message:
+        fields["message"] = message
     # Within a text of JSON the quotes would have backslashes before them.
     head, mark, tail = orjson.dumps({**beside, "result": fields}).partition(_NO_ROWS)
     return head + mark[:-2], tail
