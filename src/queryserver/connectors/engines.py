@@ -10,18 +10,10 @@ from types import MappingProxyType
 
 import structlog
 
+from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.types import flags_of
 from queryserver.engines.protocol import Engine
-from queryserver.errors.base import (
-    ConfigurationError,
-    DatabaseUnavailable,
-    NotSupported,
-    PermissionDenied,
-    QueryServerError,
-)
-from queryserver.errors.files import InvalidPath
-from queryserver.errors.statements import EngineUnavailable, UnknownDialect
 from queryserver.identity.model import User
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.threads import background
@@ -125,7 +117,7 @@ class EngineUses:
         self._retired.discard(kept)
         try:
             await kept.engine.close()
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             log.warning("engine did not close cleanly", connector=kept.connector.key, code=error.code)
 
 
@@ -216,14 +208,14 @@ class Connectors:
         if found is None:
             for connector, error in self._idle.values():
                 is_meant = wanted in (connector.key, connector.dialect)
-                if is_meant and _is_open(connector, user) and isinstance(error, NotSupported):
+                if is_meant and _is_open(connector, user) and isinstance(error, errors.NotSupported):
                     raise copy(error)  # raised again and again, one object would gather tracebacks
             raise self.unknown(user, name or "")
         return found
 
-    def unknown(self, user: User, name: str) -> UnknownDialect:
+    def unknown(self, user: User, name: str) -> errors.UnknownDialect:
         """The refusal of a name, with the names of what the caller may use."""
-        return UnknownDialect(name, [one.reference for one in self.visible(user)])
+        return errors.UnknownDialect(name, [one.reference for one in self.visible(user)])
 
     def visible(self, user: User) -> Sequence[Connector]:
         """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""
@@ -266,7 +258,7 @@ class Connectors:
         """Raises PermissionDenied when the caller lost the right to the connector of an operation of theirs."""
         connector = self.known(key)
         if connector is not None and not _is_open(connector, user):
-            raise PermissionDenied("You may no longer use the connector of this operation.")
+            raise errors.PermissionDenied("You may no longer use the connector of this operation.")
 
     def engine(self, connector: Connector) -> Engine:
         """The engine of a connector as it is now, for its capabilities. Raises EngineUnavailable: it was deleted."""
@@ -313,7 +305,7 @@ class Connectors:
     def _present(self, connector: Connector) -> Connector:
         present = self.find(connector.key)
         if present is None:
-            raise EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
+            raise errors.EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
         return present
 
     async def _read(self) -> None:
@@ -323,7 +315,7 @@ class Connectors:
         for connector in stored:
             try:
                 await self._engines.prepare(connector)
-            except (ConfigurationError, InvalidPath, NotSupported) as error:
+            except (errors.ConfigurationError, errors.InvalidPath, errors.NotSupported) as error:
                 log.info("stored connector does not run here", connector=connector.key, reason=str(error))
                 idle[connector.key] = connector, error
             except Exception as error:  # one row must not keep all others from being read: every call waits for it
@@ -346,7 +338,7 @@ class Connectors:
             self._stale.clear()
             try:
                 await self.refresh()
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 log.warning("stored connectors not read: the database is out of reach")
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)

@@ -13,9 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.files import InsufficientStorage
-from queryserver.errors.statements import RowTooLarge, cell_too_large, disk_below_floor, result_store_failed
+from queryserver import errors
 from queryserver.formats.columns import (
     ROW_CELLS,
     Column,
@@ -182,7 +180,7 @@ class RunRecord:
         while True:
             try:
                 return await write()
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 left_s = give_up - asyncio.get_running_loop().time()
                 if left_s <= 0:
                     raise LeaseLost from None
@@ -415,9 +413,9 @@ class Spool:
         limit = self._caps.cell_bytes
         if (found := first_large_value(batch, limit)) is not None:
             row, column = found
-            raise cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
+            raise errors.cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
         if (large := first_large_row(batch, ROW_CELLS * limit)) is not None:
-            raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
+            raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
 
     async def _flush(self) -> None:
         if not self._pending:
@@ -440,9 +438,9 @@ class Spool:
             segment = await self._store.append(
                 lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
             )
-        except InsufficientStorage as error:
-            raise disk_below_floor(error.message) from error
-        except QueryServerError as error:
-            raise result_store_failed("The result could not be stored.") from error
+        except errors.InsufficientStorage as error:
+            raise errors.disk_below_floor(error.message) from error
+        except errors.QueryServerError as error:
+            raise errors.result_store_failed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
         await self._make_visible(segment, token)

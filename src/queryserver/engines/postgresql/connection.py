@@ -14,6 +14,7 @@ import asyncpg.cursor
 import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
+from queryserver import errors
 from queryserver.engines.connections import NO_TLS, no_connection
 from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.values import (
@@ -33,19 +34,6 @@ from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.statement_texts import KeptLines
 from queryserver.engines.values import Rows, Values, record_batch
-from queryserver.errors.statements import (
-    Character,
-    CredentialsRequired,
-    EngineError,
-    EngineTimeout,
-    EngineUnavailable,
-    OutcomeUnknown,
-    RowTooLarge,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-    cell_too_large,
-)
 from queryserver.formats.columns import Column
 from queryserver.sql.splitter_scan import UNKNOWN, first_keyword
 
@@ -191,7 +179,7 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
             f" FROM pg_catalog.pg_namespace WHERE nspname = {schema}"
         )
         if tag != "SELECT 1":
-            raise StatementRejected(f'schema "{options.database}" does not exist')
+            raise errors.StatementRejected(f'schema "{options.database}" does not exist')
 
 
 class PostgresqlStatement:
@@ -229,7 +217,7 @@ class PostgresqlStatement:
 
     async def execute(self, go_on: Callable[[], None]) -> None:
         if self._keyword in {"COPY", UNKNOWN} and _COPY_STREAM.search(self._sql):
-            raise StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
+            raise errors.StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
         connection = self._connection
         with statement_errors(started=False):
             if self._read_only:
@@ -237,7 +225,7 @@ class PostgresqlStatement:
                 await connection.execute("SET default_transaction_read_only = on")
             prepared, fields = await connection.prepare_described(self._sql)
             if prepared.get_parameters():
-                raise StatementRejected("there is no parameter $1")
+                raise errors.StatementRejected("there is no parameter $1")
             declared = await declare(connection, fields) if fields else ()
             self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
@@ -284,7 +272,7 @@ class PostgresqlStatement:
         if not self._connection.is_closed():
             await self._interrupt_process(self._connection.get_server_pid())
 
-    def was_interrupted(self, error: EngineError) -> bool:
+    def was_interrupted(self, error: errors.EngineError) -> bool:
         return isinstance(error.__cause__, asyncpg.QueryCanceledError)
 
     async def end(self, *, keep: bool) -> None:
@@ -340,7 +328,7 @@ class PostgresqlColumnReader:
                 f'column "{self._name}" holds a value that type {self._declared.name} cannot carry'
                 f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
             )
-            raise StatementRejected(message) from error
+            raise errors.StatementRejected(message) from error
 
 
 def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
@@ -366,17 +354,17 @@ def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) ->
     """
     try:
         yield
-    except EngineError as error:
+    except errors.EngineError as error:
         if (refusal := guard.refusal) is None:
             raise
         if refusal.row is None:
             message = "PostgreSQL sent a message that is too large; the statement may have taken effect."
-            raise OutcomeUnknown(message) from error
+            raise errors.OutcomeUnknown(message) from error
         row = rows_read + refusal.row
         if refusal.column is None:
-            raise RowTooLarge(limit_bytes=refusal.limit_bytes, row=row) from error
+            raise errors.RowTooLarge(limit_bytes=refusal.limit_bytes, row=row) from error
         name = columns[refusal.column] if refusal.column < len(columns) else None
-        raise cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name) from error
+        raise errors.cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name) from error
 
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
@@ -406,16 +394,16 @@ def connect_errors() -> Generator[None]:
     try:
         yield
     except _REFUSED_LOGIN as error:
-        raise CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
+        raise errors.CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
         # asyncpg names a server without TLS only in the text of a general error class.
         without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
         reason = NO_TLS if without_tls else ""
-        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
+        raise errors.EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
     except asyncpg.PostgresError as error:
-        raise StatementRejected(text_of(error)) from error
+        raise errors.StatementRejected(text_of(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise EngineUnavailable("PostgreSQL refused the connection.") from error
+        raise errors.EngineUnavailable("PostgreSQL refused the connection.") from error
 
 
 @contextmanager
@@ -431,21 +419,21 @@ def statement_errors(*, started: bool) -> Generator[None]:
         raise _domain_error(error, started=started) from error
 
 
-def _domain_error(error: Exception, *, started: bool) -> EngineError:
+def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
-        return EngineTimeout(text_of(error))
+        return errors.EngineTimeout(text_of(error))
     # asyncpg names a closed connection only in the text of its general error class.
     is_closed = type(error) is asyncpg.InterfaceError and "clos" in str(error)
     if is_closed or isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)):
         if started:
-            return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
-        return SessionLost("The PostgreSQL session is gone; the statement was not started.")
-    known = (StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else StatementRejected)(
-        text_of(error)
-    )
+            return errors.OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
+        return errors.SessionLost("The PostgreSQL session is gone; the statement was not started.")
+    known = (
+        errors.StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else errors.StatementRejected
+    )(text_of(error))
     # The server counts characters from 1; `internal_position`, within the body of a function, is another field.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
-    return known.at(Character(int(position) - 1) if position.isdecimal() else None)
+    return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
 
 
 def text_of(error: Exception) -> str:
