@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeGuard, TypeVar, assert_never
 from uuid import uuid4
 
@@ -324,6 +325,7 @@ class Execution:
         engine_columns = await session.columns(handle)
         columns = bounded(engine_columns)
         settings, assignment = self._settings, self.assignment
+        may_change = partial(changes_data, assignment.statement, assignment.dialect)
 
         async def make_visible(segment: Segment, token: str | None) -> None:
             await self._record.mark_running(self._progress, self._token)
@@ -347,9 +349,7 @@ class Execution:
                     if token != before and time.monotonic() - self._begun > _EXACT_AFTER_S:
                         await spool.store()
                         await self._record.moved(self._progress, token)
-                    if spool.truncated_reason is not None and not changes_data(
-                        assignment.statement, assignment.dialect
-                    ):
+                    if spool.truncated_reason is not None and not may_change():
                         break
             spooled = await spool.finish()
         finally:
@@ -357,10 +357,7 @@ class Execution:
         message, rows = "", spooled.rows
         if spooled.truncated_reason is not None:
             message = Truncation(spooled.truncated_reason, assignment.limit_source).message(
-                rows=rows,
-                max_rows=settings.result_max_rows,
-                max_bytes=caps.size_bytes,
-                may_change=changes_data(assignment.statement, assignment.dialect),
+                rows=rows, max_rows=settings.result_max_rows, max_bytes=caps.size_bytes, may_change=may_change()
             )
         return Outcome(
             StatementState.AVAILABLE,
