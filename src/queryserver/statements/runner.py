@@ -211,8 +211,8 @@ class Runner:
         )
         self._runs[statement_id] = execution
         task = asyncio.create_task(execution.run(), name=f"statement-{statement_id}")
+        self._tasks.add(task)
         task.add_done_callback(partial(self._forget, execution))
-        self._keep(task)
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """The shutdown waits for the task."""
@@ -253,7 +253,8 @@ class Runner:
         """How many statements run or wait for a slot here."""
         return len(self._runs)
 
-    def _forget(self, execution: Execution, _task: asyncio.Task[None]) -> None:
+    def _forget(self, execution: Execution, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         statement_id = execution.assignment.lease.statement_id
         if self._runs.get(statement_id) is execution:
             del self._runs[statement_id]
