@@ -11,18 +11,10 @@ from types import MappingProxyType
 import structlog
 from prometheus_client import Gauge
 
+from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.types import flags_of
 from queryserver.engines.protocol import Engine
-from queryserver.errors.base import (
-    ConfigurationError,
-    DatabaseUnavailable,
-    NotSupported,
-    PermissionDenied,
-    QueryServerError,
-)
-from queryserver.errors.files import InvalidPath
-from queryserver.errors.statements import EngineUnavailable, UnknownDialect
 from queryserver.identity.model import User
 from queryserver.platform.metrics import UNMEASURED, Metrics
 from queryserver.platform.threads import background
@@ -129,7 +121,7 @@ class EngineUses:
         self._retired.discard(kept)
         try:
             await kept.engine.close()
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             log.warning("engine did not close cleanly", connector=kept.connector.key, code=error.code)
 
 
@@ -220,29 +212,29 @@ class Connectors:
         if found is None:
             for connector, error in self._idle.values():
                 is_meant = wanted in (connector.key, connector.dialect)
-                if is_meant and connector.open_to(user) and isinstance(error, NotSupported):
+                if is_meant and _is_open(connector, user) and isinstance(error, errors.NotSupported):
                     raise copy(error)  # raised again and again, one object would gather tracebacks
             raise self.unknown(user, name or "")
         return found
 
-    def unknown(self, user: User, name: str) -> UnknownDialect:
+    def unknown(self, user: User, name: str) -> errors.UnknownDialect:
         """The refusal of a name, with the names of what the caller may use."""
-        return UnknownDialect(name, [one.reference for one in self.visible(user)])
+        return errors.UnknownDialect(name, [one.reference for one in self.visible(user)])
 
     def visible(self, user: User) -> Sequence[Connector]:
         """The connectors that the caller may use: those of the wheel, the configured ones, the stored ones by id."""
-        return [one for one in self._listed if one.open_to(user)]
+        return [one for one in self._listed if _is_open(one, user)]
 
     def main(self, user: User) -> Connector | None:
         """The one that the settings name, else the first (Contract platform 7.1); None: the caller may use none."""
-        return next((one for one in self._mains if one.open_to(user)), None)
+        return next((one for one in self._mains if _is_open(one, user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
         """The connector of calls without a name (Contract editor 1.7): the main one, else the first that takes SQL."""
         main = self.main(user)
         if main is not None and _takes_sql(main):
             return main
-        return next((one for one in self._listed if _takes_sql(one) and one.open_to(user)), None)
+        return next((one for one in self._listed if _takes_sql(one) and _is_open(one, user)), None)
 
     def find(self, key: str) -> Connector | None:
         """The connector of that key that runs here, without regard to rights."""
@@ -269,8 +261,8 @@ class Connectors:
     def require_permission(self, user: User, key: str) -> None:
         """Raises PermissionDenied when the caller lost the right to the connector of an operation of theirs."""
         connector = self.known(key)
-        if connector is not None and not connector.open_to(user):
-            raise PermissionDenied("You may no longer use the connector of this operation.")
+        if connector is not None and not _is_open(connector, user):
+            raise errors.PermissionDenied("You may no longer use the connector of this operation.")
 
     def engine(self, connector: Connector) -> Engine:
         """The engine of a connector as it is now, for its capabilities. Raises EngineUnavailable: it was deleted."""
@@ -317,7 +309,7 @@ class Connectors:
     def _present(self, connector: Connector) -> Connector:
         present = self.find(connector.key)
         if present is None:
-            raise EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
+            raise errors.EngineUnavailable(f"The connector {connector.nice_name} is no longer there.")
         return present
 
     async def _read(self) -> None:
@@ -327,7 +319,7 @@ class Connectors:
         for connector in stored:
             try:
                 await self._engines.prepare(connector)
-            except (ConfigurationError, InvalidPath, NotSupported) as error:
+            except (errors.ConfigurationError, errors.InvalidPath, errors.NotSupported) as error:
                 log.info("stored connector does not run here", connector=connector.key, reason=str(error))
                 idle[connector.key] = connector, error
             except Exception as error:  # one row must not keep all others from being read: every call waits for it
@@ -350,12 +342,19 @@ class Connectors:
             self._stale.clear()
             try:
                 await self.refresh()
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 log.warning("stored connectors not read: the database is out of reach")
                 self._stale.set()
                 await asyncio.sleep(_RETRY_S)
             except Exception:  # the outer wall of a task: it must read the next change
                 log.exception("stored connectors not read")
+
+
+def _is_open(connector: Connector, user: User) -> bool:
+    """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
+    if connector.right is not None:
+        return user.may_use(connector.right)
+    return user.is_admin or connector.groups is None or bool(connector.groups & user.groups)
 
 
 def _takes_sql(connector: Connector) -> bool:

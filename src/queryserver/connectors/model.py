@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TypeAlias
 
-from queryserver.identity.model import User
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectorLimits:
@@ -49,12 +47,6 @@ class Connector:
     def reference(self) -> str:
         """The name in calls (Contract editor 1.7); that of an instance begins with its dialect."""
         return f"{self.dialect}-{self.key}" if self.is_stored else self.key
-
-    def open_to(self, user: User) -> bool:
-        """Instances need a right; interpreters without `groups` are open to all users (Contract platform 4.3)."""
-        if self.right is not None:
-            return user.may_use(self.right)
-        return user.is_admin or self.groups is None or bool(self.groups & user.groups)
 
 
 SettingValue: TypeAlias = str | int | float | bool

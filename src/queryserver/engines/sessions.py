@@ -12,19 +12,12 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from queryserver import errors
+from queryserver.engines import protocol
 from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
-from queryserver.engines.protocol import Credentials, EngineSession, OperationHandle, OperationState, OperationStatus
-from queryserver.engines.statement_texts import ChunkSize, pieces
+from queryserver.engines.statement_texts import BATCH_BYTES, ChunkSize
 from queryserver.engines.values import Rows
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    EngineUnavailable,
-    OutcomeUnknown,
-    SessionLost,
-    StatementRejected,
-)
-from queryserver.formats.columns import Column
+from queryserver.formats.columns import Column, parts
 from queryserver.platform.addresses import AddressRules
 
 MAX_LOG_LINES = 10_000
@@ -42,7 +35,7 @@ _FEW_CELLS = 2_000
 _MOST_BYTES = 16 * 1024 * 1024
 
 
-class Stopped(StatementRejected):
+class Stopped(errors.StatementRejected):
     """The statement was canceled before its next step was sent."""
 
     def __init__(self) -> None:
@@ -73,7 +66,7 @@ class StatementSource(Protocol):
         ...
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        """Run the statement up to its first rows; `go_on` is called before each step and raises when it must not."""
+        """Run the statement up to its first rows; `go_on` is called before each later step, and raises to stop it."""
         ...
 
     async def fetch(self, count: int) -> Rows:
@@ -88,7 +81,7 @@ class StatementSource(Protocol):
         """Send the stop signal past the connection. Raises nothing; it may be lost."""
         ...
 
-    def was_interrupted(self, error: EngineError) -> bool:
+    def was_interrupted(self, error: errors.EngineError) -> bool:
         """Whether `error` is the server's answer to a stop signal."""
         ...
 
@@ -110,7 +103,7 @@ class StreamedOperation:
         self._chunk = ChunkSize()
         self._first: Rows = ()
         self._ahead: asyncio.Task[Rows] | None = None
-        self._error: EngineError | None = None
+        self._error: errors.EngineError | None = None
         self._cancel_asked = False
         self._canceled = False
         self._abandoned = False
@@ -134,42 +127,44 @@ class StreamedOperation:
         """The connection must not serve another session: a stop signal or an answer may still be on its way to it."""
         return self._cancel_asked or self._abandoned or self.is_running
 
-    async def status(self, wait_s: float) -> OperationStatus:
+    async def status(self, wait_s: float) -> protocol.OperationStatus:
         """The present status, the terminal one if it comes within `wait_s`."""
         if wait_s > 0 and not self._start.done():
             await asyncio.wait({self._start}, timeout=wait_s)
         if not self._start.done():
-            return OperationStatus(OperationState.RUNNING)
+            return protocol.OperationStatus(protocol.OperationState.RUNNING)
         if self._start.cancelled():
-            unknown = OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
-            return OperationStatus(OperationState.FAILED, error=unknown)
+            unknown = errors.OutcomeUnknown("The engine did not stop in time; the statement was left to itself.")
+            return protocol.OperationStatus(protocol.OperationState.FAILED, error=unknown)
         self._start.result()
         if self._canceled:
-            return OperationStatus(OperationState.CANCELED)
+            return protocol.OperationStatus(protocol.OperationState.CANCELED)
         if self._error is not None:
-            return OperationStatus(OperationState.FAILED, error=self._error)
+            return protocol.OperationStatus(protocol.OperationState.FAILED, error=self._error)
         source = self.source
-        return OperationStatus(
-            OperationState.FINISHED, has_result_set=bool(source.columns), modified_rows=source.modified_rows
+        return protocol.OperationStatus(
+            protocol.OperationState.FINISHED, has_result_set=bool(source.columns), modified_rows=source.modified_rows
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The rows. The next chunk is on its way while one is turned into Arrow, unless it would be one wide row."""
         rows, self._first = self._first, ()
         while rows:
-            if is_ahead := self._chunk.rows > 1:
+            # What is not open has given its last rows.
+            if is_ahead := self.source.is_open and self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
             if len(rows) * len(self.source.columns) <= _FEW_CELLS:
                 batch = self.source.read(rows)
             else:
                 batch = await asyncio.get_running_loop().run_in_executor(self._executor, self.source.read, rows)
             rows = ()
-            self._chunk.learn(batch)
-            for piece in pieces(batch):
+            if self.source.is_open:
+                self._chunk.learn(batch)
+            for piece in (batch,) if batch.nbytes <= BATCH_BYTES else parts(batch, BATCH_BYTES):
                 yield piece
             del batch
             if not is_ahead:
-                self._ahead = asyncio.create_task(self._fetch(), name="rows")
+                self._ahead = asyncio.create_task(self._fetch(), name="rows") if self.source.is_open else None
             rows = await self._ahead if self._ahead is not None else ()
         if self._error is not None:
             raise self._error
@@ -210,9 +205,10 @@ class StreamedOperation:
 
     async def _run(self) -> None:
         try:
+            self._go_on()
             await self.source.execute(self._go_on)
             self._first = await self._fetch()
-        except EngineError as error:
+        except errors.EngineError as error:
             self._error = error
             was_stopped = self._cancel_asked and self.source.was_interrupted(error)
             self._canceled = was_stopped or isinstance(error, Stopped)
@@ -233,7 +229,7 @@ class StreamedOperation:
         try:
             async with asyncio.timeout(_END_S):
                 await self.source.end(keep=keep)
-        except (EngineError, TimeoutError):
+        except (errors.EngineError, TimeoutError):
             self._abandoned = True
 
     def _unfinished(self) -> set[asyncio.Task[Any]]:
@@ -251,7 +247,7 @@ class Operation(Protocol):
     @property
     def columns(self) -> tuple[Column, ...]: ...
 
-    async def status(self, wait_s: float) -> OperationStatus: ...
+    async def status(self, wait_s: float) -> protocol.OperationStatus: ...
 
     def batches(self) -> AsyncIterator[pa.RecordBatch]: ...
 
@@ -273,7 +269,7 @@ class FollowingSession(ABC, Generic[OperationT]):
 
     def __init__(self) -> None:
         self._operation: OperationT | None = None
-        self._handle: OperationHandle | None = None
+        self._handle: protocol.OperationHandle | None = None
         self._left = False
 
     @abstractmethod
@@ -289,34 +285,34 @@ class FollowingSession(ABC, Generic[OperationT]):
     @abstractmethod
     def _is_connected(self) -> bool: ...
 
-    async def submit(self, statement: str) -> OperationHandle:
+    async def submit(self, statement: str) -> protocol.OperationHandle:
         await self._close_operation()
         if not await self.is_alive():
-            raise SessionLost(self.gone)
+            raise errors.SessionLost(self.gone)
         return self.follow(await self._start(statement))
 
-    def follow(self, operation: OperationT) -> OperationHandle:
+    def follow(self, operation: OperationT) -> protocol.OperationHandle:
         """The handle of a statement that has just become the session's."""
-        self._operation, self._handle = operation, OperationHandle(self._token(operation))
+        self._operation, self._handle = operation, protocol.OperationHandle(self._token(operation))
         return self._handle
 
-    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+    async def poll(self, handle: protocol.OperationHandle, *, wait_s: float = 0) -> protocol.OperationStatus:
         return await self._find(handle).status(wait_s)
 
-    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
+    async def columns(self, handle: protocol.OperationHandle) -> tuple[Column, ...]:
         return self._find(handle).columns
 
-    def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+    def batches(self, handle: protocol.OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         return self._find(handle).batches()
 
-    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+    async def logs(self, handle: protocol.OperationHandle, *, start: int) -> Sequence[str]:
         return await self._find(handle).logs(start)
 
-    async def cancel(self, handle: OperationHandle) -> None:
+    async def cancel(self, handle: protocol.OperationHandle) -> None:
         if self._operation is not None and handle == self._handle:
             await self._operation.cancel()
 
-    async def close(self, handle: OperationHandle) -> None:
+    async def close(self, handle: protocol.OperationHandle) -> None:
         if handle == self._handle:
             await self._close_operation()
 
@@ -328,9 +324,9 @@ class FollowingSession(ABC, Generic[OperationT]):
         if self._operation is not None:
             await self._operation.close()
 
-    def _find(self, handle: OperationHandle) -> OperationT:
+    def _find(self, handle: protocol.OperationHandle) -> OperationT:
         if self._operation is None or handle != self._handle:
-            raise OutcomeUnknown(self.unknown)
+            raise errors.OutcomeUnknown(self.unknown)
         return self._operation
 
 
@@ -388,12 +384,12 @@ class DatabaseAddress:
     """Largest value of a result; a row with a larger one is refused before it is in memory."""
     rules: AddressRules = field(default_factory=AddressRules)
 
-    def login(self, credentials: Credentials | None) -> DatabaseLogin:
+    def login(self, credentials: protocol.Credentials | None) -> DatabaseLogin:
         """The login of a session: its own credentials, else those of the address. Raises CredentialsRequired."""
         if credentials is not None:
             return DatabaseLogin(credentials.username, credentials.password)
         if self.user is None:
-            raise CredentialsRequired(f"{self.product} needs a user and a password.")
+            raise errors.CredentialsRequired(f"{self.product} needs a user and a password.")
         return DatabaseLogin(self.user, self.password or "")
 
 
@@ -454,7 +450,7 @@ class PooledSessions(Generic[ConnectionT]):
 
     async def interrupt(self, login: DatabaseLogin, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """Send the stop signal from a second connection. A failure is ignored: the caller tries again."""
-        with suppress(EngineError, TimeoutError):
+        with suppress(errors.EngineError, TimeoutError):
             async with asyncio.timeout(_INTERRUPT_S):
                 await self.call(login, signal)
 
@@ -484,7 +480,9 @@ class Answer:
     rows: tuple[pa.RecordBatch, ...] = ()
 
 
-async def run(session: EngineSession, statement: str, *, max_rows: int, max_bytes: int = _MOST_BYTES) -> Answer:
+async def run(
+    session: protocol.EngineSession, statement: str, *, max_rows: int, max_bytes: int = _MOST_BYTES
+) -> Answer:
     """Run a statement and read its first rows, until they take `max_bytes`; nothing is left at the engine.
 
     Raises EngineError: the engine's refusal, or that it was stopped there.
@@ -492,8 +490,8 @@ async def run(session: EngineSession, statement: str, *, max_rows: int, max_byte
     handle = await session.submit(statement)
     async with submitted(session, handle):
         status = await final_status(session, handle)
-        if status.state is not OperationState.FINISHED:
-            raise EngineUnavailable("The statement was stopped at the engine.")
+        if status.state is not protocol.OperationState.FINISHED:
+            raise errors.EngineUnavailable("The statement was stopped at the engine.")
         if not status.has_result_set:
             return Answer()
         columns, kept = await session.columns(handle), list[pa.RecordBatch]()
@@ -506,7 +504,7 @@ async def run(session: EngineSession, statement: str, *, max_rows: int, max_byte
         return Answer(columns, tuple(kept))
 
 
-async def final_status(session: EngineSession, handle: OperationHandle) -> OperationStatus:
+async def final_status(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
     """The status at the end: FINISHED or CANCELED. Raises the statement's failure."""
     status = await session.poll(handle, wait_s=_POLL_S)
     while not status.state.is_terminal:
@@ -516,30 +514,26 @@ async def final_status(session: EngineSession, handle: OperationHandle) -> Opera
     return status
 
 
-async def ended(session: EngineSession, handle: OperationHandle) -> OperationStatus:
+async def ended(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
     """The status FINISHED. Raises the statement's failure, StatementRejected when it was stopped at the engine."""
     status = await final_status(session, handle)
-    if status.state is OperationState.CANCELED:
-        raise StatementRejected("The statement was canceled at the engine.")
+    if status.state is protocol.OperationState.CANCELED:
+        raise errors.StatementRejected("The statement was canceled at the engine.")
     return status
 
 
 @asynccontextmanager
-async def submitted(
-    session: EngineSession, handle: OperationHandle, *, is_left: Callable[[], bool] = lambda: False
-) -> AsyncGenerator[None]:
+async def submitted(session: protocol.EngineSession, handle: protocol.OperationHandle) -> AsyncGenerator[None]:
     """Around the use of a statement: at the end it is closed, after an exception stopped first.
 
-    Neither happens when it `is_left` to another runner by then. The adapter limits the time of both calls.
+    The adapter limits the time of both calls.
     """
     try:
         yield
     except BaseException:  # includes CancelledError: the engine must not go on with it
-        if not is_left():
-            # What ended the work is worth more than an engine that cannot be reached.
-            with suppress(EngineError):
-                await asyncio.shield(session.cancel(handle))
+        # What ended the work is worth more than an engine that cannot be reached.
+        with suppress(errors.EngineError):
+            await asyncio.shield(session.cancel(handle))
         raise
     finally:
-        if not is_left():
-            await asyncio.shield(session.close(handle))
+        await asyncio.shield(session.close(handle))

@@ -102,9 +102,7 @@ MAX_CHARACTERS = 1024 * 1024
 class KeptLines(list[str]):
     """The first lines, at most MAX_LINES and MAX_CHARACTERS of them; the last one may be cut."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._room = MAX_CHARACTERS
+    _room = MAX_CHARACTERS
 
     def keep(self, line: str) -> None:
         """Add a line if there is room for it."""
@@ -152,8 +150,7 @@ _MOST_ROWS = 10_000
 class ChunkSize:
     """Rows of the next chunk: few at first, then as many as weigh `BATCH_BYTES` by the widths seen so far."""
 
-    def __init__(self) -> None:
-        self.rows = _FIRST_ROWS
+    rows = _FIRST_ROWS
 
     def learn(self, batch: pa.RecordBatch) -> None:
         """Grow or shrink by the width of the rows in `batch`."""

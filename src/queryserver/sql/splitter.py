@@ -156,9 +156,6 @@ class Choice:
     own_limit: int | None = None
     """The literal row limit that the statement itself ends with."""
 
-    def statement(self, script: str) -> ScriptStatement:
-        return ScriptStatement(script[self.first : self.stop], self.start, self.end)
-
 
 def choose(script: str, dialect: str, previous: PreviousStatement | None, *, full_form: bool) -> Choice | None:
     """The statement that runs next, by the rules of `next_statement`; None: the script has no statements."""
@@ -180,9 +177,9 @@ def choose(script: str, dialect: str, previous: PreviousStatement | None, *, ful
         start=chosen.start,
         end=chosen.end,
         hash=statement_hash(chosen.text),
-        has_result_set=expects_result_set(chosen.text, dialect),
         is_over=is_over,
         own_limit=own_limit(chosen.text, dialect),
+        has_result_set=expects_result_set(chosen.text, dialect),
     )
 
 

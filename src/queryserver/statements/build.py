@@ -32,11 +32,11 @@ from queryserver.sql.splitter import Choosing
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.engine_sessions import ImportOpener
 from queryserver.statements.execution import ExecutionSettings
-from queryserver.statements.leases import Leases, statement_ends
+from queryserver.statements.leases import Leases
 from queryserver.statements.model import TextLimits
 from queryserver.statements.overview import CancelNotifier, StatementAdministration
 from queryserver.statements.paging import ResultReader
-from queryserver.statements.repository import StatementRecords
+from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.retention import RetentionSweep, RetentionTimes, alone_in_cleaning
 from queryserver.statements.runner import CANCEL, Runner, RunnerLimits, StatementQueue, StateSignals
 from queryserver.statements.session_repository import CredentialBook, SessionRepository

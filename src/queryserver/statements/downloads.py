@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from queryserver.errors.base import download_disabled
 from queryserver.errors.statements import DownloadRefused
-from queryserver.formats.columns import Column
+from queryserver.formats.columns import Column, Truncation
 from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.limits import LruCache
 from queryserver.platform.logs import AuditTrail
@@ -71,7 +71,8 @@ class Downloads:
                 raise DownloadRefused("not_finished", "The statement has not ended yet.", status=1)
             if status.state is StatementState.SUCCESS:
                 raise DownloadRefused("no_result_set", "The statement has no result set.", status=1)
-            if status.truncation and not status.truncation.is_asked_for and not allow_truncated:
+            cut = Truncation(status.truncated_reason, status.limit_source) if status.truncated_reason else None
+            if cut and not cut.is_asked_for and not allow_truncated:
                 message = status.message or f"Only the first {status.rows} rows were kept."
                 raise DownloadRefused(
                     "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1

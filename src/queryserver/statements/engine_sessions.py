@@ -12,17 +12,10 @@ from weakref import WeakValueDictionary
 
 import structlog
 
+from queryserver import errors
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import Engine, EngineSession, ResumableEngine, SessionOptions
-from queryserver.errors.base import DatabaseUnavailable, too_many_sessions
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    EngineError,
-    OutcomeUnknown,
-    SessionLost,
-    rejected_by_rule,
-)
 from queryserver.identity.model import User
 from queryserver.platform.limits import Slots
 from queryserver.statements.execution import Attached
@@ -103,14 +96,14 @@ class HeldSession:
             async with use as engine, engine.session(self._user, options) as session:
                 self._opened.set_result(session)
                 await self._released.wait()
-        except EngineError as error:
+        except errors.EngineError as error:
             if not self._opened.done():
                 self._opened.set_exception(error)
             else:
                 log.warning("engine session did not close cleanly", session=self.id, code=error.code)
         except BaseException as error:  # a cancel too: the task that waits for the opening must end
             if not self._opened.done():
-                self._opened.set_exception(error if isinstance(error, Exception) else SessionLost("Closed."))
+                self._opened.set_exception(error if isinstance(error, Exception) else errors.SessionLost("Closed."))
             raise
 
 
@@ -139,7 +132,7 @@ class HeldSessions:
             if self._sessions.get(held.id) is not held or held.is_expired or not await held.engine_session.is_alive():
                 if self._sessions.get(held.id) is held:
                     await self.drop(held.id)
-                raise SessionLost(f"Invalid session Id {held.id}: the session is gone.")
+                raise errors.SessionLost(f"Invalid session Id {held.id}: the session is gone.")
             held.touch()
             try:
                 yield held.engine_session
@@ -154,7 +147,7 @@ class HeldSessions:
         await held.close()
         try:
             await self._forget(session_id)
-        except DatabaseUnavailable:
+        except errors.DatabaseUnavailable:
             log.warning("record of a closed session stays open until the next heartbeat", session=session_id)
         return True
 
@@ -227,14 +220,14 @@ class SessionShares:
         open_here = self._opening + self._held.named()
         own = sum(count for (_, owner), count in open_here.items() if owner == user_id)
         if own >= max_open:
-            raise too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
+            raise errors.too_many_sessions(f"{max_open} sessions of yours are open. Close some of them.")
         by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
         taken, most = sum(by_user.values()), self._per_connector
         if taken >= most:
-            raise too_many_sessions(f"All {most} sessions of this connector are in use.")
+            raise errors.too_many_sessions(f"All {most} sessions of this connector are in use.")
         share = most // 2 if taken < most - most // 4 else most // (len(by_user.keys() | {user_id}) + 1)
         if by_user.get(user_id, 0) >= max(share, 1):
-            raise too_many_sessions(
+            raise errors.too_many_sessions(
                 f"{by_user[user_id]} sessions of yours are open on this connector, the share of one user."
                 " Close some of them."
             )
@@ -287,11 +280,11 @@ class SessionOpener:
         # An open session continues with what it was opened with, also when its connector, as it is now, does not run.
         connector = (self._connectors.known if held else self._connectors.find)(assignment.connector)
         if connector is None:
-            raise SessionLost(f"The connector {assignment.connector} is no longer configured.")
+            raise errors.SessionLost(f"The connector {assignment.connector} is no longer configured.")
         async with AsyncExitStack() as stack:
             if assignment.import_plan is not None:
                 if self._imports is None:
-                    raise rejected_by_rule("This server imports no files.")
+                    raise errors.rejected_by_rule("This server imports no files.")
                 options = await self._credentials.options(user, connector, token=assignment.token)
                 await stack.enter_async_context(self._slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self._connectors.using(connector))
@@ -299,11 +292,16 @@ class SessionOpener:
                 return
             # Never replaced silently: the effects of USE and SET are lost.
             if held is None and assignment.in_named_session:
-                raise SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
+                raise errors.SessionLost(f"Invalid session Id {assignment.session_id}: the session is gone.")
             if held is None and assignment.keeps_session:
                 held = await self._kept(assignment, connector, user, stack)
             if held is None:
-                options = await self._options(assignment, connector, user)
+                wanted = self._connectors.engine(connector).capabilities
+                options = (
+                    await self._options(assignment, connector, user)
+                    if wanted.wants_credentials or wanted.wants_external_token
+                    else SessionOptions(database=assignment.database, settings=assignment.settings)
+                )
                 await stack.enter_async_context(self._slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self._connectors.using(connector))
                 yield await stack.enter_async_context(engine.session(user, options))
@@ -323,15 +321,15 @@ class SessionOpener:
         connector = self._connectors.find(assignment.connector)
         left = assignment.resumption
         if connector is None or left is None:
-            raise OutcomeUnknown(_NO_SERVER)
+            raise errors.OutcomeUnknown(_NO_SERVER)
         try:
             options = await self._options(assignment, connector, user)
-        except CredentialsRequired as error:
+        except errors.CredentialsRequired as error:
             # The engine may have done it all: the message must not suggest to send it again.
-            raise OutcomeUnknown(f"Results have expired: {error.message}") from error
+            raise errors.OutcomeUnknown(f"Results have expired: {error.message}") from error
         async with self._slots.slot(connector.key, user.id), self._connectors.using(connector) as engine:
             if not isinstance(engine, ResumableEngine):
-                raise OutcomeUnknown(_NO_SERVER)
+                raise errors.OutcomeUnknown(_NO_SERVER)
             async with engine.reattach(user, options, left.mark.token, rows_read=left.rows) as attached:
                 yield attached
 

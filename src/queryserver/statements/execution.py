@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeGuard, TypeVar, assert_never
 from uuid import uuid4
 
@@ -18,7 +19,6 @@ from queryserver.engines.protocol import (
     OperationStatus,
     ResumableSession,
 )
-from queryserver.engines.sessions import submitted
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
@@ -146,7 +146,9 @@ class Execution:
     async def run(self) -> None:
         """Returns when the terminal state is recorded, or the lease is lost."""
         try:
-            await self._finish_somehow(await self._supervised())
+            outcome = await self._supervised()
+            if not self._record.is_settled:
+                await self._finish_somehow(outcome)
         except (LeaseLost, DatabaseUnavailable) as error:
             # Another runner has it, it was canceled before it was sent, or the sweep will take it.
             if isinstance(error, LeaseLost) and self._stopping is None:
@@ -176,7 +178,8 @@ class Execution:
             for task in (work, stop):
                 task.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
-            await self._record.engine_is_done()
+            if self._record.engine_continues:
+                await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
         """Cancel at the engine until it confirms; after that, cancel the task, which closes the session."""
@@ -250,13 +253,20 @@ class Execution:
     async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
         """A statement at the engine; it is canceled when this is left early, unless another runner continues it."""
         self._session, self._handle = session, handle
-        async with submitted(session, handle, is_left=lambda: self._detached):
-            try:
-                if self._stopping is not None:
-                    await session.cancel(handle)
-                yield
-            finally:
-                self._session = self._handle = None
+        try:
+            if self._stopping is not None:
+                await session.cancel(handle)
+            yield
+        except BaseException:  # includes CancelledError: the engine must not go on with it
+            if not self._detached:
+                # What ended the work is worth more than an engine that cannot be reached.
+                with suppress(EngineError):
+                    await asyncio.shield(session.cancel(handle))
+            raise
+        finally:
+            self._session = self._handle = None
+            if not self._detached:
+                await asyncio.shield(session.close(handle))
 
     async def _follow(self, session: EngineSession, handle: OperationHandle) -> Outcome:
         until = time.monotonic() + _QUICK_S
@@ -280,7 +290,8 @@ class Execution:
             status = await session.poll(handle, wait_s=wait_s)
             if not self._is_reading:
                 self._token = _token(session, handle)
-                await self._record.moved(self._progress, self._token)
+                if self._token is not None:
+                    await self._record.moved(self._progress, self._token)
         return status
 
     async def _recorded(self, session: EngineSession, handle: OperationHandle, status: OperationStatus) -> Outcome:
@@ -304,11 +315,8 @@ class Execution:
             case _:
                 assert_never(status.state)
         with suppress(EngineError):
-            self._log.add_engine(await session.logs(handle, start=self._log.engine_lines))
-        if outcome.truncated_reason:
-            self._log.add(outcome.message)
-        if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
-            self._log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
+            if lines := await session.logs(handle, start=self._log.engine_lines):
+                self._log.add_engine(lines)
         await self._finish_somehow(outcome)
         return outcome
 
@@ -317,7 +325,7 @@ class Execution:
         engine_columns = await session.columns(handle)
         columns = bounded(engine_columns)
         settings, assignment = self._settings, self.assignment
-        to_the_end = changes_data(assignment.statement, assignment.dialect)
+        may_change = partial(changes_data, assignment.statement, assignment.dialect)
 
         async def make_visible(segment: Segment, token: str | None) -> None:
             await self._record.mark_running(self._progress, self._token)
@@ -341,7 +349,7 @@ class Execution:
                     if token != before and time.monotonic() - self._begun > _EXACT_AFTER_S:
                         await spool.store()
                         await self._record.moved(self._progress, token)
-                    if spool.truncated_reason is not None and not to_the_end:
+                    if spool.truncated_reason is not None and not may_change():
                         break
             spooled = await spool.finish()
         finally:
@@ -349,7 +357,7 @@ class Execution:
         message, rows = "", spooled.rows
         if spooled.truncated_reason is not None:
             message = Truncation(spooled.truncated_reason, assignment.limit_source).message(
-                rows=rows, max_rows=settings.result_max_rows, max_bytes=caps.size_bytes, may_change=to_the_end
+                rows=rows, max_rows=settings.result_max_rows, max_bytes=caps.size_bytes, may_change=may_change()
             )
         return Outcome(
             StatementState.AVAILABLE,

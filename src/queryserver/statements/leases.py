@@ -15,18 +15,7 @@ from queryserver.formats.columns import Column, LimitSource, Segment
 from queryserver.identity.model import SealedToken
 from queryserver.platform.database import Database, Row
 from queryserver.platform.deployment import Sealer
-from queryserver.platform.logs import AUDIT
-from queryserver.platform.settings.tree import Settings
-from queryserver.statements.model import (
-    Assignment,
-    ClaimScope,
-    EngineMark,
-    Lease,
-    OnEnd,
-    Outcome,
-    Resumption,
-    StatementEnd,
-)
+from queryserver.statements.model import Assignment, ClaimScope, EngineMark, Lease, OnEnd, Outcome, Resumption
 from queryserver.statements.repository import END_COLUMNS, end_of
 
 log = structlog.get_logger(__name__)
@@ -386,27 +375,3 @@ def _stored_columns(columns: Sequence[Column] | None) -> list[list[str]] | None:
     if columns is None:
         return None
     return [[column.name, column.type.value, column.native_type, column.comment] for column in columns]
-
-
-def statement_ends(settings: Settings) -> OnEnd:
-    """Writes an audit event for each end, and a log line where the audit has a file of its own."""
-    audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
-
-    def record(end: StatementEnd) -> None:
-        facts: dict[str, str | int] = {
-            "operation_id": str(end.id),
-            "engine": end.dialect,
-            "state": end.state.value,
-            "rows": end.rows,
-            "bytes": end.size_bytes,  # of the stored rows
-            "queued_ms": end.queued_ms,
-            "elapsed_ms": end.elapsed_ms,
-        }
-        if end.canceled_by:
-            facts["canceled_by"] = end.canceled_by
-        operation = "import.end" if end.is_import else "statement.end"
-        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
-        if has_file:
-            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
-
-    return record

@@ -6,17 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from queryserver.formats.columns import Column, LimitSource, Segment, Truncation, TruncationReason
+from queryserver.formats.columns import Column, LimitSource, Segment, TruncationReason
 from queryserver.identity.model import SealedToken
 from queryserver.sql.positions import Position
 from queryserver.statements.states import StatementState
-
-_OUTCOMES = {
-    StatementState.CANCELED: (1, "canceled"),
-    StatementState.TIMED_OUT: (-4, "statement_timeout"),
-    StatementState.EXPIRED: (-3, "expired"),
-    StatementState.CLOSED: (-3, "closed"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +20,10 @@ class StatementTimes:
     started: datetime | None
     """The moment before the engine got it; None: the engine has not seen it."""
     ended: datetime | None
-    read: datetime
-    """When the record was read."""
-
-    @property
-    def queued(self) -> timedelta:
-        """How long it waited, or has waited, before it was sent."""
-        return max((self.started or self.ended or self.read) - self.submitted, timedelta(0))
-
-    @property
-    def elapsed(self) -> timedelta:
-        """From the moment it was sent to its end, or to now; zero for what was never sent."""
-        if self.started is None:
-            return timedelta(0)
-        return max((self.ended or self.read) - self.started, timedelta(0))
+    queued: timedelta
+    """How long it waited, or had waited when the record was read, before it was sent."""
+    elapsed: timedelta
+    """From the moment it was sent to its end, or to the reading of the record; zero for what was never sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +47,10 @@ class StatementStatus:
     owner: str | None
     times: StatementTimes
     limit_source: LimitSource | None = None
+    outcome: tuple[int, str] | None = None
+    """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
     queue_position: int | None = None
-    """1: it is the next one. Only where it was requested, and only while `is_queued`."""
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether it waits for a free slot of its connector."""
-        return self.state is StatementState.WAITING and self.times.started is None
-
-    @property
-    def has_ended_well(self) -> bool:
-        """Whether it succeeded and its result still exists; for `success` that is an empty table."""
-        return self.state in {StatementState.AVAILABLE, StatementState.SUCCESS}
-
-    @property
-    def truncation(self) -> Truncation | None:
-        """Why the stored result is incomplete; None: it is complete."""
-        return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
-
-    @property
-    def outcome(self) -> tuple[int, str] | None:
-        """`status` and `code` of a statement that has no result to give, else None (Contract editor 3.2)."""
-        if self.state is StatementState.FAILED:
-            code = self.error_code or "engine_error"
-            return (401 if code == "credentials_required" else 1), code
-        return _OUTCOMES.get(self.state)
+    """1: it is the next one. Only where it was requested, and only while it waits for a free slot of its connector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +66,6 @@ class StatementHandle:
     secret: str
     session_id: int
     session_guid: str
-
-    @property
-    def has_more_statements(self) -> bool:
-        """Whether the script has statements after this one."""
-        return self.statement_index < self.statements_count - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,11 +275,6 @@ class HistoryEntry:
     queue_position: int | None = None
     error_position: Position | None = None
 
-    @property
-    def is_queued(self) -> bool:
-        """Whether it waits for a free slot of its connector."""
-        return self.state is StatementState.WAITING and self.times.started is None
-
 
 @dataclass(frozen=True, slots=True)
 class StatementEnd:
@@ -333,7 +285,8 @@ class StatementEnd:
     connector: str
     dialect: str
     state: StatementState
-    error_code: str | None
+    outcome: str
+    """`ok`, or the code of the failure as clients see it."""
     rows: int
     size_bytes: int
     queued_ms: int
@@ -342,13 +295,6 @@ class StatementEnd:
     """From the moment it was sent to its end; 0 when it was never sent."""
     canceled_by: str | None
     is_import: bool
-
-    @property
-    def outcome(self) -> str:
-        """`ok`, or the code of the failure as clients see it."""
-        if self.state is StatementState.FAILED:
-            return self.error_code or "engine_error"
-        return _OUTCOMES.get(self.state, (0, "ok"))[1]
 
 
 OnEnd: TypeAlias = Callable[[StatementEnd], None]

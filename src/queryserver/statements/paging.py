@@ -23,7 +23,7 @@ from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
-from queryserver.statements.status import Access
+from queryserver.statements.status import Access, came
 
 _HOLD_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
@@ -60,7 +60,7 @@ class ResultPage:
     @property
     def message(self) -> str:
         """Why the stored result is incomplete, and that the next row is too large for this batch; empty if neither."""
-        parts = [self.status.message] if self.status.truncation else []
+        parts = [self.status.message] if self.status.truncated_reason else []
         if self.rendered.is_cut:
             before = self.start_row + self.rows
             parts.append(f"The batch ends before row {before}: with it, it would exceed {self.max_bytes} bytes.")
@@ -119,10 +119,13 @@ class ResultReader:
         Raises OperationNotFound, PermissionDenied, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
         """
         first = 0 if asked.start_over and asked.start_row is None else asked.start_row
-        with self._signals.watch(operation_id) as watch:
+        page = await self._page(user, operation_id, asked, first)
+        if page.rendered.rows or page.status.state not in ACTIVE:
+            return page
+        with self._signals.watch(operation_id) as changed:
             page = await self._page(user, operation_id, asked, first)
-            if page.rows == 0 and page.status.state in ACTIVE:
-                await watch.changed(_HOLD_S)
+            if not page.rendered.rows and page.status.state in ACTIVE:
+                await came(changed, _HOLD_S)
                 page = await self._page(user, operation_id, asked, first)
         return page
 
@@ -249,7 +252,7 @@ class ResultReader:
                     break
         if not pages:
             raise PathNotFound("The rows of this result are gone.")
-        rendered = joined_rows(pages)
+        rendered = pages[0] if len(pages) == 1 else joined_rows(pages)
         if rendered.is_cut and rendered.rows == 0:
             raise PageRowTooLarge(row=start_row, limit_bytes=self._batch_max_bytes)
         return rendered

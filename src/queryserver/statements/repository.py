@@ -12,26 +12,18 @@ from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from queryserver.errors.base import TooManyRequests, quota_exceeded, too_many_statements
-from queryserver.errors.statements import idempotency_conflict, statement_text_expired
+import structlog
+
+from queryserver import errors
 from queryserver.formats.columns import Column, LimitSource, ResultType, Segment, TruncationReason
 from queryserver.platform.database import CoalescingReader, Connection, Database, Row
+from queryserver.platform.logs import AUDIT
+from queryserver.platform.settings.tree import Settings
 from queryserver.sql.positions import Position
-from queryserver.statements.model import (
-    HistoryEntry,
-    IdempotencyKey,
-    LogPage,
-    NewStatement,
-    OnEnd,
-    Recorded,
-    StatementEnd,
-    StatementHandle,
-    StatementRecord,
-    StatementStatus,
-    StatementTimes,
-    StoredResult,
-)
+from queryserver.statements import model
 from queryserver.statements.states import StatementState
+
+log = structlog.get_logger(__name__)
 
 _TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
 # Columns that have the name and the type of a field.
@@ -47,13 +39,13 @@ _RECORD_FIELDS = (
     "deadline_at", "size_bytes", "canceled_by", "text_is_cut",
 )  # fmt: skip
 _HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows")
-_END_FIELDS = ("id", "connector", "dialect", "error_code", "rows", "size_bytes", "canceled_by")
+_END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")
 
 _STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {_TIMES}"
 _WITHOUT_TEXT = f"""{_STATUS}, {", ".join(_HANDLE_FIELDS)}, {", ".join(_RECORD_FIELDS)}, position, columns,
     cancel_requested_at, error_line, error_column"""
 _RECORD = f"{_WITHOUT_TEXT}, statement"
-END_COLUMNS = f"""{", ".join(_END_FIELDS)}, state, import_plan is not null as is_import,
+END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan is not null as is_import,
     (select username from users where users.id = user_id) as username,
     extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
     coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
@@ -196,7 +188,7 @@ where user_id = $1 and in_history
 class StatementRecords:
     """The table of statements. Call `aclose` before the database is closed."""
 
-    def __init__(self, database: Database, on_end: OnEnd = lambda _end: None) -> None:
+    def __init__(self, database: Database, on_end: model.OnEnd = lambda _end: None) -> None:
         self._database = database
         self._on_end = on_end
         self._statuses = CoalescingReader(database, many=_STATUSES, one=_STATUS_OF)
@@ -209,7 +201,7 @@ class StatementRecords:
         await self._statuses.aclose()
         await self._queue_positions.aclose()
 
-    async def record(self, new: NewStatement) -> Recorded:
+    async def record(self, new: model.NewStatement) -> model.Recorded:
         """Store a new statement in state `waiting`, with its idempotency key; one round trip without a key.
 
         Raises idempotency_conflict, too_many_statements, quota_exceeded; then nothing is stored. The statements of a
@@ -219,16 +211,16 @@ class StatementRecords:
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):
             if key is None:
                 async with self._database.connection() as connection:
-                    return Recorded(await _insert(connection, new), replayed=False)
+                    return model.Recorded(await _insert(connection, new), replayed=False)
             async with self._database.transaction() as connection:
                 if await connection.fetchval(_KEY, new.user_id, key.key, key.fingerprint, new.id):
-                    return Recorded(await _insert(connection, new), replayed=False)
+                    return model.Recorded(await _insert(connection, new), replayed=False)
                 replayed = await _replay_of(connection, new.user_id, key)
         if replayed is None:
-            raise idempotency_conflict()
-        return Recorded(replayed, replayed=True)
+            raise errors.idempotency_conflict()
+        return model.Recorded(replayed, replayed=True)
 
-    async def find_replay(self, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
+    async def find_replay(self, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
         """The statement that was recorded under the key. Raises idempotency_conflict for another request's key."""
         async with self._database.connection() as connection:
             return await _replay_of(connection, user_id, key)
@@ -240,7 +232,7 @@ class StatementRecords:
             self._session_ids.extend(row["id"] for row in reversed(fresh))
         return self._session_ids.pop()
 
-    async def status(self, statement_id: UUID) -> StatementStatus | None:
+    async def status(self, statement_id: UUID) -> model.StatementStatus | None:
         """The present status; concurrent calls share a query."""
         row = await self._statuses.get(statement_id)
         return _status_of(row) if row else None
@@ -254,7 +246,7 @@ class StatementRecords:
         row = await self._queue_positions.get(statement_id)
         return row["position"] if row else None
 
-    async def read(self, statement_id: UUID) -> StatementRecord | None:
+    async def read(self, statement_id: UUID) -> model.StatementRecord | None:
         row = await self._database.row(f"select {_RECORD} from statements where id = $1", statement_id)
         return _record_of(row) if row else None
 
@@ -268,17 +260,17 @@ class StatementRecords:
         """The stored script. Raises statement_text_expired when it was cut."""
         row = await self._database.row("select body, text_is_cut from scripts where id = $1", script_id)
         if row is None or row["text_is_cut"]:
-            raise statement_text_expired()
+            raise errors.statement_text_expired()
         return row["body"]
 
-    async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult | None:
+    async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> model.StoredResult | None:
         """Where rows [start_row, start_row + rows) are; None means from the cursor. Marks the record as used."""
         row = await self._database.row(_STORED, statement_id, start_row, rows)
         if row is None:
             return None
         if row["unused"]:
             await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
-        return StoredResult(
+        return model.StoredResult(
             status=_status_of(row),
             columns=_columns_of(row["columns"]) or (),
             size_bytes=row["size_bytes"],
@@ -298,7 +290,7 @@ class StatementRecords:
         )
         return changed == 1
 
-    async def request_cancel(self, statement_id: UUID, *, by: str) -> StatementStatus | None:
+    async def request_cancel(self, statement_id: UUID, *, by: str) -> model.StatementStatus | None:
         """Store the request to cancel. A statement that was never sent becomes `canceled` at once."""
         row = await self._database.row(_CANCEL, statement_id, by)
         if row is None:
@@ -323,7 +315,7 @@ class StatementRecords:
         found = await self._database.fetch(_CLOSE_SESSIONS, user_id, connector, session_id)
         return [row["id"] for row in found]
 
-    async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> LogPage:
+    async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> model.LogPage:
         """Log lines from number `start` on."""
         async with self._database.connection() as connection:
             head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
@@ -336,7 +328,7 @@ class StatementRecords:
         first = max(start, pieces[0]["start_line"]) if pieces else start
         lines = [line for piece in pieces for line in piece["lines"]]
         skipped = first - pieces[0]["start_line"] if pieces else 0
-        return LogPage(
+        return model.LogPage(
             start=first,
             lines=lines[skipped : None if size is None else skipped + size],
             progress=head["progress"] if head else 0,
@@ -352,7 +344,7 @@ class StatementRecords:
         text: str | None,
         offset: int,
         limit: int,
-    ) -> tuple[int, Sequence[HistoryEntry]]:
+    ) -> tuple[int, Sequence[model.HistoryEntry]]:
         """How many entries match, and one page of them, newest first. No connectors: nothing matches; None: any."""
         pattern = None
         if text:
@@ -371,7 +363,7 @@ class StatementRecords:
                 limit,
             )
         return count, [
-            HistoryEntry(
+            model.HistoryEntry(
                 **_fields(row, _HISTORY_FIELDS),
                 statement=row["statement"],
                 state=StatementState(row["state"]),
@@ -383,7 +375,7 @@ class StatementRecords:
         ]
 
 
-async def _insert(connection: Connection, new: NewStatement) -> StatementRecord:
+async def _insert(connection: Connection, new: model.NewStatement) -> model.StatementRecord:
     handle = new.handle
     row = await connection.fetchrow(
         _INSERT,
@@ -429,34 +421,34 @@ async def _insert(connection: Connection, new: NewStatement) -> StatementRecord:
     return replace(_record_of(row), handle=new.handle)
 
 
-async def _replay_of(connection: Connection, user_id: int, key: IdempotencyKey) -> StatementRecord | None:
+async def _replay_of(connection: Connection, user_id: int, key: model.IdempotencyKey) -> model.StatementRecord | None:
     """The statement that was recorded under the key, if any. Raises idempotency_conflict."""
     known = await connection.fetchrow(_KNOWN_KEY, user_id, key.key)
     if known is None:
         return None
     replayed = await connection.fetchrow(f"select {_RECORD} from statements where id = $1", known["statement_id"])
     if known["fingerprint"] != key.fingerprint or replayed is None:
-        raise idempotency_conflict()
+        raise errors.idempotency_conflict()
     return _record_of(replayed)
 
 
-async def _limit_reached(connection: Connection, new: NewStatement) -> TooManyRequests:
+async def _limit_reached(connection: Connection, new: model.NewStatement) -> errors.TooManyRequests:
     active = await connection.fetchval(
         "select count(*) from statements where user_id = $1 and state in ('waiting', 'running')", new.user_id
     )
     if active >= new.max_active:
-        return too_many_statements(f"{active} of your statements are waiting or running; {new.max_active} may.")
+        return errors.too_many_statements(f"{active} of your statements are waiting or running; {new.max_active} may.")
     stored = await connection.fetchval(f"select {_TEXT_BYTES.format(user='$1')}", new.user_id)
     sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
     counted = sum(size for size in sizes if size > new.texts.kept_bytes)
     if stored + counted > new.texts.max_bytes_per_user:
-        return quota_exceeded(
+        return errors.quota_exceeded(
             f"The texts of your statements take {stored} bytes, and"
             f" `editor.statement_text_max_bytes_per_user` is {new.texts.max_bytes_per_user}. Texts above"
             f" {new.texts.kept_bytes} bytes count until they are cut, some time after their statement has ended.",
             retry_after=timedelta(hours=1),  # the default of `retention.run_every_s`
         )
-    return quota_exceeded(
+    return errors.quota_exceeded(
         "Your stored results fill your share of the result store. Close some of them.",
         retry_after=timedelta(seconds=60),
     )
@@ -466,43 +458,69 @@ def _fields(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: row[name] for name in names}
 
 
-def end_of(row: Row) -> StatementEnd:
+def end_of(row: Row) -> model.StatementEnd:
     """A row with END_COLUMNS."""
-    return StatementEnd(
+    state = StatementState(row["state"])
+    outcome = _outcome_of(state, row["error_code"])
+    return model.StatementEnd(
         **_fields(row, _END_FIELDS),
         user=row["username"],
-        state=StatementState(row["state"]),
+        state=state,
+        outcome=outcome[1] if outcome else "ok",
         queued_ms=round(row["queued_s"] * 1000),
         elapsed_ms=round(row["elapsed_s"] * 1000),
-        is_import=row["is_import"],
     )
 
 
-def times_of(row: Row) -> StatementTimes:
+def times_of(row: Row) -> model.StatementTimes:
     """A row with `recorded_at`, `sent_at`, `ended_at` and `read_at`."""
-    return StatementTimes(row["recorded_at"], row["sent_at"], row["ended_at"], row["read_at"])
+    submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
+    until = ended or row["read_at"]
+    return model.StatementTimes(
+        submitted,
+        sent,
+        ended,
+        queued=max((sent or until) - submitted, timedelta(0)),
+        elapsed=max(until - sent, timedelta(0)) if sent else timedelta(0),
+    )
 
 
-def _status_of(row: Row) -> StatementStatus:
-    reason, source = row["truncated_reason"], row["limit_source"]
-    return StatementStatus(
+_OUTCOMES = {
+    StatementState.CANCELED: (1, "canceled"),
+    StatementState.TIMED_OUT: (-4, "statement_timeout"),
+    StatementState.EXPIRED: (-3, "expired"),
+    StatementState.CLOSED: (-3, "closed"),
+}
+
+
+def _outcome_of(state: StatementState, error_code: str | None) -> tuple[int, str] | None:
+    if state is StatementState.FAILED:
+        code = error_code or "engine_error"
+        return (401 if code == "credentials_required" else 1), code
+    return _OUTCOMES.get(state)
+
+
+def _status_of(row: Row) -> model.StatementStatus:
+    reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
+    return model.StatementStatus(
         **_fields(row, _STATUS_FIELDS),
-        state=StatementState(row["state"]),
+        state=state,
+        outcome=_outcome_of(state, row["error_code"]),
         truncated_reason=TruncationReason(reason) if reason else None,
         times=times_of(row),
         limit_source=LimitSource(source) if source else None,
     )
 
 
-def _record_of(row: Row) -> StatementRecord:
+def _record_of(row: Row) -> model.StatementRecord:
     text = row["statement"]
     if row["text_is_cut"]:
         # No engine takes these words for a statement.
         text = f"{text} … [the rest of this text is not stored any more]"
-    return StatementRecord(
+    return model.StatementRecord(
         **_fields(row, _RECORD_FIELDS),
         status=_status_of(row),
-        handle=StatementHandle(**_fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"])),
+        handle=model.StatementHandle(**_fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"])),
         columns=_columns_of(row["columns"]),
         cancel_requested=row["cancel_requested_at"] is not None,
         error_position=_error_position_of(row),
@@ -518,3 +536,27 @@ def _columns_of(stored: Sequence[Sequence[str]] | None) -> tuple[Column, ...] | 
 
 def _error_position_of(row: Row) -> Position | None:
     return Position(row["error_line"], row["error_column"]) if row["error_line"] else None
+
+
+def statement_ends(settings: Settings) -> model.OnEnd:
+    """Writes an audit event for each end, and a log line where the audit has a file of its own."""
+    audit, has_file = AUDIT, settings.desktop.logging.audit_file is not None
+
+    def record(end: model.StatementEnd) -> None:
+        facts: dict[str, str | int] = {
+            "operation_id": str(end.id),
+            "engine": end.dialect,
+            "state": end.state.value,
+            "rows": end.rows,
+            "bytes": end.size_bytes,  # of the stored rows
+            "queued_ms": end.queued_ms,
+            "elapsed_ms": end.elapsed_ms,
+        }
+        if end.canceled_by:
+            facts["canceled_by"] = end.canceled_by
+        operation = "import.end" if end.is_import else "statement.end"
+        audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
+        if has_file:
+            log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
+
+    return record

@@ -13,9 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.files import InsufficientStorage
-from queryserver.errors.statements import RowTooLarge, cell_too_large, disk_below_floor, result_store_failed
+from queryserver import errors
 from queryserver.formats.columns import (
     ROW_CELLS,
     Column,
@@ -77,7 +75,8 @@ class RunRecord:
         self._before_end = before_end
         self._metrics = metrics
         self._begun = time.monotonic()
-        self._engine_continues = False
+        self.engine_continues = False
+        """The end was recorded before the engine confirmed it."""
         self._mark = resumption.mark if resumption else None
         self._running = asyncio.Lock()
         # The mark and the stored rows and lines are one fact: a write that overtakes another would store an older mark.
@@ -145,11 +144,15 @@ class RunRecord:
         async with self._writing:
             if self.is_settled:
                 return
-            self._engine_continues = not engine_is_done
+            self.engine_continues = not engine_is_done
             if self._before_end is not None:
                 await self._retried(self._before_end)
             if outcome.message and outcome.state is not StatementState.AVAILABLE:
                 self.log.add_engine([outcome.message])
+            if outcome.truncated_reason:
+                self.log.add(outcome.message)
+            if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
+                self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
             with self.log.taken() as (start, lines):
                 await self._write(
                     lambda: self._leases.finish(
@@ -163,8 +166,8 @@ class RunRecord:
 
     async def engine_is_done(self) -> None:
         """The engine has stopped. If the end was recorded before that, `before_end` is repeated for what came later."""
-        if self._engine_continues and self._before_end is not None:
-            self._engine_continues = False
+        if self.engine_continues and self._before_end is not None:
+            self.engine_continues = False
             await self._retried(self._before_end)
 
     async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
@@ -177,7 +180,7 @@ class RunRecord:
         while True:
             try:
                 return await write()
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 left_s = give_up - asyncio.get_running_loop().time()
                 if left_s <= 0:
                     raise LeaseLost from None
@@ -410,9 +413,9 @@ class Spool:
         limit = self._caps.cell_bytes
         if (found := first_large_value(batch, limit)) is not None:
             row, column = found
-            raise cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
+            raise errors.cell_too_large(limit_bytes=limit, row=self.rows + row, column=batch.schema.names[column])
         if (large := first_large_row(batch, ROW_CELLS * limit)) is not None:
-            raise RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
+            raise errors.RowTooLarge(limit_bytes=ROW_CELLS * limit, row=self.rows + large)
 
     async def _flush(self) -> None:
         if not self._pending:
@@ -435,9 +438,9 @@ class Spool:
             segment = await self._store.append(
                 lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
             )
-        except InsufficientStorage as error:
-            raise disk_below_floor(error.message) from error
-        except QueryServerError as error:
-            raise result_store_failed("The result could not be stored.") from error
+        except errors.InsufficientStorage as error:
+            raise errors.disk_below_floor(error.message) from error
+        except errors.QueryServerError as error:
+            raise errors.result_store_failed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
         await self._make_visible(segment, token)

@@ -71,13 +71,13 @@ class StateSignals:
     """Wakes watchers in this process at once; changes by other processes are found by polling the record."""
 
     def __init__(self) -> None:
-        self._watches: defaultdict[UUID, set[Watch]] = defaultdict(set)
+        self._watches: defaultdict[UUID, set[asyncio.Event]] = defaultdict(set)
         self.waits_are_over = False
         """The server stops: calls that wait for a statement of another server get its present state."""
 
     def notify(self, statement_id: UUID) -> None:
-        for watch in self._watches.get(statement_id, ()):
-            watch.event.set()
+        for changed in self._watches.get(statement_id, ()):
+            changed.set()
 
     def end_waits(self) -> None:
         """End all waits, and those that begin from now on."""
@@ -86,33 +86,16 @@ class StateSignals:
             self.notify(statement_id)
 
     @contextmanager
-    def watch(self, statement_id: UUID) -> "Generator[Watch]":
-        """Notice every change from now on: read the record inside, then wait."""
-        watch = Watch()
-        self._watches[statement_id].add(watch)
+    def watch(self, statement_id: UUID) -> Generator[asyncio.Event]:
+        """An event that every change sets from now on: read the record inside, then wait for it."""
+        changed = asyncio.Event()
+        self._watches[statement_id].add(changed)
         try:
-            yield watch
+            yield changed
         finally:
-            self._watches[statement_id].discard(watch)
+            self._watches[statement_id].discard(changed)
             if not self._watches[statement_id]:
                 del self._watches[statement_id]
-
-
-class Watch:
-    """One watcher of one statement."""
-
-    def __init__(self) -> None:
-        self.event = asyncio.Event()
-
-    async def changed(self, timeout_s: float) -> bool:
-        """Whether a change came since the last call, or comes within `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.event.wait()
-        except TimeoutError:
-            return False
-        self.event.clear()
-        return True
 
 
 class Runner:
@@ -220,14 +203,16 @@ class Runner:
             leases=self._leases,
             results=self._results,
             settings=self._execution,
-            open_session=lambda claimed: self.opener.session(claimed, user),
-            reattach=lambda claimed: self.opener.reattached(claimed, user),
+            open_session=partial(self.opener.session, user=user),
+            reattach=partial(self.opener.reattached, user=user),
             notify=partial(self._signals.notify, statement_id),
             before_end=self._before_end(assignment),
             metrics=self._metrics,
         )
         self._runs[statement_id] = execution
-        self._keep(asyncio.create_task(self._run(execution), name=f"statement-{statement_id}"))
+        task = asyncio.create_task(execution.run(), name=f"statement-{statement_id}")
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._forget, execution))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         """The shutdown waits for the task."""
@@ -268,14 +253,12 @@ class Runner:
         """How many statements run or wait for a slot here."""
         return len(self._runs)
 
-    async def _run(self, execution: Execution) -> None:
+    def _forget(self, execution: Execution, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         statement_id = execution.assignment.lease.statement_id
-        try:
-            await execution.run()
-        finally:
-            if self._runs.get(statement_id) is execution:
-                del self._runs[statement_id]
-            self._signals.notify(statement_id)
+        if self._runs.get(statement_id) is execution:
+            del self._runs[statement_id]
+        self._signals.notify(statement_id)
 
     async def _start_claimed(self, assignment: Assignment) -> None:
         """Run what was claimed, or record its end: a statement that may have been sent is never sent again."""
@@ -490,10 +473,13 @@ class StatementQueue:
         """Runs a statement that was recorded with the owner of this process."""
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
-    async def owner_for(self, connector: Connector, *, session_owner: str | None) -> str | None:
-        """The owner of a new statement if it runs in this process, else None. Raises Stopping."""
+    async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
+        """The owner of a new statement if it runs in this process, else None. Raises Stopping.
+
+        `data` is what `Connectors.data_of` says of its connector.
+        """
         self._runner.require_open()
-        if session_owner not in (None, self._runner.owner) or not await self._runner.may_run(connector):
+        if session_owner not in (None, self._runner.owner) or not (data is None or await self._runner.may_hold(data)):
             return None
         return self._runner.owner
 

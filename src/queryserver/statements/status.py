@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -15,7 +16,7 @@ from queryserver.identity.callers import StreamPlace, Streams
 from queryserver.identity.model import User
 from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
 from queryserver.statements.repository import StatementRecords
-from queryserver.statements.runner import StatementQueue, StateSignals, Watch
+from queryserver.statements.runner import StatementQueue, StateSignals
 from queryserver.statements.states import StatementState
 
 _LONGEST_ID_SHOWN = 64
@@ -95,6 +96,19 @@ def parse_operation_id(text: str) -> UUID:
     return UUID(text)
 
 
+async def came(change: asyncio.Event, within_s: float) -> None:
+    """Returns at a change since the last call, else at one that comes `within_s`, else after that time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await change.wait()
+        change.clear()
+
+
+def _is_queued(one: StatementStatus | HistoryEntry) -> bool:
+    """Whether it waits for a free slot of its connector."""
+    return one.state is StatementState.WAITING and one.times.started is None
+
+
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
     """The status of a statement, with the log lines since the last one."""
@@ -117,16 +131,18 @@ class Following:
 
         Raises OperationNotFound, PermissionDenied, and with a wait TooManyStreams and as `StreamPlace.recheck`.
         """
-        with self._signals.watch(operation_id) as watch:
+        if wait_s <= 0:
+            return await self.placed(await self._access.follow(user, operation_id))
+        with self._signals.watch(operation_id) as changed:
             status = await self._access.follow(user, operation_id)
-            if wait_s > 0 and not status.state.is_terminal:
+            if not status.state.is_terminal:
                 with self._streams.place(user) as place:
-                    status = await self.settled(status, wait_s, watch, self._recheck(status, place))
+                    status = await self.settled(status, wait_s, changed, self._recheck(status, place))
         return await self.placed(status)
 
     async def placed(self, status: StatementStatus) -> StatementStatus:
         """The same with its place in the queue while it is queued; no query for other states."""
-        if not status.is_queued:
+        if not _is_queued(status):
             return status
         return replace(status, queue_position=await self._records.queue_position(status.id))
 
@@ -135,25 +151,29 @@ class Following:
 
         Raises as `StreamPlace.recheck` once the user of `place` may no longer follow the statement.
         """
-        with self._signals.watch(status.id) as watch:
-            return await self.settled(status, wait_s, watch, self._recheck(status, place))
+        with self._signals.watch(status.id) as changed:
+            return await self.settled(status, wait_s, changed, self._recheck(status, place))
 
     def _recheck(self, status: StatementStatus, place: StreamPlace) -> Callable[[], Awaitable[None]]:
         return partial(place.recheck, lambda user: self._access.require_follower(user, status))
 
     async def settled(
-        self, status: StatementStatus, wait_s: float, watch: Watch, recheck: Callable[[], Awaitable[None]] | None = None
+        self,
+        status: StatementStatus,
+        wait_s: float,
+        changed: asyncio.Event,
+        recheck: Callable[[], Awaitable[None]] | None = None,
     ) -> StatementStatus:
         """The first terminal status within `wait_s`, else the last one. Raises what `recheck` raises.
 
-        `status` was read since `watch` began, or the statement cannot have changed before.
+        `status` was read since the watch of `changed` began, or the statement cannot have changed before.
         """
         give_up = asyncio.get_running_loop().time() + wait_s
         while not (status.state.is_terminal or self._signals.waits_are_over):
             left_s = give_up - asyncio.get_running_loop().time()
             if left_s <= 0:
                 break
-            await watch.changed(min(left_s, _POLL_EVERY_S))
+            await came(changed, min(left_s, _POLL_EVERY_S))
             if recheck is not None:
                 await recheck()
             status = await self._read(status.id)
@@ -179,7 +199,7 @@ class Following:
         """
         recheck = self._recheck(status, place)
         give_up = asyncio.get_running_loop().time() + until_s
-        with self._signals.watch(status.id) as watch:
+        with self._signals.watch(status.id) as changed:
             while True:
                 status = await self._read(status.id)
                 log = await self._records.logs(status.id, start=log_from, size=None)
@@ -191,7 +211,7 @@ class Following:
                 # Rows and log lines that arrive before the state changes can wait for the next round.
                 next_round = asyncio.get_running_loop().time() + _PROGRESS_EVERY_S
                 while (left_s := next_round - asyncio.get_running_loop().time()) > 0:
-                    await watch.changed(min(left_s, _POLL_EVERY_S))
+                    await came(changed, min(left_s, _POLL_EVERY_S))
                     if self._signals.waits_are_over or (await self._read(status.id)).state is not status.state:
                         break
                 await recheck()
@@ -232,11 +252,11 @@ class Ending:
 
     async def stop(self, status: StatementStatus, *, by: str) -> StatementStatus:
         """The same, for a statement that the caller may stop."""
-        with self._signals.watch(status.id) as watch:
+        with self._signals.watch(status.id) as changed:
             status = await self._records.request_cancel(status.id, by=by) or status
             await self._queue.cancel(status.id, owner=status.owner)
             self._signals.notify(status.id)
-            return await self._following.settled(status, self._cancel_wait_s, watch)
+            return await self._following.settled(status, self._cancel_wait_s, changed)
 
     async def close(self, user: User, operation_id: UUID) -> StatementState:
         """Delete the result now, or stop the statement. Answers the state before. Raises OperationNotFound."""
@@ -285,6 +305,6 @@ class History:
         return count, await asyncio.gather(*(self._placed(entry) for entry in entries))
 
     async def _placed(self, entry: HistoryEntry) -> HistoryEntry:
-        if not entry.is_queued:
+        if not _is_queued(entry):
             return entry
         return replace(entry, queue_position=await self._records.queue_position(entry.id))

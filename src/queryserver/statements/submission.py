@@ -11,16 +11,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID, uuid4
 
+from queryserver import errors
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.errors.base import InvalidParameter, MissingParameter, PayloadTooLarge, conflicting_parameters
-from queryserver.errors.statements import (
-    CredentialsRequired,
-    NoMoreStatements,
-    previous_not_finished,
-    session_not_found,
-    statement_text_expired,
-)
 from queryserver.formats.columns import LimitSource
 from queryserver.identity.model import User
 from queryserver.platform.logs import AuditTrail
@@ -32,18 +25,8 @@ from queryserver.sql.splitter import (
     refusal_where_read_only,
     statement_hash,
 )
+from queryserver.statements import model
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import (
-    Assignment,
-    IdempotencyKey,
-    Lease,
-    NewStatement,
-    Outcome,
-    Recorded,
-    StatementHandle,
-    StatementRecord,
-    TextLimits,
-)
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementQueue
 from queryserver.statements.session_repository import CredentialBook, SessionRecords
@@ -96,7 +79,7 @@ class SubmissionLimits:
     spool_max_bytes_per_user: int
     lease: timedelta
     allowed_settings: frozenset[str]
-    texts: TextLimits = field(default_factory=TextLimits)
+    texts: model.TextLimits = field(default_factory=model.TextLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +128,7 @@ class Submissions:
         *,
         before_recording: Callable[[], object] | None = None,
         while_wanted: Callable[[Choose], Choose] | None = None,
-    ) -> Recorded:
+    ) -> model.Recorded:
         """Record one statement of the script and start it, or find it under its idempotency key.
 
         `before_recording` is called when the request is valid and new; what it raises is raised. `while_wanted` wraps
@@ -158,41 +141,48 @@ class Submissions:
         before = await self._previous(user, asked)
         inherited = before if asked.continued is not None else None
         connector = self._connector(user, asked, inherited)
-        self._credentials.require_token(user, connector)
+        capabilities = self._connectors.engine(connector).capabilities
+        if capabilities.wants_external_token:
+            self._credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
         previous, full_form = asked.previous, inherited is None
         if inherited is not None:
             done = inherited.handle
-            previous = PreviousStatement(done.statement_index, done.has_more_statements, done.statement_hash)
+            has_more = done.statement_index < done.statements_count - 1
+            previous = PreviousStatement(done.statement_index, has_more, done.statement_hash)
         choosing = self._choosing.next(user.id, script, connector.dialect, previous, full_form=full_form)
         choice = await (while_wanted(choosing) if while_wanted and not is_short(script) else choosing)
         if choice is None:
-            raise InvalidParameter("statement: holds nothing but comments and terminators.")
+            raise errors.InvalidParameter("statement: holds nothing but comments and terminators.")
         key = _idempotency(asked, connector, script)
         # Before sessions, credentials and limits: they may have changed since the first call.
         if key is not None and (known := await self._records.find_replay(user.id, key)) is not None:
-            return Recorded(known, replayed=True)
+            return model.Recorded(known, replayed=True)
         if choice.is_over:
-            raise NoMoreStatements
-        if await self._credentials.are_missing(user, connector):
-            raise CredentialsRequired("The data source wants credentials: call create_session with user and password.")
+            raise errors.NoMoreStatements
+        if capabilities.wants_credentials and await self._credentials.of(user, connector) is None:
+            raise errors.CredentialsRequired(
+                "The data source wants credentials: call create_session with user and password."
+            )
         session = await self._session(user, asked, before, connector)
-        new = await self._new(user, asked, inherited, connector, script, choice, session, key)
+        data = self._connectors.data_of(connector) if capabilities.one_process else None
+        owner = await self._queue.owner_for(data, session_owner=session.owner)
+        new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
         if before_recording is not None:
             before_recording()
         return await self._record(user, connector, new, "statement.start")
 
-    async def import_replay(self, user: User, connector: Connector, new: NewImport) -> Recorded | None:
+    async def import_replay(self, user: User, connector: Connector, new: NewImport) -> model.Recorded | None:
         """The import that was recorded under the same key. Raises idempotency_conflict."""
         key = _key(new.idempotency_key, "import", connector.key, new.plan)
         known = await self._records.find_replay(user.id, key) if key is not None else None
-        return Recorded(known, replayed=True) if known is not None else None
+        return model.Recorded(known, replayed=True) if known is not None else None
 
-    async def submit_import(self, user: User, connector: Connector, new: NewImport) -> Recorded:
+    async def submit_import(self, user: User, connector: Connector, new: NewImport) -> model.Recorded:
         """Record an import and start it. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
         limits = self._limits
         *lines, last = new.text.split("\n")
-        handle = StatementHandle(
+        handle = model.StatementHandle(
             statement=new.text,
             statement_index=0,
             statements_count=1,
@@ -203,7 +193,7 @@ class Submissions:
             session_id=await self._records.new_session_id(),
             session_guid=new_session_guid(),
         )
-        statement = NewStatement(
+        statement = model.NewStatement(
             id=uuid4(),
             user_id=user.id,
             connector=connector.key,
@@ -213,18 +203,20 @@ class Submissions:
             row_limit=1,
             timeout=connector.limits.statement_timeout,
             has_result_set=True,
-            owner=await self._queue.owner_for(connector, session_owner=None),
+            owner=await self._queue.owner_for(self._connectors.data_of(connector), session_owner=None),
             lease=limits.lease,
             idempotency=_key(new.idempotency_key, "import", connector.key, new.plan),
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
             import_plan=new.plan,
-            token=self._credentials.sealed_token(user, connector),
+            token=self._credentials.sealed_token(user, connector) if user.external_token else None,
             texts=limits.texts,
         )
         return await self._record(user, connector, statement, "import.start")
 
-    async def _record(self, user: User, connector: Connector, new: NewStatement, operation: str) -> Recorded:
+    async def _record(
+        self, user: User, connector: Connector, new: model.NewStatement, operation: str
+    ) -> model.Recorded:
         """Record a statement and start it; one that the connector forbids ends here."""
         recorded = await self._records.record(new)
         if recorded.replayed:
@@ -233,12 +225,12 @@ class Submissions:
         if new.owner is None:
             await self._queue.announce(new.id)
             return recorded
-        lease = Lease(new.id, new.owner, fence=1)
+        lease = model.Lease(new.id, new.owner, fence=1)
         refusal = refusal_where_read_only(new.handle.statement, connector.dialect) if connector.read_only else None
         if refusal is not None:
-            outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
+            outcome = model.Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
             await self._leases.finish(lease, outcome, retention=timedelta(0), lines=[outcome.message], start_line=1)
-            return Recorded(await self._records.read(new.id) or recorded.record, replayed=False)
+            return model.Recorded(await self._records.read(new.id) or recorded.record, replayed=False)
         self._queue.start(_assignment(new, lease, recorded.record), user)
         return recorded
 
@@ -247,15 +239,15 @@ class Submissions:
         self._row_limit(asked.limit, None)
         for name in asked.settings:
             if name not in self._limits.allowed_settings:
-                raise InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
+                raise errors.InvalidParameter(f"settings: {name[:100]} may not be set on this connector.")
         # They are stored with each statement, and do not count as text.
         for name, value in (("database", asked.database), ("parentUuid", asked.parent_uuid)):
             if value is not None and len(value) > _LONGEST_NAME:
-                raise InvalidParameter(f"{name}: at most {_LONGEST_NAME} characters.")
+                raise errors.InvalidParameter(f"{name}: at most {_LONGEST_NAME} characters.")
         if sum(len(value) for value in asked.settings.values()) > _LONGEST_SETTINGS:
-            raise InvalidParameter(f"settings: at most {_LONGEST_SETTINGS} characters together.")
+            raise errors.InvalidParameter(f"settings: at most {_LONGEST_SETTINGS} characters together.")
 
-    async def _previous(self, user: User, asked: Submission) -> StatementRecord | None:
+    async def _previous(self, user: User, asked: Submission) -> model.StatementRecord | None:
         """The operation that this one continues: named in the short form, linked by its guid in the full form."""
         if asked.continued is not None:
             before = await self._access.own(user, asked.continued)
@@ -264,35 +256,35 @@ class Submissions:
             found = await self._records.id_of_guid(guid, user_id=user.id) if guid else None
             before = await self._records.read(found) if found else None
         if before is not None and not before.status.state.is_terminal:
-            raise previous_not_finished("The previous statement of this script has not ended yet.")
+            raise errors.previous_not_finished("The previous statement of this script has not ended yet.")
         return before
 
-    def _connector(self, user: User, asked: Submission, inherited: StatementRecord | None) -> Connector:
+    def _connector(self, user: User, asked: Submission, inherited: model.StatementRecord | None) -> Connector:
         if inherited is None:
             return self._connectors.resolve(user, asked.connector)
         if asked.connector and self._connectors.resolve(user, asked.connector).key != inherited.status.connector:
-            raise conflicting_parameters("The previous statement ran on another connector.")
+            raise errors.conflicting_parameters("The previous statement ran on another connector.")
         if asked.session_id is not None and asked.session_id != inherited.handle.session_id:
-            raise conflicting_parameters("The previous statement ran in another session.")
+            raise errors.conflicting_parameters("The previous statement ran in another session.")
         return self._connectors.resolve(user, inherited.status.connector)
 
-    async def _script(self, asked: Submission, inherited: StatementRecord | None) -> str:
+    async def _script(self, asked: Submission, inherited: model.StatementRecord | None) -> str:
         script = asked.script
         if script is None and inherited is not None:
             if inherited.script_id is not None:
                 return await self._records.script(inherited.script_id)
             if inherited.text_is_cut:
-                raise statement_text_expired()
+                raise errors.statement_text_expired()
             return inherited.handle.statement
         if script is None or not script.strip():
-            raise MissingParameter("statement: this field is required.")
+            raise errors.MissingParameter("statement: this field is required.")
         limit = self._limits.statement_max_bytes
         if len(script) > limit or len(script.encode()) > limit:
-            raise PayloadTooLarge(f"statement: above the limit of {limit} bytes.")
+            raise errors.PayloadTooLarge(f"statement: above the limit of {limit} bytes.")
         return script
 
     async def _session(
-        self, user: User, asked: Submission, before: StatementRecord | None, connector: Connector
+        self, user: User, asked: Submission, before: model.StatementRecord | None, connector: Connector
     ) -> _Session:
         if asked.session_id is not None and (before is None or asked.continued is None):
             return await self._named_session(user, asked.session_id, connector)
@@ -319,28 +311,28 @@ class Submissions:
         if found is None and await self._sessions.named(session_id) == (user.id, connector.key):
             return _Session(session_id, new_session_guid(), named=True, owner=None)
         if found is None or not found.named or found.user_id != user.id or found.connector != connector.key:
-            raise session_not_found(session_id)
+            raise errors.session_not_found(session_id)
         await self._sessions.touch(found.id)
         return _Session(found.id, found.guid, named=True, owner=found.owner if found.is_live else None)
 
-    async def _new(
+    def _new(
         self,
         user: User,
         asked: Submission,
-        inherited: StatementRecord | None,
+        inherited: model.StatementRecord | None,
         connector: Connector,
         script: str,
         choice: Choice,
         session: _Session,
-        key: IdempotencyKey | None,
-    ) -> NewStatement:
+        owner: str | None,
+        key: model.IdempotencyKey | None,
+    ) -> model.NewStatement:
         limits = self._limits
-        chosen = choice.statement(script)
-        handle = StatementHandle(
-            statement=chosen.text,
+        handle = model.StatementHandle(
+            statement=script[choice.first : choice.stop],
             statement_index=choice.index,
             statements_count=choice.count,
-            position=(chosen.start.row, chosen.start.column, chosen.end.row, chosen.end.column),
+            position=(choice.start.row, choice.start.column, choice.end.row, choice.end.column),
             statement_hash=choice.hash,
             guid=opaque_token(),
             secret=opaque_token(),
@@ -358,7 +350,7 @@ class Submissions:
         ):
             limit = inherited.row_limit
         row_limit, limit_source = self._row_limit(limit, choice.own_limit)
-        return NewStatement(
+        return model.NewStatement(
             id=uuid4(),
             user_id=user.id,
             connector=connector.key,
@@ -374,14 +366,14 @@ class Submissions:
             has_result_set=choice.has_result_set,
             in_history=asked.in_history,
             in_named_session=session.named,
-            keeps_session=session.shared or (handle.has_more_statements and not session.named),
+            keeps_session=session.shared or (choice.index < choice.count - 1 and not session.named),
             parent_uuid=asked.parent_uuid,
-            owner=await self._queue.owner_for(connector, session_owner=session.owner),
+            owner=owner,
             lease=limits.lease,
             idempotency=key,
             max_active=limits.max_statements_per_user,
             max_spool_bytes=limits.spool_max_bytes_per_user,
-            token=self._credentials.sealed_token(user, connector),
+            token=self._credentials.sealed_token(user, connector) if user.external_token else None,
             texts=limits.texts,
         )
 
@@ -390,14 +382,14 @@ class Submissions:
         default, most = self._limits.default_limit, self._limits.result_max_rows
         if limit is not None:
             if limit > most:
-                raise InvalidParameter(f"limit: must be between 1 and {most}.")
+                raise errors.InvalidParameter(f"limit: must be between 1 and {most}.")
             return limit, LimitSource.CALLER
         if default in {0, most} or (own_limit or 0) > default:
             return most, LimitSource.MAXIMUM
         return default, LimitSource.DEFAULT
 
 
-def _idempotency(asked: Submission, connector: Connector, script: str) -> IdempotencyKey | None:
+def _idempotency(asked: Submission, connector: Connector, script: str) -> model.IdempotencyKey | None:
     """What "the same request" means: Contract editor 4.4."""
     previous = asked.previous
     return _key(
@@ -414,10 +406,10 @@ def _idempotency(asked: Submission, connector: Connector, script: str) -> Idempo
     )
 
 
-def _key(key: str | None, *compared: object) -> IdempotencyKey | None:
+def _key(key: str | None, *compared: object) -> model.IdempotencyKey | None:
     if key is None:
         return None
-    return IdempotencyKey(key, hashlib.sha256(json.dumps(compared).encode()).digest())
+    return model.IdempotencyKey(key, hashlib.sha256(json.dumps(compared).encode()).digest())
 
 
 def opaque_token() -> str:
@@ -430,8 +422,8 @@ def new_session_guid() -> str:
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
-def _assignment(new: NewStatement, lease: Lease, record: StatementRecord) -> Assignment:
-    return Assignment(
+def _assignment(new: model.NewStatement, lease: model.Lease, record: model.StatementRecord) -> model.Assignment:
+    return model.Assignment(
         lease=lease,
         user_id=new.user_id,
         connector=new.connector,

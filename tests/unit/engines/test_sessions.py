@@ -32,7 +32,6 @@ class FakeSource:
         self._commit_error = commit_error
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        go_on()
         self.is_open = True
         await self.answer.wait()
         if self.signals:
@@ -189,17 +188,6 @@ async def test_leaving_early_stops_it_even_when_the_task_is_canceled() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert (task.cancelled(), session.is_running, engine.cancels) == (True, False, 1)
-
-
-async def test_what_is_left_to_another_runner_goes_on() -> None:
-    engine = FakeEngine()
-    session = FakeSession(engine)
-    handle = await session.submit("sleep 30")
-    with pytest.raises(StatementRejected):
-        async with submitted(session, handle, is_left=lambda: True):
-            raise StatementRejected("detached")
-    assert (session.is_running, engine.cancels) == (True, 0)
-    await session.end()
 
 
 async def test_an_engine_that_cannot_be_told_does_not_hide_why_the_work_ended() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import orjson
@@ -46,7 +46,8 @@ def status(state: StatementState, rows: int) -> StatementStatus:
         progress=0,
         expires_at=None,
         owner=None,
-        times=StatementTimes(datetime.now(UTC), None, None, datetime.now(UTC)),
+        times=StatementTimes(datetime.now(UTC), None, None, timedelta(0), timedelta(0)),
+        outcome=(-3, "closed") if state is StatementState.CLOSED else None,
     )
 
 

@@ -275,11 +275,11 @@ async def test_a_process_that_stops_starts_no_new_work() -> None:
     runner = fleet.runner(shutdown_grace=timedelta(seconds=0))
     queue = StatementQueue(runner, _NoOtherServer())
     async with runner.running():
-        assert await queue.owner_for(CONNECTOR, session_owner=None) == OWNER
+        assert await queue.owner_for(None, session_owner=None) == OWNER
         await runner.drain()
         for session_owner in (None, OTHER):
             with raises_code("stopping"):
-                await queue.owner_for(CONNECTOR, session_owner=session_owner)
+                await queue.owner_for(None, session_owner=session_owner)
 
 
 async def test_what_was_accepted_just_before_the_stop_is_run_within_the_grace_or_left_unsent() -> None:

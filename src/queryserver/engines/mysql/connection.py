@@ -370,8 +370,7 @@ class MysqlStatement:
         self._readers: list[ColumnReader] = []
         self._rows_read = 0
 
-    async def execute(self, go_on: Callable[[], None]) -> None:
-        go_on()
+    async def execute(self, go_on: Callable[[], None]) -> None:  # noqa: ARG002 there is no further step
         if self._connection.is_closed():
             raise errors.SessionLost("The MySQL session is gone; the statement was not started.")
         if self._read_only:

@@ -216,7 +216,6 @@ class PhoenixStatement:
         self._stopped = asyncio.Event()
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        go_on()
         if self._connection.is_lost:
             raise SessionLost("The Phoenix session is gone; the statement was not started.")
         self._statement = await self._connection.new_statement()

@@ -7,6 +7,8 @@ come in through `literal` only. All columns have types that every release gives 
 from collections.abc import Sequence
 from contextlib import suppress
 
+from queryserver import errors
+from queryserver.engines import protocol
 from queryserver.engines.catalog_queries import (
     Folding,
     Row,
@@ -21,23 +23,9 @@ from queryserver.engines.catalog_queries import (
     spellings,
     summaries,
 )
-from queryserver.engines.protocol import (
-    SAMPLE_ROWS,
-    ColumnStatistics,
-    DatabaseDescription,
-    ForeignKey,
-    FunctionDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-    TableSummary,
-)
-from queryserver.errors.base import NotSupported
-from queryserver.errors.statements import EngineForbidden, StatementRejected, TableNotFound, database_not_found
 from queryserver.sql.types import parse_type
 
-_KIND_OF = {"v": TableKind.VIEW, "m": TableKind.MATERIALIZED_VIEW, "f": TableKind.EXTERNAL}
+_KIND_OF = {"v": protocol.TableKind.VIEW, "m": protocol.TableKind.MATERIALIZED_VIEW, "f": protocol.TableKind.EXTERNAL}
 
 _ORDERED = frozenset({
     "smallint", "integer", "bigint", "numeric", "real", "double", "text", "varchar", "character", "name", "boolean",
@@ -80,11 +68,11 @@ class PostgresqlCatalog(SessionCatalog):
         """Schemas that the role may use."""
         return [name for (name,) in await self._rows(_SCHEMAS)]
 
-    async def database(self, database: str) -> DatabaseDescription:
+    async def database(self, database: str) -> protocol.DatabaseDescription:
         _, name, _, owner, comment = await self._schema(database)
-        return DatabaseDescription(name, comment or "", owner_name=owner, owner_type="ROLE")
+        return protocol.DatabaseDescription(name, comment or "", owner_name=owner, owner_type="ROLE")
 
-    async def tables(self, database: str) -> Sequence[TableSummary]:
+    async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
         """Those that the role has any right to: one join, no function call per row but the check of the right."""
         oid, *_ = await self._schema(database)
         rows = await self._rows(f"""
@@ -94,10 +82,11 @@ SELECT c.relname, c.relkind::text, d.description
     ON d.objoid = c.oid AND d.classoid = 'pg_catalog.pg_class'::regclass AND d.objsubid = 0
  WHERE c.relnamespace = {oid:d} AND {_IS_TABLE} AND {_MAY_USE}""")
         return await summaries(
-            rows, lambda row: TableSummary(row[0], _KIND_OF.get(row[1], TableKind.MANAGED), row[2] or "")
+            rows,
+            lambda row: protocol.TableSummary(row[0], _KIND_OF.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
         )
 
-    async def table(self, database: str, table: str) -> TableDescription:
+    async def table(self, database: str, table: str) -> protocol.TableDescription:
         """Since release 14 a table that was never analyzed has -1 rows, before it had 0."""
         schema_oid, schema, *_ = await self._schema(database)
         names = spellings(table, Folding.LOWER)
@@ -112,11 +101,11 @@ SELECT c.oid, c.relname, c.relkind::text, {_MAY_USE}, pg_get_userbyid(c.relowner
  WHERE c.relnamespace = {schema_oid:d} AND {_IS_TABLE} AND c.relname {_any(names)}
  ORDER BY c.relname = {literal(names[0])} DESC LIMIT 1""")
         if not found:
-            raise TableNotFound(schema, table)
+            raise errors.TableNotFound(schema, table)
         oid, name, relkind, may_use, owner, comment, rows, size, support_updates = found[0]
         if not may_use:
-            raise EngineForbidden(f"permission denied for table {name}")
-        kind = _KIND_OF.get(relkind, TableKind.MANAGED)
+            raise errors.EngineForbidden(f"permission denied for table {name}")
+        kind = _KIND_OF.get(relkind, protocol.TableKind.MANAGED)
         known = {"numRows": rows, "totalSize": size}
         keys = await self._rows(f"""
 SELECT a.attname, n.nspname, c.relname, b.attname
@@ -128,7 +117,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE k.conrelid = {oid:d} AND k.contype = 'f'
  ORDER BY k.conname, k.oid, pair.place""")
-        return TableDescription(
+        return protocol.TableDescription(
             database=schema,
             name=name,
             columns=await self._columns(oid, is_view=kind.is_view),
@@ -136,15 +125,17 @@ SELECT a.attname, n.nspname, c.relname, b.attname
             comment=comment or "",
             support_updates=support_updates,
             owner=owner,
-            foreign_keys=tuple(ForeignKey(own, f"{there}.{other}.{column}") for own, there, other, column in keys),
+            foreign_keys=tuple(
+                protocol.ForeignKey(own, f"{there}.{other}.{column}") for own, there, other, column in keys
+            ),
             statistics={key: str(value) for key, value in known.items() if value is not None},
         )
 
-    async def column_statistics(self, table: TableDescription, column: str) -> ColumnStatistics:
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
         """What the server knows of the column; the role sees those that it may read."""
         declared = table.column(column)
         if table.kind.is_view and "numRows" not in table.statistics:
-            return ColumnStatistics(message="A view has no statistics.")
+            return protocol.ColumnStatistics(message="A view has no statistics.")
         of_partitions = any(one.partition_key for one in table.columns)
         source = f"""pg_catalog.pg_stats
  WHERE schemaname = {literal(table.database)} AND tablename = {literal(table.name)} AND attname = {literal(column)}
@@ -154,7 +145,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
             f" FROM {source}"
         )
         if declared is None or not found:
-            return ColumnStatistics(message="There are no statistics; ANALYZE makes them.")
+            return protocol.ColumnStatistics(message="There are no statistics; ANALYZE makes them.")
         null_part, distinct, width, common, parts = found[0]
         rows = int(table.statistics["numRows"]) if "numRows" in table.statistics else None
         least, most = None, None
@@ -164,7 +155,7 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         if distinct <= 0:
             # Above 0 it is a count, below 0 a part of the rows, 0 is unknown (manual 53.27).
             distinct = None if not distinct or rows is None else -distinct * rows
-        return ColumnStatistics(
+        return protocol.ColumnStatistics(
             min=least,
             max=most,
             num_nulls=None if rows is None else round(null_part * rows),
@@ -174,16 +165,16 @@ SELECT a.attname, n.nspname, c.relname, b.attname
             num_falses=counts.get("f"),
         )
 
-    async def functions(self, database: str | None) -> Sequence[FunctionDescription]:
+    async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
         return await self._functions(database)
 
-    async def function(self, database: str | None, name: str) -> FunctionDescription | None:
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:
         wanted = spellings(name, Folding.LOWER)
         found = {one.name: one for one in await self._functions(database, f" AND p.proname {_any(wanted)}")}
         return next((found[spelling] for spelling in wanted if spelling in found), None)
 
     async def sample_statement(
-        self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
+        self, table: protocol.TableDescription, column: str | None, nested: Sequence[str], kind: protocol.SampleKind
     ) -> str:
         """Of nested paths PostgreSQL reads the elements of arrays. Values without an order are sorted as text."""
         source = qualified(table.database, table.name)
@@ -193,17 +184,17 @@ SELECT a.attname, n.nspname, c.relname, b.attname
         parsed = parse_type(declared.type if declared is not None else "")
         if nested:
             if parsed.item is None or list(nested) != ["item"]:
-                raise NotSupported("PostgreSQL reads the elements of arrays only.")
+                raise errors.NotSupported("PostgreSQL reads the elements of arrays only.")
             name, source = identifier(nested[-1]), f"{source}, unnest({source}.{name}) AS {identifier(nested[-1])}"
         plain = sample_query(source, name, kind)
         if (parsed.item or parsed).base in _ORDERED or await self._can_run(plain):
             return plain
         key = f"{name}::text"
-        if kind in (SampleKind.MAX, SampleKind.MIN):
+        if kind in (protocol.SampleKind.MAX, protocol.SampleKind.MIN):
             return sample_query(source, name, kind, order=lambda _, direction: nulls_last(key, direction))
-        return f"SELECT DISTINCT ON ({key}) {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {SAMPLE_ROWS}"
+        return f"SELECT DISTINCT ON ({key}) {name} FROM {source} ORDER BY {key} NULLS LAST LIMIT {protocol.SAMPLE_ROWS}"
 
-    def analyze_statement(self, table: TableDescription, column: str | None) -> str:
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:
         columns = "" if column is None else f" ({identifier(column)})"
         return f"ANALYZE {qualified(table.database, table.name)}{columns}"
 
@@ -217,12 +208,12 @@ SELECT n.oid, n.nspname, has_schema_privilege(n.oid, 'USAGE'), pg_get_userbyid(n
  WHERE n.nspname {_any(names) if database else "= current_schema()"}
  ORDER BY n.nspname = {literal(names[0])} DESC LIMIT 1""")
         if not found:
-            raise database_not_found(database)
+            raise errors.database_not_found(database)
         if not found[0][2]:
-            raise EngineForbidden(f"permission denied for schema {found[0][1]}")
+            raise errors.EngineForbidden(f"permission denied for schema {found[0][1]}")
         return found[0]
 
-    async def _columns(self, table_oid: int, *, is_view: bool) -> tuple[TableColumn, ...]:
+    async def _columns(self, table_oid: int, *, is_view: bool) -> tuple[protocol.TableColumn, ...]:
         rows = await self._rows(f"""
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrelid, a.attnum),
        NOT (a.attnotnull OR t.typnotnull),
@@ -237,7 +228,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrel
  WHERE a.attrelid = {table_oid:d} AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum""")
         return tuple(
-            TableColumn(
+            protocol.TableColumn(
                 name=name,
                 type=kind,
                 comment=comment or "",
@@ -252,7 +243,9 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrel
 
     async def _extremes(self, source: str, type_name: str) -> tuple[str | None, str | None]:
         """The smallest and the largest value that the statistics hold, compared as the column's type compares them."""
-        with suppress(StatementRejected):  # a type whose values have no order, or whose name is not visible any more
+        with suppress(
+            errors.StatementRejected
+        ):  # a type whose values have no order, or whose name is not visible any more
             ((least, most),) = await read_rows(
                 self._session,
                 f"""
@@ -264,7 +257,7 @@ SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDE
             return least, most
         return None, None
 
-    async def _functions(self, database: str | None, condition: str = "") -> list[FunctionDescription]:
+    async def _functions(self, database: str | None, condition: str = "") -> list[protocol.FunctionDescription]:
         """Of a schema, or all that need no schema before their name: the first overload's data, all signatures."""
         place = "pg_function_is_visible(p.oid)"
         if database is not None:
@@ -280,7 +273,7 @@ SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_r
             AND (p.prorettype = ANY ({_INTERNAL}) OR p.proargtypes::oid[] && {_INTERNAL}))
  ORDER BY p.proname, p.oid""")
         return [
-            FunctionDescription(
+            protocol.FunctionDescription(
                 name=name,
                 signature=signatures(name, (row[2] for row in same)),
                 return_type=same[0][3] or "",
@@ -295,7 +288,7 @@ SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_r
         """Whether the server can plan the statement: values of an uncommon type may have no order."""
         try:
             await read_rows(self._session, f"EXPLAIN {statement}")
-        except StatementRejected:
+        except errors.StatementRejected:
             return False
         return True
 

@@ -10,10 +10,13 @@ from functools import partial
 from typing import Any
 
 import asyncpg
+import asyncpg.cursor
 import pyarrow as pa
 from asyncpg.prepared_stmt import PreparedStatement
 
+from queryserver import errors
 from queryserver.engines.connections import NO_TLS, no_connection
+from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
@@ -28,22 +31,11 @@ from queryserver.engines.postgresql.values import (
     with_fields,
 )
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
-from queryserver.engines.statement_texts import KeptLines, first_keyword
+from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.statement_texts import KeptLines
 from queryserver.engines.values import Rows, Values, record_batch
-from queryserver.errors.statements import (
-    Character,
-    CredentialsRequired,
-    EngineError,
-    EngineTimeout,
-    EngineUnavailable,
-    OutcomeUnknown,
-    RowTooLarge,
-    SessionLost,
-    StatementDenied,
-    StatementRejected,
-    cell_too_large,
-)
 from queryserver.formats.columns import Column
+from queryserver.sql.splitter_scan import UNKNOWN, first_keyword
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -82,7 +74,8 @@ class PostgresqlConnection(asyncpg.Connection):
 
         The statement has a name, so that the server itself sees when a table changes before the rows are read.
         """
-        tap = RowDescriptionTap(self._driver_protocol, self._read_others_as_text)
+        known = _NATIVE | _AS_INTEGERS.keys() | self._as_text
+        tap = RowDescriptionTap(self._driver_protocol, known, self._read_as_text)
         self._wire.set_protocol(tap)
         try:
             statement = await self.prepare(sql, name=f"queryserver_{next(self._names)}")
@@ -129,6 +122,10 @@ class PostgresqlConnection(asyncpg.Connection):
         is_clean = not self.is_in_transaction() or await self.end_transaction()
         return is_clean and await self._confirms("DISCARD ALL")
 
+    def forget_statements(self) -> None:
+        """Not to be closed one by one any more: DISCARD ALL has closed the statements of former sessions."""
+        self._stmts_to_close.clear()
+
     async def end_transaction(self) -> bool:
         """Undo the transaction that is open, if any; False when the server did not confirm it."""
         return await self._confirms("ROLLBACK")
@@ -148,20 +145,41 @@ class PostgresqlConnection(asyncpg.Connection):
         with suppress(*_DRIVER_ERRORS):
             await self.close(timeout=self.clean_up_s)
 
-    def _read_others_as_text(self, oids: set[int]) -> None:
-        """Everything that JSON shows as text, or that is parsed here, travels as the server's own text.
+    def _read_as_text(self, oids: set[int]) -> None:
+        """Everything that JSON shows as text, or that is parsed here, travels as the server's own text: other types.
 
         asyncpg would query these types in the catalogue, and cannot decode all of them.
         """
         settings: Any = self.get_settings()
-        for oid in oids - _NATIVE - _AS_INTEGERS.keys() - self._as_text:
+        for oid in oids:
             settings.set_builtin_type_codec(oid, f"text of {oid}", "pg_catalog", "scalar", "text", "text")
-            self._as_text.add(oid)
+        self._as_text |= oids
 
     def _notice(self, _connection: object, message: Any) -> None:
         if self.on_notice is not None:
             for line in f"{message.severity}:  {message.message}".splitlines():
                 self.on_notice(line)
+
+
+async def make_ready(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
+    """Apply the role, the schema and the settings in one round trip each; a fresh connection without them costs none.
+
+    The role is not kept by DISCARD ALL.
+    """
+    connection.forget_statements()
+    if role is not None:
+        await connection.execute(f"SET ROLE {role}")
+    if options.settings:
+        calls = [f"set_config({literal(k)}, {literal(v)}, false)" for k, v in options.settings.items()]
+        await connection.execute(f"SELECT {', '.join(calls)}")
+    if options.database is not None:
+        schema = literal(options.database)
+        tag = await connection.execute(
+            f"SELECT set_config('search_path', quote_ident({schema}), false)"  # noqa: S608 the name is quoted
+            f" FROM pg_catalog.pg_namespace WHERE nspname = {schema}"
+        )
+        if tag != "SELECT 1":
+            raise errors.StatementRejected(f'schema "{options.database}" does not exist')
 
 
 class PostgresqlStatement:
@@ -179,37 +197,27 @@ class PostgresqlStatement:
         read_only: bool = False,
     ) -> None:
         self.columns: tuple[Column, ...] = ()
+        self.modified_rows: int | None = None
         self.log_lines = KeptLines()
         self.is_open = False
         self._connection = connection
         self._sql = sql
-        self._keyword = first_keyword(sql)
+        self._keyword = first_keyword(sql, "postgresql")
         self._interrupt_process = interrupt_process
         self._read_only = read_only
         self._readers: Sequence[PostgresqlColumnReader] = ()
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
-        self._cursor: Any = None
+        self._portal: _Portal | None = None
         self._owns_transaction = False
         self._in_use = asyncio.Lock()
         self._rows_read = 0
         self._whole: Rows = ()
-        self._tag = ""
         connection.on_notice = self.log_lines.keep
 
-    @property
-    def modified_rows(self) -> int | None:
-        """From the command tag; asyncpg gives none for a portal, but there every changed row was returned."""
-        if match := _COMMAND_TAG.match(self._tag):
-            return int(match[1])
-        if self._prepared is None or self.is_open or self._keyword not in _CHANGES_ROWS:
-            return None
-        return self._rows_read
-
     async def execute(self, go_on: Callable[[], None]) -> None:
-        if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
-            raise StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
-        go_on()
+        if self._keyword in {"COPY", UNKNOWN} and _COPY_STREAM.search(self._sql):
+            raise errors.StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
         connection = self._connection
         with statement_errors(started=False):
             if self._read_only:
@@ -217,17 +225,18 @@ class PostgresqlStatement:
                 await connection.execute("SET default_transaction_read_only = on")
             prepared, fields = await connection.prepare_described(self._sql)
             if prepared.get_parameters():
-                raise StatementRejected("there is no parameter $1")
+                raise errors.StatementRejected("there is no parameter $1")
             declared = await declare(connection, fields) if fields else ()
-        self.columns = columns(fields, declared)
+            self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
         self._readers = [PostgresqlColumnReader(name, kind) for name, kind in zip(self._names, declared, strict=True)]
-        go_on()
         if not fields or self._keyword == "CALL":
+            go_on()
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
             with refusals(connection.guard, self._names), statement_errors(started=True):
                 self._whole = await prepared.fetch()
-            self._tag = prepared.get_statusmsg() or ""
+            if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
+                self.modified_rows = int(tag[1])
             return
         with statement_errors(started=False):
             self._prepared, self.is_open = prepared, True
@@ -248,16 +257,9 @@ class PostgresqlStatement:
             if not self.is_open:
                 return ()
             with refusals(guard, self._names, self._rows_read), statement_errors(started=True):
-                if self._cursor is None:
-                    self._cursor = await self._prepared.cursor()
-                guard.begin_chunk()
-                try:
-                    rows = await self._cursor.fetch(count)
-                finally:
-                    guard.end_chunk()
-                if guard.was_cut:
-                    # asyncpg takes a short chunk for the last one.
-                    self._cursor._exhausted = False  # noqa: SLF001 nothing public says so
+                if self._portal is None:
+                    self._portal = _Portal(self._connection, self._prepared)
+                rows = await self._portal.rows(count)
             self._rows_read += len(rows)
             if not guard.was_cut and len(rows) < count:
                 await self._end("COMMIT")
@@ -270,7 +272,7 @@ class PostgresqlStatement:
         if not self._connection.is_closed():
             await self._interrupt_process(self._connection.get_server_pid())
 
-    def was_interrupted(self, error: EngineError) -> bool:
+    def was_interrupted(self, error: errors.EngineError) -> bool:
         return isinstance(error.__cause__, asyncpg.QueryCanceledError)
 
     async def end(self, *, keep: bool) -> None:
@@ -280,10 +282,31 @@ class PostgresqlStatement:
 
     async def _end(self, verb: str) -> None:
         self.is_open = False
-        self._connection.guard.drop_rest()
+        if self._keyword in _CHANGES_ROWS:
+            # asyncpg gives no command tag for a portal, but every changed row was returned.
+            self.modified_rows = self._rows_read
+        if self._connection.guard.held is not None:
+            self._connection.guard.drop_rest()
         if self._owns_transaction and not self._connection.is_closed():
             with statement_errors(started=True):
                 await self._connection.execute(verb)
+
+
+class _Portal(asyncpg.cursor.Cursor):
+    """A cursor of asyncpg that is bound together with the request for its first rows, in one round trip."""
+
+    def __init__(self, connection: PostgresqlConnection, prepared: Any) -> None:
+        super().__init__(connection, prepared.get_query(), prepared._state, (), None)  # noqa: SLF001 nothing public gives it
+        self._guard = connection.guard
+
+    async def rows(self, count: int) -> Rows:
+        """The next chunk, of at most `count` rows."""
+        self._guard.begin_chunk()
+        try:
+            # Not by `fetch`: it takes a short chunk for the last one.
+            return await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
+        finally:
+            self._guard.in_chunk = False
 
 
 class PostgresqlColumnReader:
@@ -305,7 +328,7 @@ class PostgresqlColumnReader:
                 f'column "{self._name}" holds a value that type {self._declared.name} cannot carry'
                 f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
             )
-            raise StatementRejected(message) from error
+            raise errors.StatementRejected(message) from error
 
 
 def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
@@ -331,17 +354,17 @@ def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) ->
     """
     try:
         yield
-    except EngineError as error:
+    except errors.EngineError as error:
         if (refusal := guard.refusal) is None:
             raise
         if refusal.row is None:
             message = "PostgreSQL sent a message that is too large; the statement may have taken effect."
-            raise OutcomeUnknown(message) from error
+            raise errors.OutcomeUnknown(message) from error
         row = rows_read + refusal.row
         if refusal.column is None:
-            raise RowTooLarge(limit_bytes=refusal.limit_bytes, row=row) from error
+            raise errors.RowTooLarge(limit_bytes=refusal.limit_bytes, row=row) from error
         name = columns[refusal.column] if refusal.column < len(columns) else None
-        raise cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name) from error
+        raise errors.cell_too_large(limit_bytes=refusal.limit_bytes, row=row, column=name) from error
 
 
 _REFUSED_LOGIN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError)
@@ -371,16 +394,16 @@ def connect_errors() -> Generator[None]:
     try:
         yield
     except _REFUSED_LOGIN as error:
-        raise CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
+        raise errors.CredentialsRequired(_CLIENT_HOST.sub("", text_of(error))) from error
     except (*_NOT_READY, *_CONNECTION_LOST) as error:
         # asyncpg names a server without TLS only in the text of a general error class.
         without_tls = type(error) is ConnectionError and "rejected SSL" in str(error)
         reason = NO_TLS if without_tls else ""
-        raise EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
+        raise errors.EngineUnavailable(no_connection("PostgreSQL", error, reason=reason)) from error
     except asyncpg.PostgresError as error:
-        raise StatementRejected(text_of(error)) from error
+        raise errors.StatementRejected(text_of(error)) from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-        raise EngineUnavailable("PostgreSQL refused the connection.") from error
+        raise errors.EngineUnavailable("PostgreSQL refused the connection.") from error
 
 
 @contextmanager
@@ -396,21 +419,21 @@ def statement_errors(*, started: bool) -> Generator[None]:
         raise _domain_error(error, started=started) from error
 
 
-def _domain_error(error: Exception, *, started: bool) -> EngineError:
+def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
     if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
-        return EngineTimeout(text_of(error))
+        return errors.EngineTimeout(text_of(error))
     # asyncpg names a closed connection only in the text of its general error class.
     is_closed = type(error) is asyncpg.InterfaceError and "clos" in str(error)
     if is_closed or isinstance(error, (*_CONNECTION_LOST, asyncpg.InternalClientError)):
         if started:
-            return OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
-        return SessionLost("The PostgreSQL session is gone; the statement was not started.")
-    known = (StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else StatementRejected)(
-        text_of(error)
-    )
+            return errors.OutcomeUnknown("The connection to PostgreSQL was lost while the statement ran.")
+        return errors.SessionLost("The PostgreSQL session is gone; the statement was not started.")
+    known = (
+        errors.StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else errors.StatementRejected
+    )(text_of(error))
     # The server counts characters from 1; `internal_position`, within the body of a function, is another field.
     position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
-    return known.at(Character(int(position) - 1) if position.isdecimal() else None)
+    return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
 
 
 def text_of(error: Exception) -> str:

@@ -16,13 +16,18 @@ from weakref import WeakValueDictionary
 import asyncpg
 
 from queryserver.engines.connections import DatabaseLogin
-from queryserver.engines.postgresql.catalog import PostgresqlCatalog, literal
-from queryserver.engines.postgresql.connection import PostgresqlConnection, PostgresqlStatement, connect_errors
+from queryserver.engines.postgresql.catalog import PostgresqlCatalog
+from queryserver.engines.postgresql.connection import (
+    PostgresqlConnection,
+    PostgresqlStatement,
+    connect_errors,
+    make_ready,
+)
 from queryserver.engines.postgresql.loading import PostgresqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.engines.threaded import lower_priority
-from queryserver.errors.statements import EngineUnavailable, StatementRejected
+from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 
@@ -294,7 +299,7 @@ class PostgresqlEngine:
             await self._sessions.interrupt(login, lambda connection: connection.execute(signal))
 
         new_source = partial(PostgresqlStatement, interrupt_process=interrupt, read_only=self._read_only)
-        return self._sessions.session(login, new_source, partial(_prepare, options, self._acting_role))
+        return self._sessions.session(login, new_source, partial(make_ready, options, self._acting_role))
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
@@ -303,7 +308,7 @@ class PostgresqlEngine:
 
     @asynccontextmanager
     async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
-        prepare = partial(_prepare, options, self._acting_role)
+        prepare = partial(make_ready, options, self._acting_role)
         async with self._sessions.connection(self._login(user, options), prepare) as (connection, executor):
             yield PostgresqlLoader(connection, executor, read_only=self._read_only)
 
@@ -330,23 +335,3 @@ class PostgresqlEngine:
         # Only a server that is our own makes such logins: its processes run beside this one.
         lower_priority(connection.get_server_pid(), niceness=_NICENESS)
         return connection
-
-
-async def _prepare(options: SessionOptions, role: str | None, connection: PostgresqlConnection) -> None:
-    """Apply the role, the schema and the settings in one round trip each; a fresh connection without them costs none.
-
-    The role is not kept by DISCARD ALL.
-    """
-    if role is not None:
-        await connection.execute(f"SET ROLE {role}")
-    if options.settings:
-        calls = [f"set_config({literal(k)}, {literal(v)}, false)" for k, v in options.settings.items()]
-        await connection.execute(f"SELECT {', '.join(calls)}")
-    if options.database is not None:
-        schema = literal(options.database)
-        tag = await connection.execute(
-            f"SELECT set_config('search_path', quote_ident({schema}), false)"  # noqa: S608 the name is quoted
-            f" FROM pg_catalog.pg_namespace WHERE nspname = {schema}"
-        )
-        if tag != "SELECT 1":
-            raise StatementRejected(f'schema "{options.database}" does not exist')

@@ -7,6 +7,7 @@ server's RowDescription: `RowDescriptionTap` keeps a copy of it.
 import asyncio
 import struct
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,12 +110,14 @@ class MessageGuard(Tap):
         self._kind, self._rest = b"", 0
         self._is_dropped = False
         self._cells: _Cells | None = None
-        self._in_chunk = False
+        self.in_chunk = False
+        """Set by `begin_chunk`, to be reset when the chunk has come, or failed."""
         self._rows = 0
         self._bytes = 0
         self._owed = 0
         self._has_failed = False
-        self._held: list[bytes] | None = None
+        self.held: list[bytes] | None = None
+        """What came behind a chunk that was ended early."""
         self.was_cut = False
         """Whether the last chunk was ended early: rows follow."""
         self.refusal: TooLarge | None = None
@@ -126,29 +129,25 @@ class MessageGuard(Tap):
 
     def begin_chunk(self) -> None:
         """To be called just before asyncpg requests rows of a portal."""
-        self._in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
+        self.in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
         self._rows = self._bytes = 0
-        if self._held is not None:
+        if self.held is not None:
             # asyncpg takes rows only once it waits for them.
             asyncio.get_running_loop().call_soon(self._go_on)
 
-    def end_chunk(self) -> None:
-        """To be called when the chunk has come, or failed."""
-        self._in_chunk = False
-
     def drop_rest(self) -> None:
         """Drop the rows behind a chunk that was ended early: another request follows."""
-        self._in_chunk = False
+        self.in_chunk = False
         self._go_on()
 
     def data_received(self, data: bytes) -> None:
-        if self._held is not None:
-            self._held.append(data)
+        if self.held is not None:
+            self.held.append(data)
         elif self.refusal is None:
             self._take(self._header + data if self._header else bytes(data))
 
     def _go_on(self) -> None:
-        held, self._held = self._held, None
+        held, self.held = self.held, None
         if held is None:
             return
         if not self._transport.is_closing():
@@ -172,9 +171,9 @@ class MessageGuard(Tap):
                 at = self._skip_rows(data, at, size)
             if self._ends_chunk:
                 self._pass_on(data[begin:at])
-                self._in_chunk, self.was_cut = False, True
+                self.in_chunk, self.was_cut = False, True
                 self._owed += 1
-                self._held = [data[at:]] if at < size else []
+                self.held = [data[at:]] if at < size else []
                 self._transport.pause_reading()
                 self._pass_on(_SUSPENDED)
                 return
@@ -195,7 +194,7 @@ class MessageGuard(Tap):
     def _skip_rows(self, data: bytes, at: int, size: int) -> int:
         """Where the rows end that have arrived as a whole and are to be passed on: nearly all of a result."""
         unpack, most = _HEADER.unpack_from, self._cell_bytes or size
-        most_bytes = CHUNK_BYTES - self._bytes if self._in_chunk else size
+        most_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
         rows, begin = 0, at
         while size - at > _HEADER.size and at - begin <= most_bytes:
             kind, length = unpack(data, at)
@@ -230,9 +229,9 @@ class MessageGuard(Tap):
             return True
         if kind == _ERROR_RESPONSE:
             # The first has the reason; later ones only say that the transaction has failed.
-            swallowed, self._has_failed = self._has_failed or not self._in_chunk, True
+            swallowed, self._has_failed = self._has_failed or not self.in_chunk, True
             return swallowed
-        return kind in _ENDS_OF_CHUNK or not self._in_chunk
+        return kind in _ENDS_OF_CHUNK or not self.in_chunk
 
     def _check(self, cells: _Cells, piece: bytes) -> None:
         column = cells.find(piece)
@@ -249,7 +248,7 @@ class MessageGuard(Tap):
     @property
     def _ends_chunk(self) -> bool:
         """Whether the row that has just come as a whole makes the chunk large enough."""
-        is_large = self._in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
+        is_large = self.in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
         return is_large and self._kind == _DATA_ROW and not self._rest
 
     def _pass_on(self, data: bytes) -> None:
@@ -293,10 +292,11 @@ class RefusalTap(Tap):
 
 
 class RowDescriptionTap(Tap):
-    """`learn` gets the type oids of the first RowDescription before asyncpg sees its end."""
+    """`learn` gets the type oids of the first RowDescription that are not `known`, before asyncpg sees its end."""
 
-    def __init__(self, protocol: asyncio.Protocol, learn: Callable[[set[int]], None]) -> None:
+    def __init__(self, protocol: asyncio.Protocol, known: AbstractSet[int], learn: Callable[[set[int]], None]) -> None:
         super().__init__(protocol)
+        self._known = known
         self._learn = learn
         self._kept: bytearray | None = bytearray()
         self.described: list[tuple[int, int]] = []
@@ -317,7 +317,8 @@ class RowDescriptionTap(Tap):
                 return
             if kind == b"T":
                 self.described = _types(bytes(kept[position + _HEADER.size : end]))
-                self._learn({oid for oid, _ in self.described})
+                if unknown := {oid for oid, _ in self.described} - self._known:
+                    self._learn(unknown)
             if kind in _LAST_OF_INTEREST:
                 self._kept = None
                 return

@@ -17,14 +17,7 @@ from queryserver.api.v1.editor.results import cell_form, column_meta, shown_hand
 from queryserver.catalog.browsing import NameFilter, Names, Source
 from queryserver.catalog.questions import DescribedColumn, TableList, nested_type
 from queryserver.catalog.samples import NOT_SAMPLED, Sampled, TableSample
-from queryserver.engines.protocol import (
-    ColumnStatistics,
-    DatabaseDescription,
-    SampleKind,
-    TableColumn,
-    TableDescription,
-    TableKind,
-)
+from queryserver.engines import protocol
 from queryserver.errors.base import InvalidParameter, MissingParameter
 from queryserver.formats.columns import CellForm
 from queryserver.search.model import storage_path
@@ -151,7 +144,7 @@ async def sample(
     wanted = None
     if asked.operation != "hello":
         path = names_of(nested) if nested else ()
-        wanted = Sampled(database, table, column, path, SampleKind(asked.operation))
+        wanted = Sampled(database, table, column, path, protocol.SampleKind(asked.operation))
     form = cell_form(call, asked.escape, asked.big_numbers)
     if asked.is_async:
         started = await samples.start(call.user, connector, wanted, timeout_s=asked.timeout)
@@ -181,12 +174,12 @@ def _rows(sample: TableSample, form: CellForm) -> Response:
 
 
 TABLE_TYPES: Mapping[str, str] = MappingProxyType(
-    {TableKind.VIEW.value: "View", TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
+    {protocol.TableKind.VIEW.value: "View", protocol.TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
 )
 """`tables_meta.type` of kinds of tables; all others are `Table`."""
 
 
-def _table_metadata(found: TableDescription) -> wire.TableMetadata:
+def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:
     return wire.TableMetadata(
         status=0,
         name=found.name,
@@ -200,7 +193,7 @@ def _table_metadata(found: TableDescription) -> wire.TableMetadata:
     )
 
 
-def _column_metadata(found: TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
+def _column_metadata(found: protocol.TableColumn, at: SqlType, path: Sequence[str]) -> wire.ColumnMetadata:
     """A column, or the part of it at `path`, whose type is `at` (Contract editor 10.1)."""
     return wire.ColumnMetadata(
         status=0,
@@ -217,7 +210,7 @@ def _column_metadata(found: TableColumn, at: SqlType, path: Sequence[str]) -> wi
     )
 
 
-def _database_description(found: DatabaseDescription) -> wire.DatabaseDescription:
+def _database_description(found: protocol.DatabaseDescription) -> wire.DatabaseDescription:
     return wire.DatabaseDescription(
         status=0,
         message="",
@@ -232,7 +225,7 @@ def _database_description(found: DatabaseDescription) -> wire.DatabaseDescriptio
     )
 
 
-def _table_description(found: TableDescription) -> wire.TableDescription:
+def _table_description(found: protocol.TableDescription) -> wire.TableDescription:
     return wire.TableDescription(
         status=0,
         message="",
@@ -260,12 +253,12 @@ def _table_description(found: TableDescription) -> wire.TableDescription:
 
 def _column_description(found: DescribedColumn) -> wire.ColumnDescription:
     known, values = found.statistics, dict[str, Any](asdict(found.statistics))
-    if replace(known, message="") == ColumnStatistics() and not known.message:
+    if replace(known, message="") == protocol.ColumnStatistics() and not known.message:
         values["message"] = "A view has no statistics." if found.of_view else "There are no statistics of this column."
     return wire.ColumnDescription(status=0, col_name=found.column.name, data_type=found.column.type, **values)
 
 
-def _keys(found: TableDescription) -> dict[str, Any]:
+def _keys(found: protocol.TableDescription) -> dict[str, Any]:
     return {
         "partition_keys": [_like(wire.PartitionKey, one) for one in found.columns if one.partition_key],
         "primary_keys": [_like(wire.PrimaryKey, one) for one in found.columns if one.primary_key],

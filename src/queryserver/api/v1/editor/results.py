@@ -13,24 +13,14 @@ import orjson
 from fastapi import Response
 from pydantic import BaseModel
 
-from queryserver.api.answers import (
-    HEADERS_ONLY,
-    OwnedStream,
-    answer,
-    coding_for,
-    conditions_of,
-    moment,
-    stream,
-    while_connected,
-)
+from queryserver import errors
+from queryserver.api import answers
 from queryserver.api.calls import Call, PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.editor import EndRequest, OperationRequest
-from queryserver.errors.base import NotAuthenticated, PermissionDenied
-from queryserver.errors.statements import OperationNotFound
 from queryserver.files.downloading import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
-from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column
+from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column, Truncation
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
 from queryserver.formats.download.stream import download as encode
 from queryserver.identity.model import BigNumbers
@@ -67,7 +57,7 @@ async def check_status(call: Call) -> Response:
     if status.outcome is not None:
         return failure_answer(await call.services.statements.following.record(call.user, operation_id))
     headers = RETRY_HINT if status.state in ACTIVE else None
-    return answer(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
+    return answers.answer(wire.StatusResponse(status=0, query_status=query_status(status)), headers=headers)
 
 
 @router.operation("get_logs")
@@ -78,7 +68,7 @@ async def get_logs(call: Call) -> Response:
     status, log = await call.services.statements.following.logs(
         call.user, operation_id, start=asked.start or 0, size=asked.size
     )
-    return answer(
+    return answers.answer(
         wire.LogsResponse(
             status=0,
             progress=shown_progress(status),
@@ -109,7 +99,7 @@ async def watch(call: Call, operation_id: str) -> Response:
         "isFailure": status.state in _FAILED,
     }
     if status.outcome is None:
-        return answer(wire.WatchResponse(status=0, **shown))
+        return answers.answer(wire.WatchResponse(status=0, **shown))
     if record.status.outcome is None:  # it ended between the two reads
         record = await following.record(call.user, status.id)
     number, code = status.outcome
@@ -123,7 +113,7 @@ async def watch(call: Call, operation_id: str) -> Response:
         **error_place(record.error_position),
         **shown,
     )
-    return answer(failure)
+    return answers.answer(failure)
 
 
 @router.operation("fetch_result_data")
@@ -153,7 +143,7 @@ async def fetch_result_metadata(call: Call) -> Response:
     if status.outcome is not None:
         return failure_answer(await call.services.statements.following.record(call.user, operation_id))
     meta = column_meta(columns, big_numbers_as_text=numbers_as_text(call, asked.big_numbers))
-    return answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
+    return answers.answer(wire.ResultMetadataResponse(status=0, result=wire.ResultMetadata(meta=meta)))
 
 
 @router.operation("fetch_result_size")
@@ -170,7 +160,7 @@ async def fetch_result_size(call: Call) -> Response:
         message="Result status is not available" if is_active else status.message,
         truncated=status.truncated_reason is not None,
     )
-    return answer(wire.ResultSizeResponse(status=0, result=size))
+    return answers.answer(wire.ResultSizeResponse(status=0, result=size))
 
 
 @router.operation("follow_events")
@@ -180,7 +170,7 @@ async def events(call: Call, operation_id: str) -> Response:
     status = await call.services.statements.following.status(call.user, parse_operation_id(operation_id))
     resumed = call.request.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else asked.log_from * _IDS_PER_LINE)
-    return await stream(
+    return await answers.stream(
         _events(call, status, sender), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
     )
 
@@ -195,7 +185,7 @@ async def _events(call: Call, status: StatementStatus, sender: "_Sender") -> Asy
                 async for step in steps:
                     for piece in await _events_of(call, step, sender):
                         yield piece
-            except (NotAuthenticated, PermissionDenied, OperationNotFound) as error:
+            except (errors.NotAuthenticated, errors.PermissionDenied, errors.OperationNotFound) as error:
                 # The user was disabled, or may not follow the statement any more. A client that comes back is refused.
                 yield sender.event("denied", wire.ErrorBody(status=-1, code=error.code, message=error.message))
 
@@ -281,14 +271,14 @@ async def download(call: Call, operation_id: str) -> Response:
     downloads = call.services.statements.downloads
     rows = await downloads.open(call.user, parse_operation_id(operation_id), allow_truncated=asked.allow_truncated)
     kind = DownloadFormat(asked.format)
-    coding = ContentCoding.IDENTITY if kind.is_compressed else coding_for(call.request)
+    coding = ContentCoding.IDENTITY if kind.is_compressed else answers.coding_for(call.request)
     file = _File(call, rows, FileForm(kind, asked.guard, coding))
-    conditions = conditions_of(call.request)
+    conditions = answers.conditions_of(call.request)
     if is_unchanged(conditions, file.version):
         return Response(status_code=304, headers=file.version_headers)
-    if call.request.scope.get(HEADERS_ONLY) or not wants_part(conditions, file.version):
+    if call.request.scope.get(answers.HEADERS_ONLY) or not wants_part(conditions, file.version):
         return await file.whole()
-    return await while_connected(call.request, file.part(conditions))
+    return await answers.while_connected(call.request, file.part(conditions))
 
 
 class _File:
@@ -320,7 +310,9 @@ class _File:
     async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
         audited = self._call.services.statements.downloads.audited(self._call.user, self._rows.status.id, pieces)
         described = self.version_headers | self._description | headers
-        return await stream(audited, media_type=self._form.format.content_type, headers=described, status=status)
+        return await answers.stream(
+            audited, media_type=self._form.format.content_type, headers=described, status=status
+        )
 
     async def _pieces(self) -> AsyncGenerator[bytes]:
         services = self._call.services
@@ -378,18 +370,18 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         rows=status.rows,
         **truncation(status),
         modified_row_count=status.modified_row_count,
-        expires_at=moment(status.expires_at) if state is StatementState.AVAILABLE else None,
         **shown_times(status),
+        expires_at=answers.moment(status.expires_at) if state is StatementState.AVAILABLE else None,
     )
 
 
 def truncation(status: StatementStatus) -> dict[str, Any]:
     """Whether the stored result was cut, and by what (Contract editor 6.4)."""
-    found = status.truncation
+    reason = status.truncated_reason
     return {
-        "truncated": found is not None,
-        "truncated_reason": found.reason.value if found else None,
-        "truncated_by": found.by if found else None,
+        "truncated": reason is not None,
+        "truncated_reason": reason.value if reason else None,
+        "truncated_by": Truncation(reason, status.limit_source).by if reason else None,
     }
 
 
@@ -397,9 +389,9 @@ def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
     """When a statement was recorded, sent and ended, and its place in the queue (Contract editor 2.5)."""
     known = shown.times
     return {
-        "submitted": moment(known.submitted),
-        "started": moment(known.started),
-        "ended": moment(known.ended),
+        "submitted": answers.moment(known.submitted),
+        "started": answers.moment(known.started),
+        "ended": answers.moment(known.ended),
         "elapsed_ms": known.elapsed // _MILLISECOND,
         "queued_ms": known.queued // _MILLISECOND,
         "queue_position": shown.queue_position,
@@ -412,7 +404,7 @@ def shown_handle(record: StatementRecord) -> wire.Handle:
     return wire.Handle(
         statement_id=held.statement_index,
         statements_count=held.statements_count,
-        has_more_statements=held.has_more_statements,
+        has_more_statements=held.statement_index < held.statements_count - 1,
         previous_statement_hash=held.statement_hash,
         start=wire.Position(row=start_row, column=start_column),
         end=wire.Position(row=end_row, column=end_column),
@@ -451,7 +443,7 @@ def error_place(position: Position | None) -> dict[str, Any]:
 
 def failure_answer(record: StatementRecord) -> Response:
     """HTTP 200: the call itself succeeded."""
-    return answer(failure_body(record))
+    return answers.answer(failure_body(record))
 
 
 def column_meta(columns: Sequence[Column], *, big_numbers_as_text: bool = False) -> list[wire.ColumnMeta]:
@@ -513,7 +505,7 @@ def page_answer(
         return Response(head + page.rendered.json + tail, headers=dict(headers), media_type="application/json")
     length = len(head) + page.rendered.size_bytes + len(tail)
     sent = {**headers, "Content-Length": str(length)}
-    return OwnedStream(_pieces(head, page, tail), b"", "application/json", sent)
+    return answers.OwnedStream(_pieces(head, page, tail), b"", "application/json", sent)
 
 
 async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[bytes]:
@@ -532,9 +524,9 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
 
 
 def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
-    status = page.status
+    status, has_more, message = page.status, page.has_more, page.message
     fields = {
-        "has_more": page.has_more,
+        "has_more": has_more,
         "type": "table",
         "isEscaped": form.is_escaped,
         "meta": plain_meta(page.columns, big_numbers_as_text=form.big_numbers_as_text),
@@ -542,10 +534,10 @@ def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) ->
         "start_row": page.start_row,
         "rows_total": None if status.state in ACTIVE else status.rows,
         **truncation(status),
-        "expires_at": moment(status.expires_at) if status.state is StatementState.AVAILABLE else None,
+        "expires_at": answers.moment(status.expires_at) if status.state is StatementState.AVAILABLE else None,
     }
-    if page.message:
-        fields["message"] = page.message
+    if message:
+        fields["message"] = message
     # Within a text of JSON the quotes would have backslashes before them.
     head, mark, tail = orjson.dumps({**beside, "result": fields}).partition(_NO_ROWS)
     return head + mark[:-2], tail
