@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Self
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
@@ -32,13 +33,14 @@ class Scheme(StrEnum):
     FILE = "file"
 
 
-_OUTPUT_PREFIX = {
+ROOTS: Mapping[Scheme, str] = {
     Scheme.HDFS: "/",
     Scheme.S3A: "s3a://",
     Scheme.ABFS: "abfs://",
     Scheme.OFS: "ofs://",
     Scheme.FILE: "file:///",
 }
+"""How the paths of answers begin."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,11 +54,7 @@ class StoragePath:
     path: str
 
     def __str__(self) -> str:
-        return _OUTPUT_PREFIX[self.scheme] + self.path
-
-    @property
-    def root_label(self) -> str:
-        return _OUTPUT_PREFIX[self.scheme]
+        return ROOTS[self.scheme] + self.path
 
     @property
     def is_root(self) -> bool:
@@ -91,9 +89,6 @@ class EntryKind(StrEnum):
     FILE = "file"
     LINK = "link"
     UNKNOWN = "unknown"
-
-
-_TYPE_BITS = {EntryKind.DIRECTORY: 0o040000, EntryKind.FILE: 0o100000, EntryKind.LINK: 0o120000, EntryKind.UNKNOWN: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +127,6 @@ class FileStatus:
     @property
     def is_file(self) -> bool:
         return self.kind is EntryKind.FILE
-
-    @property
-    def mode(self) -> int:
-        return _TYPE_BITS[self.kind] | self.permissions
 
     def is_same_content(self, other: "FileStatus") -> bool:
         """Whether nothing shows that the content differs: file, tag, size, time of change."""
@@ -314,6 +305,7 @@ MAX_PATH_BYTES = 4096
 _DECODINGS = 3
 
 
+@lru_cache(maxsize=512)
 def names_of(path: str) -> tuple[str, ...]:
     """The names of a path relative to a root, outermost first; none for the root, which is the empty text.
 

@@ -23,7 +23,7 @@ from queryserver.errors.files import (
     upload_incomplete,
 )
 from queryserver.files.model import FileStatus, StoragePath, new_name
-from queryserver.files.places import Caller, Place, StorageAudit, Stores
+from queryserver.files.places import OBJECT_STORES, Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, no_bytes
 from queryserver.files.upload_repository import (
     LEASE,
@@ -36,7 +36,7 @@ from queryserver.files.upload_repository import (
     attempts,
     renewed,
 )
-from queryserver.files.uploading import OBJECT_STORES, CheckedContent, UploadRules
+from queryserver.files.uploading import CheckedContent, UploadRules
 
 MAX_PARTS = 10_000
 MAX_PART_BYTES = 128 * 1024 * 1024

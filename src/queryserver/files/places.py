@@ -26,6 +26,7 @@ from queryserver.errors.files import (
     StorageNotConfigured,
     SymlinkNotFollowed,
     UnknownScheme,
+    root_not_allowed,
     storage_access_denied,
 )
 from queryserver.files.model import (
@@ -48,6 +49,9 @@ IMPERSONATE = "security.impersonate"
 
 # Users of a store need not be users of this service, so its case rule does not hold for them.
 _AS_WRITTEN = UsernameRule(ignore_case=False, force_lowercase=False)
+
+OBJECT_STORES = frozenset({Scheme.S3A})
+"""In these stores a directory comes into being with its first file."""
 
 _RIGHTS: Mapping[Scheme, str] = {
     Scheme.S3A: "filebrowser.s3_access",
@@ -89,16 +93,26 @@ class Place:
 
     async def require_directory(self) -> None:
         """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
+        self.refuse_no_directory(await self.found())
+
+    async def require_directory_of_files(self) -> None:
+        """As `require_directory`, for a directory to which a file comes. Raises root_not_allowed above buckets too."""
+        levels = self.file_system.traits.container_levels
+        names = self.path.names if levels else ()
+        if len(names) < levels:
+            raise root_not_allowed("Files lie in buckets, containers and volumes, not beside them.")
         found = await self.found()
-        if found is None:
-            raise self.missing()
+        if found is None and self.path.scheme in OBJECT_STORES and len(names) > levels:
+            found = await self.at(StoragePath(self.path.scheme, "/".join(names[:levels]))).found()
         self.refuse_no_directory(found)
 
-    def refuse_no_directory(self, found: FileStatus) -> None:
-        """Raises NotADirectory; SymlinkNotFollowed for a link, which may lead to one."""
+    def refuse_no_directory(self, found: FileStatus | None) -> None:
+        """Raises `missing`, NotADirectory; SymlinkNotFollowed for a link, which may lead to a directory."""
+        if found is None:
+            raise self.missing()
         if found.kind is EntryKind.LINK:
             raise SymlinkNotFollowed(f"{self.path} is a symbolic link, which is not followed.")
-        if not found.is_directory:
+        if found.kind is not EntryKind.DIRECTORY:
             raise NotADirectory(f"{self.path} is not a directory.")
 
     def missing(self) -> PathNotFound:

@@ -7,7 +7,7 @@ import time
 from collections import Counter as Sums
 from collections.abc import Collection, Generator, Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -129,10 +129,8 @@ class PrometheusMetrics(Metrics):
         known = scheme if scheme in self._schemes else OTHER
         self._operations.labels(known, operation, outcome).inc()
 
-    @contextmanager
-    def upload(self) -> Generator[None]:
-        with self._uploads.track_inprogress():
-            yield
+    def upload(self) -> AbstractContextManager[None]:
+        return self._uploads.track_inprogress()
 
     def query(self, seconds: float, /) -> None:
         self._queries.observe(seconds)

@@ -1,4 +1,7 @@
-"""A directory tree that no path and no link leads out of. Everything here blocks: it is called in threads."""
+"""A directory tree that no path and no link leads out of.
+
+Everything here blocks, and raises OSError beside domain errors: it is called in threads, which make `file_error` of it.
+"""
 
 import ctypes
 import errno
@@ -9,7 +12,7 @@ import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
@@ -59,14 +62,10 @@ _KINDS: dict[int, tuple[type[QueryServerError], str]] = {
 }
 
 
-@contextmanager
-def file_errors(path: str) -> Generator[None]:
-    """Every OSError inside becomes a domain error about `path`, which is relative to the root."""
-    try:
-        yield
-    except OSError as error:
-        kind, text = _KINDS.get(error.errno or 0, (StorageError, "The store failed with {path}."))
-        raise kind(text.format(path=path or "The root of the store")) from error
+def file_error(path: str, error: OSError) -> QueryServerError:
+    """The domain error about `path`, which is relative to the root."""
+    kind, text = _KINDS.get(error.errno or 0, (StorageError, "The store failed with {path}."))
+    return kind(text.format(path=path or "The root of the store"))
 
 
 _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.LINK}
@@ -123,7 +122,7 @@ _NO_REPLACE = 1  # linux/fs.h: RENAME_NOREPLACE
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
-def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> None:
+def _rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> None:
     """Rename an entry; FileExistsError when there is anything of the new name."""
     if _renamed_at_once(old_parent, old, new_parent, new):
         return
@@ -132,7 +131,7 @@ def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> 
         os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
         os.unlink(old, dir_fd=old_parent)
         return
-    if is_there(new_parent, new):
+    if _is_there(new_parent, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     # The target may appear meanwhile: an empty directory is then replaced, anything else refused.
     os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
@@ -149,7 +148,7 @@ def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bo
     raise OSError(number, os.strerror(number))
 
 
-def is_there(parent: int, name: str) -> bool:
+def _is_there(parent: int, name: str) -> bool:
     """Whether there is anything of that name, also a dangling link."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -182,22 +181,19 @@ class LocalTree:
     ) -> None:
         self._root = root
         self._directory_mode = directory_mode
-        self._floor = floor
         self.file_mode = file_mode
-
-    def require_room(self, size_bytes: int = 0, *, anew: bool = False) -> None:
-        """Raises InsufficientStorage when the disk would fall below its floor. `anew`: measure now."""
-        self._floor.require(self._root, size_bytes, anew=anew)
+        self.require_room = partial(floor.require, root)
+        """Raises InsufficientStorage when the disk would fall below its floor with so many bytes more."""
 
     def stat(self, path: str) -> FileStatus:
         names = names_of(path)
-        with file_errors(path), self._walk(names[:-1], make=False) as directory:
+        with self._walk(names[:-1], make=False) as directory:
             found = os.stat(names[-1], dir_fd=directory, follow_symlinks=False) if names else os.fstat(directory)
             return status_of(path, found)
 
     def open_file(self, path: str) -> int:
         """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
-        with file_errors(path), self._handle(path) as (handle, kind):
+        with self._handle(path) as (handle, kind):
             must_be_file(path, kind)
             return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
@@ -211,40 +207,42 @@ class LocalTree:
         names = names_of(path)
         if not names:
             raise PathExists("The root of the store exists.")
-        with file_errors(path), self.parent(path, make=True, permissions=permissions) as (parent, name):
+        with self.parent(path, make=True, permissions=permissions) as (parent, name):
             _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
 
     def ensure_directory(self, path: str) -> None:
-        with file_errors(path), self.directory(path, make=True):
+        with self.directory(path, make=True):
             pass
 
     def set_permissions(self, path: str, permissions: int) -> None:
         """Set the mode of a file or directory. Raises NotAFile, SymlinkNotFollowed."""
-        with file_errors(path):
-            if not names_of(path):
-                with self.directory(path) as root:
-                    os.fchmod(root, permissions)
-                return
-            with self._handle(path) as (handle, kind):
-                if kind is not EntryKind.DIRECTORY:
-                    must_be_file(path, kind)
-                # fchmod(2) refuses such handles, and fchmodat(2) follows links.
-                os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
+        if not path:
+            with self.directory(path) as root:
+                os.fchmod(root, permissions)
+            return
+        with self._handle(path) as (handle, kind):
+            if kind is not EntryKind.DIRECTORY:
+                must_be_file(path, kind)
+            # fchmod(2) refuses such handles, and fchmodat(2) follows links.
+            os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename durably. Only a file replaces a file, only with `overwrite`, and in one step."""
         if target.startswith(f"{source}/"):
             raise TargetInsideSource(f"{target} lies inside {source}.")
-        with file_errors(source), self.parent(source) as (old_parent, old):
+        with self.parent(source) as (old_parent, old):
             mode = os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode
-            with file_errors(target), self.parent(target) as (new_parent, new):
-                if overwrite and stat.S_ISREG(mode):
-                    refuse_all_but_file(target, new_parent, new)
-                    os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
-                else:
-                    rename_exclusively(old_parent, old, new_parent, new)
-                os.fsync(new_parent)
-                os.fsync(old_parent)
+            try:
+                with self.parent(target) as (new_parent, new):
+                    if overwrite and stat.S_ISREG(mode):
+                        _refuse_all_but_file(target, new_parent, new)
+                        os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
+                    else:
+                        _rename_exclusively(old_parent, old, new_parent, new)
+                    os.fsync(new_parent)
+                    os.fsync(old_parent)
+            except OSError as error:
+                raise file_error(target, error) from error
 
     @contextmanager
     def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
@@ -309,7 +307,25 @@ def enter(parent: int, name: str) -> int:
         raise
 
 
-def refuse_all_but_file(path: str, parent: int, name: str) -> None:
+def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool) -> None:
+    """Give a finished file its name, durably and in one step."""
+    if overwrite:
+        _refuse_all_but_file(path, directory, name)
+        os.rename(old, name, src_dir_fd=directory, dst_dir_fd=directory)
+    else:
+        _rename_exclusively(directory, old, directory, name)
+    os.fsync(directory)
+
+
+def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
+    """Raises as `take_name` would now."""
+    if overwrite:
+        _refuse_all_but_file(path, directory, name)
+    elif _is_there(directory, name):
+        raise PathExists(f"{path} exists.")
+
+
+def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
     """Raises PathExists for what a file must not replace, SymlinkNotFollowed for a link."""
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
@@ -367,7 +383,7 @@ class Listing:
 
     def batch(self, size: int) -> Batch:
         """The next entries, at most `size` of them. Raises NotADirectory, SymlinkNotFollowed."""
-        with self._lock, file_errors(self._path):
+        with self._lock:
             if self._ended:
                 raise StorageError(f"The listing of {self._path} was ended.")
             if self._directory < 0:
