@@ -17,54 +17,41 @@ from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 
-from queryserver.errors.base import PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    DirectoryNotEmpty,
-    InvalidPath,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-    SymlinkNotFollowed,
-    TargetInsideSource,
-)
+from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, is_name, names_of
 from queryserver.files.protocol import Batch
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
-_KINDS: dict[int, tuple[type[QueryServerError], str]] = {
-    errno.ENOENT: (PathNotFound, "{path} does not exist."),
-    errno.ENOTDIR: (NotADirectory, "{path} is not a directory, or leads through a file."),
-    errno.EEXIST: (PathExists, "{path} exists."),
-    errno.EISDIR: (PathExists, "{path} is a directory."),
-    errno.ENOTEMPTY: (DirectoryNotEmpty, "{path} is not empty."),
-    errno.ELOOP: (SymlinkNotFollowed, "{path} leads through a symbolic link, which is not followed."),
-    errno.EINVAL: (InvalidPath, "{path} cannot be used for this."),
-    errno.ENAMETOOLONG: (InvalidPath, "{path} is too long."),
-    errno.EILSEQ: (InvalidPath, "The store cannot hold a name like {path}."),
-    errno.ENOSPC: (StorageError, "The store has no room left."),
-    errno.EDQUOT: (StoreQuotaExceeded, "The quota of the store is used up."),
-    errno.EFBIG: (StorageError, "The file is larger than the store allows."),
-    errno.EIO: (StorageUnavailable, "The device of the store fails."),
-    errno.ENODEV: (StorageUnavailable, "The device of the store is gone."),
-    errno.ENXIO: (StorageUnavailable, "The device of the store is gone."),
-    errno.ESTALE: (StorageUnavailable, "The file server has lost the file."),
-    errno.ETIMEDOUT: (StorageUnavailable, "The file server does not answer."),
-    errno.EMFILE: (StorageUnavailable, "Too many files are open."),
-    errno.ENFILE: (StorageUnavailable, "Too many files are open."),
-    errno.EROFS: (StorageUnavailable, "The store is read-only."),
-    errno.EACCES: (PermissionDenied, "The store refuses access to {path}."),
-    errno.EPERM: (PermissionDenied, "The store refuses access to {path}."),
-    errno.EXDEV: (StorageError, "{path} lies on another device, so that it cannot be renamed to there."),
+_KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
+    errno.ENOENT: (errors.PathNotFound, "{path} does not exist."),
+    errno.ENOTDIR: (errors.NotADirectory, "{path} is not a directory, or leads through a file."),
+    errno.EEXIST: (errors.PathExists, "{path} exists."),
+    errno.EISDIR: (errors.PathExists, "{path} is a directory."),
+    errno.ENOTEMPTY: (errors.DirectoryNotEmpty, "{path} is not empty."),
+    errno.ELOOP: (errors.SymlinkNotFollowed, "{path} leads through a symbolic link, which is not followed."),
+    errno.EINVAL: (errors.InvalidPath, "{path} cannot be used for this."),
+    errno.ENAMETOOLONG: (errors.InvalidPath, "{path} is too long."),
+    errno.EILSEQ: (errors.InvalidPath, "The store cannot hold a name like {path}."),
+    errno.ENOSPC: (errors.StorageError, "The store has no room left."),
+    errno.EDQUOT: (errors.StoreQuotaExceeded, "The quota of the store is used up."),
+    errno.EFBIG: (errors.StorageError, "The file is larger than the store allows."),
+    errno.EIO: (errors.StorageUnavailable, "The device of the store fails."),
+    errno.ENODEV: (errors.StorageUnavailable, "The device of the store is gone."),
+    errno.ENXIO: (errors.StorageUnavailable, "The device of the store is gone."),
+    errno.ESTALE: (errors.StorageUnavailable, "The file server has lost the file."),
+    errno.ETIMEDOUT: (errors.StorageUnavailable, "The file server does not answer."),
+    errno.EMFILE: (errors.StorageUnavailable, "Too many files are open."),
+    errno.ENFILE: (errors.StorageUnavailable, "Too many files are open."),
+    errno.EROFS: (errors.StorageUnavailable, "The store is read-only."),
+    errno.EACCES: (errors.PermissionDenied, "The store refuses access to {path}."),
+    errno.EPERM: (errors.PermissionDenied, "The store refuses access to {path}."),
+    errno.EXDEV: (errors.StorageError, "{path} lies on another device, so that it cannot be renamed to there."),
 }
 
 
-def file_error(path: str, error: OSError) -> QueryServerError:
+def file_error(path: str, error: OSError) -> errors.QueryServerError:
     """The domain error about `path`, which is relative to the root."""
-    kind, text = _KINDS.get(error.errno or 0, (StorageError, "The store failed with {path}."))
+    kind, text = _KINDS.get(error.errno or 0, (errors.StorageError, "The store failed with {path}."))
     return kind(text.format(path=path or "The root of the store"))
 
 
@@ -206,7 +193,7 @@ class LocalTree:
         """Make one new directory and its missing parents, durably; all with `permissions` if given."""
         names = names_of(path)
         if not names:
-            raise PathExists("The root of the store exists.")
+            raise errors.PathExists("The root of the store exists.")
         with self.parent(path, make=True, permissions=permissions) as (parent, name):
             _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
 
@@ -229,7 +216,7 @@ class LocalTree:
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename durably. Only a file replaces a file, only with `overwrite`, and in one step."""
         if target.startswith(f"{source}/"):
-            raise TargetInsideSource(f"{target} lies inside {source}.")
+            raise errors.TargetInsideSource(f"{target} lies inside {source}.")
         with self.parent(source) as (old_parent, old):
             mode = os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode
             try:
@@ -249,7 +236,7 @@ class LocalTree:
         """The open directory that holds `path`, and the last name. The root has none: InvalidPath."""
         names = names_of(path)
         if not names:
-            raise InvalidPath("The root of the store cannot be used for this.")
+            raise errors.InvalidPath("The root of the store cannot be used for this.")
         with self._walk(names[:-1], make=make, permissions=permissions) as directory:
             yield directory, names[-1]
 
@@ -263,7 +250,7 @@ class LocalTree:
         try:
             directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise StorageUnavailable("The root of the store is gone.") from error
+            raise errors.StorageUnavailable("The root of the store is gone.") from error
         try:
             for depth, name in enumerate(names, start=1):
                 try:
@@ -303,7 +290,7 @@ def enter(parent: int, name: str) -> int:
     except OSError as error:
         with suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                raise SymlinkNotFollowed(f"{name} is a symbolic link, which is not followed.") from error
+                raise errors.SymlinkNotFollowed(f"{name} is a symbolic link, which is not followed.") from error
         raise
 
 
@@ -322,7 +309,7 @@ def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> No
     if overwrite:
         _refuse_all_but_file(path, directory, name)
     elif _is_there(directory, name):
-        raise PathExists(f"{path} exists.")
+        raise errors.PathExists(f"{path} exists.")
 
 
 def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
@@ -330,9 +317,9 @@ def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         if kind is EntryKind.LINK:
-            raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+            raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
         if kind is not EntryKind.FILE:
-            raise PathExists(f"{path} exists and is not a file.")
+            raise errors.PathExists(f"{path} exists and is not a file.")
 
 
 def _make(parent: int, name: str, mode: int) -> None:
@@ -349,9 +336,9 @@ def _make(parent: int, name: str, mode: int) -> None:
 
 def must_be_file(path: str, kind: EntryKind) -> None:
     if kind is EntryKind.LINK:
-        raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+        raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     if kind is not EntryKind.FILE:
-        raise NotAFile(f"{path} is not a file.")
+        raise errors.NotAFile(f"{path} is not a file.")
 
 
 def _behind(handle: int) -> str:
@@ -385,7 +372,7 @@ class Listing:
         """The next entries, at most `size` of them. Raises NotADirectory, SymlinkNotFollowed."""
         with self._lock:
             if self._ended:
-                raise StorageError(f"The listing of {self._path} was ended.")
+                raise errors.StorageError(f"The listing of {self._path} was ended.")
             if self._directory < 0:
                 self._begin()
             ahead = () if self._ahead is None else (self._ahead,)
