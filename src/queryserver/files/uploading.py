@@ -107,14 +107,6 @@ class ArrivingFile:
     """Announced size, never below the real one; None: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedFile:
-    """A stored file."""
-
-    entry: FileStatus
-    sha256: bytes
-
-
 class CheckedContent:
     """Bytes on their way to a store, counted, hashed and compared with what was announced.
 
@@ -188,8 +180,10 @@ class Uploads:
         self._audit = audit
         self._threads = threads
 
-    async def receive(self, caller: Caller, file: ArrivingFile, content: AsyncGenerator[bytes]) -> UploadedFile:
-        """Store one file; under its name it is complete, or nothing is there.
+    async def receive(
+        self, caller: Caller, file: ArrivingFile, content: AsyncGenerator[bytes]
+    ) -> tuple[FileStatus, bytes]:
+        """Store one file; under its name it is complete, or nothing is there. Its entry and SHA-256.
 
         Raises as `UploadRules.target` and `Storage.write`, file_too_large, VerificationFailed, and as `content` does.
         """
@@ -202,4 +196,4 @@ class Uploads:
                 write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
                 entry = await write(place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)
             noted.size_bytes = checked.size_bytes
-            return UploadedFile(entry, checked.sha256)
+            return entry, checked.sha256

@@ -38,20 +38,20 @@ async def upload_file(call: StorageCall) -> Response:
             body.content(), lambda user: storage.stores.require(call.caller, user, file.directory.scheme)
         )
         try:
-            uploaded = await storage.uploads.receive(call.caller, file, content)
+            entry, sha256 = await storage.uploads.receive(call.caller, file, content)
         finally:
             came(call.request.scope, dict(body.fields))  # those behind the file too
     shapes = EntryShapes.of(call.services.settings, file.directory.scheme)
     return answer(
         wire.UploadResponse(
             status=0,
-            path=shapes.root + uploaded.entry.path,
+            path=shapes.root + entry.path,
             data="",
-            size=uploaded.entry.size_bytes,
-            sha256=uploaded.sha256.hex(),
+            size=entry.size_bytes,
+            sha256=sha256.hex(),
             next=None,
-            result=wire.FileEntry.model_validate(shapes.entry(uploaded.entry)),
-            file_stats=wire.FlatFileEntry.model_validate(shapes.flat(uploaded.entry)),
+            result=wire.FileEntry.model_validate(shapes.entry(entry)),
+            file_stats=wire.FlatFileEntry.model_validate(shapes.flat(entry)),
         ),
         status=201,
     )
