@@ -3,15 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from queryserver.errors.base import NotSupported, QueryServerError
-from queryserver.errors.files import (
-    InvalidName,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    SymlinkNotFollowed,
-    too_many_entries,
-)
+from queryserver import errors
 from queryserver.files.model import ContentSummary, EntryKind, ExtensionRules, FileStatus, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import PIECE_BYTES, ModeStorage, OwnedStorage, ReplicatedStorage, SummarizedStorage
@@ -67,9 +59,9 @@ class Creations:
 async def _require_file(place: Place) -> None:
     found = await place.storage.stat(place.path.path)
     if found.kind is EntryKind.LINK:
-        raise SymlinkNotFollowed(f"{place.path} is a symbolic link, which is not followed.")
+        raise errors.SymlinkNotFollowed(f"{place.path} is a symbolic link, which is not followed.")
     if not found.is_file:
-        raise NotAFile(f"{place.path} is not a file.")
+        raise errors.NotAFile(f"{place.path} is not a file.")
 
 
 async def _check_new_parents(place: Place) -> None:
@@ -78,10 +70,10 @@ async def _check_new_parents(place: Place) -> None:
     while not parent.is_root:
         try:
             new_name(parent.name, is_directory=True)
-        except InvalidName as error:
+        except errors.InvalidName as error:
             try:
                 await place.storage.stat(parent.path)
-            except PathNotFound:
+            except errors.PathNotFound:
                 raise error from None
             return
         parent = parent.parent
@@ -90,7 +82,7 @@ async def _check_new_parents(place: Place) -> None:
 def _named(path: StoragePath, *, is_directory: bool) -> StoragePath:
     """The path with a checked new name. Raises InvalidName, PathExists (the root)."""
     if path.is_root:
-        raise PathExists(f"{path} exists.")
+        raise errors.PathExists(f"{path} exists.")
     return path.parent.child(new_name(path.name, is_directory=is_directory))
 
 
@@ -115,7 +107,7 @@ class Attributes:
         place = self._stores.place(caller, path)
         storage = place.storage
         if not isinstance(storage, ModeStorage):
-            raise NotSupported(f"The store {path.scheme} has no permissions.")
+            raise errors.NotSupported(f"The store {path.scheme} has no permissions.")
         with self._audit.event(caller, "storage.chmod", path):
             entries = await _chosen(place, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_permissions(entry, permissions))
@@ -128,7 +120,7 @@ class Attributes:
         place = self._stores.place(caller, path)
         storage = place.storage
         if not isinstance(storage, OwnedStorage):
-            raise NotSupported(f"The store {path.scheme} has no owners that can be changed.")
+            raise errors.NotSupported(f"The store {path.scheme} has no owners that can be changed.")
         with self._audit.event(caller, "storage.chown", path):
             entries = await _chosen(place, recursive=recursive)
             await _for_each(entries, lambda entry: storage.set_owner(entry, owner=owner, group=group))
@@ -138,7 +130,7 @@ class Attributes:
         place = self._stores.place(caller, path)
         storage = place.storage
         if not isinstance(storage, ReplicatedStorage):
-            raise NotSupported(f"The store {path.scheme} has no replication factor.")
+            raise errors.NotSupported(f"The store {path.scheme} has no replication factor.")
         with self._audit.event(caller, "storage.set_replication", path):
             await _require_file(place)
             await storage.set_replication(path.path, factor)
@@ -148,11 +140,11 @@ async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
     """The paths that are to be changed, the entry itself first; links below it are left out."""
     top = await place.storage.stat(place.path.path)
     if top.kind is EntryKind.LINK:
-        raise NotAFile(f"{place.path} is a link; links have no permissions and owners of their own here.")
+        raise errors.NotAFile(f"{place.path} is a link; links have no permissions and owners of their own here.")
     if not recursive or not top.is_directory:
         return [top.path]
     if not place.file_system.traits.changes_modes_of_trees:
-        raise NotSupported(f"The store {place.path.scheme} changes no whole trees.")
+        raise errors.NotSupported(f"The store {place.path.scheme} changes no whole trees.")
     found, directories = [top.path], [top.path]
     while directories:
         async with aclosing(place.storage.list_directory(directories.pop())) as batches:
@@ -161,7 +153,7 @@ async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
                 found += [entry.path for entry in kept]
                 directories += [entry.path for entry in kept if entry.is_directory]
                 if len(found) > MAX_TREE_ENTRIES:
-                    raise too_many_entries(
+                    raise errors.too_many_entries(
                         f"A tree of more than {MAX_TREE_ENTRIES} entries is not changed; nothing was."
                     )
     return found
@@ -169,11 +161,11 @@ async def _chosen(place: Place, *, recursive: bool) -> Sequence[str]:
 
 async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[None]]) -> None:
     """Change the deepest first: a directory that is closed by the change still lets its entries be changed."""
-    failures: list[QueryServerError] = []
+    failures: list[errors.QueryServerError] = []
     for entry in reversed(entries):
         try:
             await change(entry)
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             failures.append(error)
     if failures:
         first = failures[0]
@@ -188,5 +180,5 @@ async def content_summary(place: Place) -> ContentSummary:
     Raises NotSupported, PathNotFound, PermissionDenied, too_many_entries, StorageError.
     """
     if not isinstance(place.storage, SummarizedStorage):
-        raise NotSupported(f"The store {place.path.scheme} does not sum up directories.")
+        raise errors.NotSupported(f"The store {place.path.scheme} does not sum up directories.")
     return await place.storage.content_summary(place.path.path)

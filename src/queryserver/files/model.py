@@ -6,20 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Self
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
-from queryserver.errors.base import MissingParameter
-from queryserver.errors.files import (
-    InvalidName,
-    InvalidPath,
-    StorageNotConfigured,
-    UnknownAuthority,
-    UnknownScheme,
-    extension_not_permitted,
-    extension_restricted,
-)
+from queryserver import errors
 
 
 class Scheme(StrEnum):
@@ -32,13 +24,14 @@ class Scheme(StrEnum):
     FILE = "file"
 
 
-_OUTPUT_PREFIX = {
+ROOTS: Mapping[Scheme, str] = {
     Scheme.HDFS: "/",
     Scheme.S3A: "s3a://",
     Scheme.ABFS: "abfs://",
     Scheme.OFS: "ofs://",
     Scheme.FILE: "file:///",
 }
+"""How the paths of answers begin."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,11 +45,7 @@ class StoragePath:
     path: str
 
     def __str__(self) -> str:
-        return _OUTPUT_PREFIX[self.scheme] + self.path
-
-    @property
-    def root_label(self) -> str:
-        return _OUTPUT_PREFIX[self.scheme]
+        return ROOTS[self.scheme] + self.path
 
     @property
     def is_root(self) -> bool:
@@ -91,9 +80,6 @@ class EntryKind(StrEnum):
     FILE = "file"
     LINK = "link"
     UNKNOWN = "unknown"
-
-
-_TYPE_BITS = {EntryKind.DIRECTORY: 0o040000, EntryKind.FILE: 0o100000, EntryKind.LINK: 0o120000, EntryKind.UNKNOWN: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +118,6 @@ class FileStatus:
     @property
     def is_file(self) -> bool:
         return self.kind is EntryKind.FILE
-
-    @property
-    def mode(self) -> int:
-        return _TYPE_BITS[self.kind] | self.permissions
 
     def is_same_content(self, other: "FileStatus") -> bool:
         """Whether nothing shows that the content differs: file, tag, size, time of change."""
@@ -314,6 +296,7 @@ MAX_PATH_BYTES = 4096
 _DECODINGS = 3
 
 
+@lru_cache(maxsize=512)
 def names_of(path: str) -> tuple[str, ...]:
     """The names of a path relative to a root, outermost first; none for the root, which is the empty text.
 
@@ -324,9 +307,11 @@ def names_of(path: str) -> tuple[str, ...]:
         return ()
     names = tuple(path.split("/"))
     if not all(map(is_name, names)):
-        raise InvalidPath("The path holds an empty, relative, reserved or overlong name, or a character it must not.")
+        raise errors.InvalidPath(
+            "The path holds an empty, relative, reserved or overlong name, or a character it must not."
+        )
     if len(path.encode()) > MAX_PATH_BYTES:
-        raise InvalidPath(f"A path has at most {MAX_PATH_BYTES} bytes.")
+        raise errors.InvalidPath(f"A path has at most {MAX_PATH_BYTES} bytes.")
     return names
 
 
@@ -356,12 +341,12 @@ def new_name(given: str, *, is_directory: bool = False) -> str:
     """A name for a new entry, surrounding blanks removed (Contract storage 2.3). Raises InvalidName."""
     name = given.strip()
     if not is_name(name) or hides_dots(name):
-        raise InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
+        raise errors.InvalidName("The name is empty, relative, reserved, too long, or holds / or U+0000.")
     # Checked in what was given: a line end at either end is a control character, no blank (Contract storage S6).
     if "\\" in name or any(character < " " or character == "\x7f" for character in given):
-        raise InvalidName("A new name holds no backslash and no control character.")
+        raise errors.InvalidName("A new name holds no backslash and no control character.")
     if is_directory and "#" in name:
-        raise InvalidName("The name of a new directory holds no #.")
+        raise errors.InvalidName("The name of a new directory holds no #.")
     return name
 
 
@@ -384,11 +369,11 @@ class ExtensionRules:
         if former is not None and extension_of(former) == extension:
             return
         if self._allowed and extension not in self._allowed:
-            raise extension_not_permitted(
+            raise errors.extension_not_permitted(
                 f'File type "{extension}" is not permitted. Modify file extension settings to allow this type.'
             )
         if extension and extension in self._restricted:
-            raise extension_restricted(
+            raise errors.extension_restricted(
                 f'File type "{extension}" is restricted. Update file extension restrictions to allow this type.'
             )
 
@@ -419,7 +404,7 @@ def decoded_path(raw: str) -> str:
     try:
         return repaired(unquote_to_bytes(raw).decode())
     except UnicodeDecodeError:
-        raise InvalidPath("The path is not valid UTF-8.") from None
+        raise errors.InvalidPath("The path is not valid UTF-8.") from None
 
 
 def repaired(path: str) -> str:
@@ -446,22 +431,22 @@ class PathReader:
         Raises MissingParameter (blank text), InvalidPath, UnknownScheme, StorageNotConfigured, UnknownAuthority.
         """
         if not text:
-            raise MissingParameter(f"The parameter {parameter} is required.")
+            raise errors.MissingParameter(f"The parameter {parameter} is required.")
         scheme, rest = self._scheme(text)
         if scheme is None:
             if not self.configured:
-                raise StorageNotConfigured("This server has no file store.")
+                raise errors.StorageNotConfigured("This server has no file store.")
             scheme = self.configured[0]
         names = [name for name in rest.split("/") if name not in {"", "."}]
         if scheme is Scheme.OFS and names and names[0] not in self.ozone_services:
-            raise UnknownAuthority("The path names another Ozone service than the configured ones.")
+            raise errors.UnknownAuthority("The path names another Ozone service than the configured ones.")
         names_of("/".join(names))
         if any(map(hides_dots, names)):
-            raise InvalidPath("The path holds encoded dots.")
+            raise errors.InvalidPath("The path holds encoded dots.")
         if scheme is Scheme.S3A and len("/".join(names[1:]).encode()) > _MAX_KEY_BYTES:
-            raise InvalidPath(f"An object key has at most {_MAX_KEY_BYTES} bytes.")
+            raise errors.InvalidPath(f"An object key has at most {_MAX_KEY_BYTES} bytes.")
         if scheme is Scheme.HDFS and names and names[0] == ".reserved":
-            raise InvalidPath("/.reserved is closed.")
+            raise errors.InvalidPath("/.reserved is closed.")
         return StoragePath(scheme, "/".join(names))
 
     def _scheme(self, text: str) -> tuple[Scheme | None, str]:
@@ -470,16 +455,16 @@ class PathReader:
         word, slashes, rest = match.groups()
         scheme = _SCHEMES.get(word.lower())
         if scheme is None:
-            raise UnknownScheme(f"No store has the scheme {word[:20]}.")
+            raise errors.UnknownScheme(f"No store has the scheme {word[:20]}.")
         if scheme not in self.configured:
-            raise StorageNotConfigured(f"The store {scheme} is not configured.")
+            raise errors.StorageNotConfigured(f"The store {scheme} is not configured.")
         # One slash is what a proxy leaves of two; with three the authority is empty.
         has_authority = len(slashes) <= 2
         match scheme:
             case Scheme.HDFS:
                 return scheme, self._below_name_node(rest, slashes) if has_authority else rest
             case Scheme.FILE if len(slashes) == 2 and rest:
-                raise UnknownAuthority("Paths of the local root have no host: file:///<path>.")
+                raise errors.UnknownAuthority("Paths of the local root have no host: file:///<path>.")
             case Scheme.ABFS:
                 return scheme, self._below_account(rest)
             case Scheme.OFS if not has_authority and rest and self.ozone_services:
@@ -492,7 +477,7 @@ class PathReader:
         if first.lower() in self.name_nodes:
             return path
         if len(slashes) == 2 and first:
-            raise UnknownAuthority("The path names another name node than the configured one.")
+            raise errors.UnknownAuthority("The path names another name node than the configured one.")
         return rest
 
     def _below_account(self, rest: str) -> str:
@@ -501,5 +486,5 @@ class PathReader:
         if not at:
             return rest
         if account.lower() != self.azure_account.lower():
-            raise UnknownAuthority("The path names another account than the configured one.")
+            raise errors.UnknownAuthority("The path names another account than the configured one.")
         return f"{container}{slash}{path}"

@@ -4,15 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from queryserver.errors.base import MissingParameter, NotSupported, QueryServerError
-from queryserver.errors.files import (
-    NotADirectory,
-    PathExists,
-    SymlinkNotFollowed,
-    TargetInsideSource,
-    root_not_allowed,
-    same_path,
-)
+from queryserver import errors
 from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
@@ -90,12 +82,12 @@ class Targets:
         given = self._stores.place(caller, self._given(asked, source.path))
         if len(source.path.names) <= source.file_system.traits.container_levels or source.path.is_root:
             if asked.kind is TransferKind.COPY:
-                raise NotSupported("Roots, buckets, containers and volumes are not copied.")
-            raise root_not_allowed("Roots, buckets, containers and volumes stay where they are.")
+                raise errors.NotSupported("Roots, buckets, containers and volumes are not copied.")
+            raise errors.root_not_allowed("Roots, buckets, containers and volumes stay where they are.")
         if is_rename and source.path.scheme is not given.path.scheme:
-            raise NotSupported("A rename stays in its store; move can go to another one.")
+            raise errors.NotSupported("A rename stays in its store; move can go to another one.")
         if given.path in ({source.path} if is_rename else {source.path, source.path.parent}):
-            raise same_path("Source and target are the same.")
+            raise errors.same_path("Source and target are the same.")
         is_directory = asked.several or (not is_rename and asked.destination.strip().endswith("/"))
         return Destination(asked.kind, source, given, is_directory, asked.overwrite)
 
@@ -104,11 +96,11 @@ class Targets:
         source = destination.source
         entry = await source.storage.stat(source.path.path)
         if destination.given.path.is_inside(source.path):
-            raise TargetInsideSource("The target lies inside the source.")
+            raise errors.TargetInsideSource("The target lies inside the source.")
         target, existing = await self._target(destination)
         if target.path == source.path:
             # The blanks around a new name are removed by now.
-            raise same_path("Source and target are the same.")
+            raise errors.same_path("Source and target are the same.")
         if target.path.name != source.path.name:  # a name that stays is not checked
             new_name(target.path.name, is_directory=entry.is_directory)
         if existing is None:
@@ -118,11 +110,11 @@ class Targets:
             if not target.path.parent.is_root:
                 await target.at(target.path.parent).require_directory()
         elif not (destination.overwrite and existing.is_file and entry.is_file):
-            raise PathExists(f"{target.path} exists.")
+            raise errors.PathExists(f"{target.path} exists.")
         if entry.is_file:
             self._extensions.check(target.path.name, former=source.path.name)
         if entry.kind is EntryKind.LINK and destination.kind is TransferKind.COPY:
-            raise SymlinkNotFollowed("A symbolic link is not copied.")
+            raise errors.SymlinkNotFollowed("A symbolic link is not copied.")
         return Checked(destination.kind, source, target, entry, overwrite=existing is not None)
 
     async def require_directory(self, caller: Caller, destination: str) -> StoragePath:
@@ -131,14 +123,14 @@ class Targets:
         if not given.path.is_root:
             entry = await given.found()
             if entry is None:
-                raise NotADirectory(f"Several sources need an existing directory, and {given.path} is none.")
+                raise errors.NotADirectory(f"Several sources need an existing directory, and {given.path} is none.")
             given.refuse_no_directory(entry)
         return given.path
 
     def _given(self, asked: TransferRequest, source: StoragePath) -> StoragePath:
         """The destination as a path. A rename without slash stays in its directory."""
         if not asked.destination or asked.destination.isspace():
-            raise MissingParameter("dest_path is required.")
+            raise errors.MissingParameter("dest_path is required.")
         if asked.kind is TransferKind.RENAME and "/" not in asked.destination:
             return source.parent.child(new_name(asked.destination))
         given = self._stores.path(asked.destination, parameter="dest_path")
@@ -201,7 +193,7 @@ class Moving:
                     return Prepared(asked, source, claimed.transfer.target, claimed)
             checked = await self._targets.check(destination)
             return Prepared(asked, source, checked.target.path, checked)
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             self._audit.record(caller, f"storage.{asked.kind}", asked.source, error.code)
             raise
 

@@ -11,19 +11,9 @@ from functools import partial
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from queryserver.errors.base import DatabaseUnavailable, InvalidParameter, QueryServerError, TooManyRequests
-from queryserver.errors.files import (
-    OperationInProgress,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    UploadNotFound,
-    VerificationFailed,
-    part_conflict,
-    upload_incomplete,
-)
+from queryserver import errors
 from queryserver.files.model import FileStatus, StoragePath, new_name
-from queryserver.files.places import Caller, Place, StorageAudit, Stores
+from queryserver.files.places import OBJECT_STORES, Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, no_bytes
 from queryserver.files.upload_repository import (
     LEASE,
@@ -36,7 +26,7 @@ from queryserver.files.upload_repository import (
     attempts,
     renewed,
 )
-from queryserver.files.uploading import OBJECT_STORES, CheckedContent, UploadRules
+from queryserver.files.uploading import CheckedContent, UploadRules
 
 MAX_PARTS = 10_000
 MAX_PART_BYTES = 128 * 1024 * 1024
@@ -67,23 +57,23 @@ def plan_of(given: GivenPart, path: str) -> PartPlan:
     """How the file is cut. Raises InvalidParameter: numbers that contradict each other, or above their limits."""
     parts = max(given.parts, 1)
     if given.index >= parts:
-        raise InvalidParameter("qqpartindex must be below qqtotalparts.")
+        raise errors.InvalidParameter("qqpartindex must be below qqtotalparts.")
     if parts > MAX_PARTS:
-        raise InvalidParameter(f"An upload has at most {MAX_PARTS} parts.")
+        raise errors.InvalidParameter(f"An upload has at most {MAX_PARTS} parts.")
     part_bytes = given.total_bytes
     if parts > 1:
         if given.part_bytes is None:
-            raise InvalidParameter("qqchunksize is required.")
+            raise errors.InvalidParameter("qqchunksize is required.")
         part_bytes = given.part_bytes
         if given.index == parts - 1 and part_bytes == given.total_bytes - given.offset:
             # Clients may give the last part its own size.
             part_bytes = given.offset // given.index
     if parts > 1 and not (parts - 1) * part_bytes < given.total_bytes <= parts * part_bytes:
-        raise InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
+        raise errors.InvalidParameter("qqtotalparts, qqchunksize and qqtotalfilesize contradict each other.")
     if given.offset != given.index * part_bytes:
-        raise InvalidParameter("qqpartbyteoffset must be qqpartindex times the chunk size.")
+        raise errors.InvalidParameter("qqpartbyteoffset must be qqpartindex times the chunk size.")
     if not given.is_whole and part_bytes > MAX_PART_BYTES:
-        raise InvalidParameter(f"A part has at most {MAX_PART_BYTES} bytes.")
+        raise errors.InvalidParameter(f"A part has at most {MAX_PART_BYTES} bytes.")
     return PartPlan(path, given.total_bytes, part_bytes, parts)
 
 
@@ -128,7 +118,7 @@ class Joining:
         """An upload of the caller. Raises UploadNotFound, storage_access_denied."""
         upload = await self._records.read(caller.user.id, client_uuid)
         if upload is None:
-            raise UploadNotFound("There is no such upload.")
+            raise errors.UploadNotFound("There is no such upload.")
         self._stores.place(caller, upload.terms.target)
         return upload
 
@@ -141,14 +131,14 @@ class Joining:
             if await self._records.claim(upload.id, claimant, lease=LEASE):
                 break
         else:
-            raise OperationInProgress("Another call works on this upload.")
+            raise errors.OperationInProgress("Another call works on this upload.")
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE))
             async with claim, self._orphans.alive(upload.id):
                 # Read again: the former claim's work may have changed it.
                 yield await self.own(caller, client_uuid), claimant
         finally:
-            with suppress(DatabaseUnavailable):
+            with suppress(errors.DatabaseUnavailable):
                 await self._records.release(upload.id, claimant)
 
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
@@ -164,7 +154,7 @@ class Joining:
             _require_all(upload)
             if sha256 is not None and upload.terms.plan.parts == 1 and upload.arrived[0].sha256 != sha256:
                 # The digest of a file of one part is known before it is joined.
-                raise VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
+                raise errors.VerificationFailed("The SHA-256 of the received bytes is not the one that was announced.")
             storage = self._stores.place(caller, upload.terms.target).storage
             entry = await self._joined(storage, upload, sha256)
             await self.keep(upload, claimant, entry)
@@ -176,17 +166,17 @@ class Joining:
         Tries again while the database is out of reach: the parts are gone, and nothing else refers to the file.
         """
         async for _ in attempts(_CLAIM_WAIT_S):
-            with suppress(DatabaseUnavailable):
+            with suppress(errors.DatabaseUnavailable):
                 if not await self._records.finished(upload.id, claimant, entry):
-                    raise part_conflict("Another call took over this upload.")
+                    raise errors.part_conflict("Another call took over this upload.")
                 return await self._orphans.end(upload.id)
-        raise DatabaseUnavailable
+        raise errors.DatabaseUnavailable
 
-    async def give_up(self, upload: PartUpload, error: QueryServerError) -> None:
+    async def give_up(self, upload: PartUpload, error: errors.QueryServerError) -> None:
         """Forget an upload of one call that failed: its client begins anew."""
-        with suppress(DatabaseUnavailable):
+        with suppress(errors.DatabaseUnavailable):
             await self._records.forget(upload.id)
-        if not isinstance(error, StorageError):
+        if not isinstance(error, errors.StorageError):
             await self._orphans.end(upload.id)
 
     async def _joined(self, storage: Storage, upload: PartUpload, sha256: bytes | None) -> FileStatus:
@@ -200,7 +190,7 @@ class Joining:
                 if await self._digest(pieces) != sha256:
                     await storage.discard_parts(plan, upload.staging)
                     await self._records.forget(upload.id)
-                    raise VerificationFailed(_ANOTHER_FILE)
+                    raise errors.VerificationFailed(_ANOTHER_FILE)
             is_known = True
         replaces = not is_known and await _exists(storage, plan.path)
         entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
@@ -218,9 +208,9 @@ class Joining:
         await self._records.forget(upload.id)
         if replaces:
             # The former content is gone: deleting this one too would leave nothing.
-            raise VerificationFailed("The parts arrived as sent, but make another file than announced.")
+            raise errors.VerificationFailed("The parts arrived as sent, but make another file than announced.")
         await storage.delete(upload.terms.plan.path, recursive=False)
-        raise VerificationFailed(_ANOTHER_FILE)
+        raise errors.VerificationFailed(_ANOTHER_FILE)
 
     async def _digest(self, pieces: AsyncIterator[bytes]) -> bytes:
         digest = hashlib.sha256()
@@ -233,13 +223,13 @@ class Joining:
 def _require_all(upload: PartUpload) -> None:
     missing = missing_parts(upload)
     if upload.result is None and missing:
-        raise upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
+        raise errors.upload_incomplete(f"{len(missing)} parts are missing.", details={"missing_parts": list(missing)})
 
 
 async def _exists(storage: Storage, path: str) -> bool:
     try:
         await storage.stat(path)
-    except PathNotFound:
+    except errors.PathNotFound:
         return False
     return True
 
@@ -280,7 +270,7 @@ class PartWriting:
                     pass
                 arrived = (await self._joining.own(self._caller, given.client_uuid)).arrived.get(given.index)
                 if arrived is not None and arrived.sha256 != checked.sha256:
-                    raise part_conflict(f"Part {given.index} arrived before with other bytes.")
+                    raise errors.part_conflict(f"Part {given.index} arrived before with other bytes.")
                 return
             if staging is not None:
                 write = partial(self._place.storage.write_part, plan, staging, given.index, pieces)
@@ -302,7 +292,7 @@ class PartWriting:
             if await self._records.claim_part(upload.id, index, self._claimant, lease=LEASE):
                 return True
             upload = await self._joining.own(self._caller, upload.client_uuid)
-        raise OperationInProgress(f"Part {index} is arriving over another connection.")
+        raise errors.OperationInProgress(f"Part {index} is arriving over another connection.")
 
     async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
         """A part that is the whole file needs no staging."""
@@ -313,7 +303,7 @@ class PartWriting:
         async with self._joining.alone(self._caller, upload.client_uuid) as (_, claimant):
             try:
                 entry = await self._written(write)
-            except QueryServerError as error:
+            except errors.QueryServerError as error:
                 await self._joining.give_up(upload, error)
                 raise
             await self._joining.keep(upload, claimant, entry)
@@ -325,7 +315,7 @@ class PartWriting:
             async with renewed(partial(self._records.claim_part, *claim, lease=LEASE)):
                 return await write()
         except BaseException:  # a cancel too: the part must not stay claimed
-            with suppress(DatabaseUnavailable):
+            with suppress(errors.DatabaseUnavailable):
                 await self._records.release_part(*claim)
             raise
 
@@ -335,12 +325,12 @@ class PartWriting:
             return
         try:
             await self._joining.own(self._caller, upload.client_uuid)
-        except UploadNotFound:
+        except errors.UploadNotFound:
             # Discarded while this part was being written, which was too late for it to be discarded too.
             if upload.staging is not None:
                 await self._place.storage.discard_parts(upload.terms.plan, upload.staging)
             raise
-        raise part_conflict(f"Another call took part {part.stored.index} over.")
+        raise errors.part_conflict(f"Another call took part {part.stored.index} over.")
 
 
 async def _drain(pieces: AsyncGenerator[bytes], index: int) -> StoredPart:
@@ -359,7 +349,7 @@ async def _exactly(size_bytes: int, checked: CheckedContent) -> AsyncGenerator[b
         else:
             if checked.size_bytes == size_bytes:
                 return
-    raise InvalidParameter(f"The part has not the {size_bytes} bytes that its numbers say.")
+    raise errors.InvalidParameter(f"The part has not the {size_bytes} bytes that its numbers say.")
 
 
 MAX_OPEN_UPLOADS = 20
@@ -415,7 +405,7 @@ class PartUploading:
             if upload is None:
                 upload = await self._begun(caller, given, terms)
             if upload.terms != terms:
-                raise part_conflict(_OTHER_TERMS)
+                raise errors.part_conflict(_OTHER_TERMS)
             # A file that comes whole goes straight to its place, and an empty one has no bytes to be staged.
             is_staged = terms.plan.size_bytes > 0 and not (given.is_whole and not upload.arrived)
             if is_staged and upload.staging is None and upload.result is None:
@@ -442,7 +432,7 @@ class PartUploading:
         name = None if said.file_name is None else new_name(said.file_name)
         repeated = (said.directory, name, said.total_bytes, said.parts or None, said.overwrite)
         if any(given is not None and given != known for given, known in zip(repeated, kept, strict=True)):
-            raise part_conflict(_OTHER_TERMS)
+            raise errors.part_conflict(_OTHER_TERMS)
         with self._audit.event(caller, "storage.upload", terms.target) as noted:
             noted.size_bytes = terms.plan.size_bytes
             return await self._joining.finish(caller, client_uuid, sha256=sha256)
@@ -464,11 +454,13 @@ class PartUploading:
         place = await self._rules.target(caller, given.directory, given.file_name, overwrite=given.overwrite)
         smallest = place.file_system.traits.min_part_bytes
         if terms.plan.parts > 1 and terms.plan.part_bytes < smallest:
-            raise InvalidParameter(f"On this store a part has at least {smallest} bytes.")
+            raise errors.InvalidParameter(f"On this store a part has at least {smallest} bytes.")
         new = NewUpload(uuid4(), caller.user.id, given.client_uuid, caller.acting, terms)
         upload = await self._records.open(new, keep=KEEP, max_open=MAX_OPEN_UPLOADS)
         if upload is None:
-            raise TooManyRequests(f"{MAX_OPEN_UPLOADS} uploads of yours are open.", retry_after=timedelta(seconds=30))
+            raise errors.TooManyRequests(
+                f"{MAX_OPEN_UPLOADS} uploads of yours are open.", retry_after=timedelta(seconds=30)
+            )
         if upload.id == new.id:
             await self._orphans.begin(new.id, caller, terms.target)
         return upload
@@ -482,7 +474,7 @@ class PartUploading:
             if await self._records.claim(upload.id, claimant, lease=LEASE):
                 await self._prepare(caller, upload.client_uuid, place, claimant)
             upload = await self._joining.own(caller, upload.client_uuid)
-        raise OperationInProgress("Another call prepares this upload.")
+        raise errors.OperationInProgress("Another call prepares this upload.")
 
     async def _prepare(self, caller: Caller, client_uuid: UUID, place: Place, claimant: UUID) -> None:
         upload = await self._joining.own(caller, client_uuid)
@@ -491,7 +483,7 @@ class PartUploading:
             return
         try:
             staging = await _begin_parts(place, upload.terms.plan)
-        except QueryServerError:
+        except errors.QueryServerError:
             # Nothing has arrived yet: the next part begins anew.
             await self._records.forget(upload.id)
             raise
@@ -503,9 +495,9 @@ async def _begin_parts(place: Place, plan: PartPlan) -> str:
     """The staging place. An object store has no directory before its first file, but parts need one."""
     try:
         return await place.storage.begin_parts(plan)
-    except PathNotFound:
+    except errors.PathNotFound:
         if place.path.scheme not in OBJECT_STORES:
             raise
-    with suppress(PathExists):
+    with suppress(errors.PathExists):
         await place.storage.mkdir(place.path.parent.path)
     return await place.storage.begin_parts(plan)

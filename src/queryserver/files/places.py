@@ -9,25 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from queryserver.errors.base import (
-    InvalidParameter,
-    InvalidUsername,
-    MissingParameter,
-    PermissionDenied,
-    QueryServerError,
-    configured,
-)
-from queryserver.errors.files import (
-    ImpersonationNotAllowed,
-    InvalidPath,
-    NotADirectory,
-    PathNotFound,
-    StorageError,
-    StorageNotConfigured,
-    SymlinkNotFollowed,
-    UnknownScheme,
-    storage_access_denied,
-)
+from queryserver import errors
 from queryserver.files.model import (
     ClusterFacts,
     EntryKind,
@@ -48,6 +30,9 @@ IMPERSONATE = "security.impersonate"
 
 # Users of a store need not be users of this service, so its case rule does not hold for them.
 _AS_WRITTEN = UsernameRule(ignore_case=False, force_lowercase=False)
+
+OBJECT_STORES = frozenset({Scheme.S3A})
+"""In these stores a directory comes into being with its first file."""
 
 _RIGHTS: Mapping[Scheme, str] = {
     Scheme.S3A: "filebrowser.s3_access",
@@ -84,26 +69,36 @@ class Place:
         """The entry; None when there is none."""
         try:
             return await self.storage.stat(self.path.path)
-        except PathNotFound:
+        except errors.PathNotFound:
             return None
 
     async def require_directory(self) -> None:
         """Raises PathNotFound with the path in `details`, NotADirectory, SymlinkNotFollowed."""
+        self.refuse_no_directory(await self.found())
+
+    async def require_directory_of_files(self) -> None:
+        """As `require_directory`, for a directory to which a file comes. Raises root_not_allowed above buckets too."""
+        levels = self.file_system.traits.container_levels
+        names = self.path.names if levels else ()
+        if len(names) < levels:
+            raise errors.root_not_allowed("Files lie in buckets, containers and volumes, not beside them.")
         found = await self.found()
-        if found is None:
-            raise self.missing()
+        if found is None and self.path.scheme in OBJECT_STORES and len(names) > levels:
+            found = await self.at(StoragePath(self.path.scheme, "/".join(names[:levels]))).found()
         self.refuse_no_directory(found)
 
-    def refuse_no_directory(self, found: FileStatus) -> None:
-        """Raises NotADirectory; SymlinkNotFollowed for a link, which may lead to one."""
+    def refuse_no_directory(self, found: FileStatus | None) -> None:
+        """Raises `missing`, NotADirectory; SymlinkNotFollowed for a link, which may lead to a directory."""
+        if found is None:
+            raise self.missing()
         if found.kind is EntryKind.LINK:
-            raise SymlinkNotFollowed(f"{self.path} is a symbolic link, which is not followed.")
-        if not found.is_directory:
-            raise NotADirectory(f"{self.path} is not a directory.")
+            raise errors.SymlinkNotFollowed(f"{self.path} is a symbolic link, which is not followed.")
+        if found.kind is not EntryKind.DIRECTORY:
+            raise errors.NotADirectory(f"{self.path} is not a directory.")
 
-    def missing(self) -> PathNotFound:
+    def missing(self) -> errors.PathNotFound:
         """The error of a path that does not exist, with the path in `details`."""
-        return PathNotFound(f"{self.path} does not exist.", details={"path": str(self.path)})
+        return errors.PathNotFound(f"{self.path} does not exist.", details={"path": str(self.path)})
 
 
 class Stores:
@@ -121,17 +116,17 @@ class Stores:
         if not doas or doas == user.username:
             return Caller.of(user)
         if not user.may(IMPERSONATE):
-            raise ImpersonationNotAllowed("You may not act as another user.")
+            raise errors.ImpersonationNotAllowed("You may not act as another user.")
         try:
             name = _AS_WRITTEN.read_exact(doas).shown
-        except InvalidUsername as error:
-            raise InvalidParameter(f"doas: {error.message}") from None
+        except errors.InvalidUsername as error:
+            raise errors.InvalidParameter(f"doas: {error.message}") from None
         return Caller(user, StorageUser(name))
 
     def path(self, text: str | None, *, parameter: str = "path") -> StoragePath:
         """The place that a text names; no store is called. Raises as `PathReader.read`."""
         if not text or text.isspace():
-            raise MissingParameter(f"{parameter} is required.")
+            raise errors.MissingParameter(f"{parameter} is required.")
         return self._reader.read(text, parameter=parameter)
 
     def path_or_root(self, text: str | None) -> StoragePath:
@@ -142,15 +137,15 @@ class Stores:
         """The store of `path` as the caller sees it. Raises StorageNotConfigured, storage_access_denied."""
         file_system = self._file_system(path.scheme)
         if not may_use(caller.user, path.scheme):
-            raise storage_access_denied(f"You have no access to the store {path.scheme}.")
+            raise errors.storage_access_denied(f"You have no access to the store {path.scheme}.")
         return Place(path, file_system, file_system.as_user(caller.acting))
 
     def require(self, caller: Caller, user: User, scheme: Scheme) -> None:
         """Raises storage_access_denied, ImpersonationNotAllowed when `user`, read again, lacks what the call needs."""
         if not may_use(user, scheme) or (caller.acting.is_admin and not user.is_admin):
-            raise storage_access_denied(f"You have no access to the store {scheme}.")
+            raise errors.storage_access_denied(f"You have no access to the store {scheme}.")
         if caller.acting.name != caller.user.username and not user.may(IMPERSONATE):
-            raise ImpersonationNotAllowed("You may not act as another user.")
+            raise errors.ImpersonationNotAllowed("You may not act as another user.")
 
     def as_user(self, scheme: Scheme, user: StorageUser) -> Storage:
         """The store for work that began earlier: access is not checked again. Raises StorageNotConfigured."""
@@ -164,14 +159,14 @@ class Stores:
     def _file_system(self, scheme: Scheme) -> FileSystem:
         file_system = self._file_systems.get(scheme)
         if file_system is None:
-            raise StorageNotConfigured(f"The store {scheme} is not configured.")
+            raise errors.StorageNotConfigured(f"The store {scheme} is not configured.")
         return file_system
 
-    def with_configured(self, error: QueryServerError, caller: Caller) -> QueryServerError:
+    def with_configured(self, error: errors.QueryServerError, caller: Caller) -> errors.QueryServerError:
         """The same error; one about a missing store names those that the caller may use."""
-        if not isinstance(error, UnknownScheme | StorageNotConfigured):
+        if not isinstance(error, errors.UnknownScheme | errors.StorageNotConfigured):
             return error
-        return type(error)(f"{error.message}{configured([one.scheme.value for one in self.permitted(caller)])}")
+        return type(error)(f"{error.message}{errors.configured([one.scheme.value for one in self.permitted(caller)])}")
 
     def permitted(self, caller: Caller) -> Sequence[FileSystem]:
         return [self._file_systems[s] for s in Scheme if s in self._file_systems and may_use(caller.user, s)]
@@ -184,7 +179,7 @@ class Stores:
         text = self._homes.get(scheme, "").replace("${USER}", name)
         try:
             return self._reader.read(text) if text else StoragePath(scheme, "")
-        except InvalidPath:
+        except errors.InvalidPath:
             # User names may be longer than file names.
             return StoragePath(scheme, "")
 
@@ -202,6 +197,7 @@ def may_use(user: User, scheme: Scheme) -> bool:
 _FACTS_KEPT_S = 60.0
 _FACTS_WITHIN_S = 2.0
 _MAX_FACTS = 1000
+_NO_HOME = errors.InvalidPath, errors.PathNotFound, errors.NotADirectory, errors.PermissionDenied, errors.StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +271,7 @@ class FileSystems:
             return home
         try:
             status = await place.storage.stat(home.path)
-        except (InvalidPath, PathNotFound, NotADirectory, PermissionDenied, StorageError):
+        except _NO_HOME:
             return None
         return home if status.is_directory else None
 
@@ -286,7 +282,7 @@ class FileSystems:
         try:
             async with asyncio.timeout(_FACTS_WITHIN_S):
                 facts = await file_system.facts(caller.acting)
-        except (TimeoutError, StorageError, PermissionDenied):
+        except (TimeoutError, errors.StorageError, errors.PermissionDenied):
             return None
         self._facts.put(name, facts)
         return facts
@@ -312,7 +308,7 @@ class StorageAudit:
         try:
             yield noted
             outcome = "ok"
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             outcome = error.code
             raise
         finally:

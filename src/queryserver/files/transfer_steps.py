@@ -11,17 +11,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from uuid import uuid4
 
-from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    DirectoryNotEmpty,
-    NotAFile,
-    OperationInProgress,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    VerificationFailed,
-)
+from queryserver import errors
 from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
@@ -68,7 +58,7 @@ class Attempts(Generic[T]):
     """What became of many items: those in neither list were never begun."""
 
     done: list[T] = field(default_factory=list[T])
-    failed: list[tuple[T, QueryServerError]] = field(default_factory=list[tuple[T, QueryServerError]])
+    failed: list[tuple[T, errors.QueryServerError]] = field(default_factory=list[tuple[T, errors.QueryServerError]])
 
     def raise_failure(self) -> None:
         """Raises the first failure."""
@@ -85,7 +75,7 @@ async def attempt_each(items: Iterable[T], work: Callable[[T], Awaitable[object]
         for item in pending:
             try:
                 await work(item)
-            except QueryServerError as error:
+            except errors.QueryServerError as error:
                 attempts.failed.append((item, error))
             else:
                 attempts.done.append(item)
@@ -153,13 +143,13 @@ class TransferSteps:
             await self._in_windows(EntryKind.FILE, self._copy_file, at_once=at_once)
             await self._close_directories()
             await self._advance(TransferState.VERIFIED)
-        except OperationInProgress:
+        except errors.OperationInProgress:
             raise
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             try:
                 await self.take_back()
                 is_rolled_back = True
-            except QueryServerError:  # it is tried again later
+            except errors.QueryServerError:  # it is tried again later
                 is_rolled_back = False
             error.details = {**(error.details or {}), "rolled_back": is_rolled_back}
             raise
@@ -204,7 +194,9 @@ class TransferSteps:
 
     def _first_state(self, status: FileStatus) -> KeyState:
         if status.kind is EntryKind.UNKNOWN:
-            raise NotAFile(f"{StoragePath(self._from.path.scheme, status.path)} is neither a file nor a directory.")
+            raise errors.NotAFile(
+                f"{StoragePath(self._from.path.scheme, status.path)} is neither a file nor a directory."
+            )
         limit = self._from.file_system.traits.max_copy_bytes
         is_limited = self._one_store and self._transfer.keeps_source and limit is not None
         is_too_large = is_limited and status.is_file and status.size_bytes > (limit or 0)
@@ -217,13 +209,13 @@ class TransferSteps:
             await self._mark(keys, KeyState.STARTED)
             attempts = await attempt_each(keys, make, at_once=at_once)
             # A failed entry may exist all the same, unless it failed because another one has its name.
-            made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, PathExists)]
+            made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, errors.PathExists)]
             await self._mark(made, KeyState.COPIED)
             if attempts.failed:
                 numbers = {key.number for key in made}
                 await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
             for key, error in attempts.failed:
-                if key.kind is EntryKind.FILE and isinstance(error, StorageError):
+                if key.kind is EntryKind.FILE and isinstance(error, errors.StorageError):
                     # The store may have kept what it should have removed.
                     await self._note_unseen(key)
             attempts.raise_failure()
@@ -249,8 +241,8 @@ class TransferSteps:
             copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
             if copied.size_bytes != key.size_bytes:
                 if not is_unchanged(key, await self._from.storage.stat(source)):
-                    raise ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
-                raise VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
+                    raise errors.ChangedMeanwhile(f"{self._source_path(key)} changed while it was copied.")
+                raise errors.VerificationFailed(f"The copy of {self._source_path(key)} has another size.")
         else:
             await self._stream(key)
         self._progress.advance()
@@ -271,24 +263,26 @@ class TransferSteps:
         if self._transfer.overwrite:
             # The replaced file is gone already; broken bytes under a good name are worse than none.
             await _delete(self._to.storage, target)
-        raise VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
+        raise errors.VerificationFailed(f"{self._source_path(key)} did not arrive as it was sent.")
 
     async def _delete_source(self, *, leaves_links: bool) -> None:
         try:
             async for keys in self._windows(EntryKind.FILE, (KeyState.COPIED,)):
                 await self._delete_each(keys, self._delete_file)
             await self._delete_directories(leaves_links=leaves_links)
-        except (ChangedMeanwhile, DirectoryNotEmpty) as error:
+        except (errors.ChangedMeanwhile, errors.DirectoryNotEmpty) as error:
             await self._advance(TransferState.FAILED)
-            if isinstance(error, DirectoryNotEmpty):
-                raise ChangedMeanwhile("The source got new entries while it was moved; they are still there.") from None
+            if isinstance(error, errors.DirectoryNotEmpty):
+                raise errors.ChangedMeanwhile(
+                    "The source got new entries while it was moved; they are still there."
+                ) from None
             raise
-        except OperationInProgress:
+        except errors.OperationInProgress:
             raise
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             remaining = await self._records.count(self._lease.transfer_id, (KeyState.COPIED,))
             await self._records.release(self._lease, again_after=None)
-            raise StorageError(
+            raise errors.StorageError(
                 f"The target is complete, but the source could not be deleted: {error.message}",
                 details={"state": TransferState.DELETING.value, "remaining": remaining},
             ) from error
@@ -302,10 +296,10 @@ class TransferSteps:
         path = self._source_of(key)
         try:
             now = await self._from.storage.stat(path)
-        except PathNotFound:
+        except errors.PathNotFound:
             return
         if not is_unchanged(key, now):
-            raise ChangedMeanwhile(f"{self._source_path(key)} changed after it was copied; both are there.")
+            raise errors.ChangedMeanwhile(f"{self._source_path(key)} changed after it was copied; both are there.")
         await _delete(self._from.storage, path)
 
     async def _delete_directories(self, *, leaves_links: bool) -> None:
@@ -314,7 +308,7 @@ class TransferSteps:
             for key in keys:
                 try:
                     await _delete_directory(self._from.storage, self._source_of(key))
-                except DirectoryNotEmpty:
+                except errors.DirectoryNotEmpty:
                     if not leaves_links:
                         raise
                 await self._mark([key], KeyState.DELETED)
@@ -326,7 +320,7 @@ class TransferSteps:
             await self._note_unseen(key)
             try:
                 found = await storage.stat(target)
-            except PathNotFound:
+            except errors.PathNotFound:
                 return
             if not found.is_file or found.size_bytes != key.size_bytes:
                 return
@@ -345,7 +339,7 @@ class TransferSteps:
                 target = self._target_of(key)
                 try:
                     await _delete_directory(self._to.storage, target)
-                except DirectoryNotEmpty:
+                except errors.DirectoryNotEmpty:
                     # Entries of another client stay; what a dead process wrote is too young to be told apart.
                     if not await _shows_entries(self._to.storage, target):
                         raise
@@ -370,7 +364,7 @@ class TransferSteps:
     @staticmethod
     def _require(*, held: bool) -> None:
         if not held:
-            raise OperationInProgress("Another server has taken over this operation.")
+            raise errors.OperationInProgress("Another server has taken over this operation.")
 
     async def _skipped(self, kind: EntryKind, *, at_most: int | None = None) -> Sequence[str]:
         paths: list[str] = []
@@ -404,7 +398,7 @@ async def _delete_directory(storage: Storage, path: str) -> None:
     """Delete an empty directory, with files that a crash left half written. Raises DirectoryNotEmpty."""
     try:
         await _delete(storage, path)
-    except DirectoryNotEmpty:
+    except errors.DirectoryNotEmpty:
         if not await storage.sweep_orphans(path, _ABANDONED_S):
             raise
         await _delete(storage, path)
@@ -419,7 +413,7 @@ async def _delete(storage: Storage, path: str) -> None:
     """Delete one file or an empty directory; it may be gone."""
     try:
         await storage.delete(path, recursive=False)
-    except PathNotFound:
+    except errors.PathNotFound:
         return
 
 

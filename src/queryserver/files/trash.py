@@ -9,17 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from queryserver.errors.base import NotSupported
-from queryserver.errors.files import (
-    NotADirectory,
-    PathExists,
-    PathNotFound,
-    already_in_trash,
-    contains_trash,
-    not_in_trash,
-    root_not_allowed,
-    trash_not_supported,
-)
+from queryserver import errors
 from queryserver.files.model import MAX_NAME_BYTES, Scheme, StoragePath
 from queryserver.files.places import Caller, Place, StorageAudit, Stores
 from queryserver.files.protocol import RenamingStorage, Storage, TrashStorage
@@ -46,9 +36,9 @@ async def _bin_of(place: Place) -> Bin:
     """The trash of a place. Raises trash_not_supported."""
     storage = place.storage
     if not isinstance(storage, TrashStorage):
-        raise trash_not_supported(f"The store {place.path.scheme} has no trash.")
+        raise errors.trash_not_supported(f"The store {place.path.scheme} has no trash.")
     if not isinstance(storage, RenamingStorage):
-        raise NotSupported(f"The store {place.path.scheme} does not rename.")
+        raise errors.NotSupported(f"The store {place.path.scheme} does not rename.")
     root = StoragePath(place.path.scheme, await storage.trash_root(place.path.path))
     return Bin(root, place.storage, storage)
 
@@ -58,35 +48,35 @@ async def _move_to_trash(place: Place) -> StoragePath:
     found = await _bin_of(place)
     path = place.path
     if path.is_inside(found.root):
-        raise already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
+        raise errors.already_in_trash(f"{path} lies in the trash already; skip_trash deletes it for good.")
     if path == found.root or found.root.is_inside(path):
-        raise contains_trash(f"{path} holds the trash; skip_trash deletes it for good.")
+        raise errors.contains_trash(f"{path} holds the trash; skip_trash deletes it for good.")
     await place.storage.stat(path.path)
-    with suppress(PathExists):
+    with suppress(errors.PathExists):
         await place.storage.mkdir(found.root.path, permissions=_PRIVATE)
     parent = await _directory(found, found.current.child(path.parent.path) if path.parent.path else found.current)
     target = parent.child(path.name)
     for _ in range(_TRIES):
         try:
             await found.renaming.rename(path.path, target.path)
-        except PathExists:
+        except errors.PathExists:
             target = parent.child(_another_name(path.name))
             continue
         return target
-    raise PathExists(f"{target} exists.")
+    raise errors.PathExists(f"{target} exists.")
 
 
 async def _directory(found: Bin, wanted: StoragePath) -> StoragePath:
     """The directory in the trash, made where it is missing; a file of that name gets a directory beside it."""
     try:
         return await _made(found, wanted)
-    except (PathExists, NotADirectory):
+    except (errors.PathExists, errors.NotADirectory):
         if await _is_directory(found.storage, wanted):
             return wanted
     directory = found.current
     for name in wanted.path.removeprefix(directory.path).strip("/").split("/"):
         inner = directory.child(name)
-        with suppress(PathExists):
+        with suppress(errors.PathExists):
             await _made(found, inner)
         if not await _is_directory(found.storage, inner):
             inner = await _made(found, directory.child(_another_name(name)))
@@ -128,7 +118,7 @@ class Trash:
         original = _original(found.root, path)
         with self._audit.event(caller, "storage.trash.restore", path):
             await place.storage.stat(path.path)
-            with suppress(PathExists):
+            with suppress(errors.PathExists):
                 await place.storage.mkdir(original.parent.path)
             await found.renaming.rename(path.path, original.path)
         return original
@@ -138,11 +128,11 @@ class Trash:
         found = await _bin_of(self._stores.place(caller, path))
         with self._audit.event(caller, "storage.trash.purge", found.root):
             purged, checkpoints = 0, list[str]()
-            with suppress(PathNotFound):  # there is no trash yet
+            with suppress(errors.PathNotFound):  # there is no trash yet
                 batches = found.storage.list_directory(found.root.path)
                 checkpoints = [entry.path async for batch in batches for entry in batch.entries]
             for checkpoint in checkpoints:
-                with suppress(PathNotFound):
+                with suppress(errors.PathNotFound):
                     await found.storage.delete(checkpoint, recursive=True)
                     purged += 1
         return found.root, purged
@@ -152,14 +142,14 @@ def _original(root: StoragePath, path: StoragePath) -> StoragePath:
     """Where an entry of the trash was. Raises not_in_trash: outside, the trash itself, or a checkpoint."""
     below = path.names[len(root.names) :] if path.is_inside(root) else ()
     if len(below) < 2 or not _CHECKPOINT.fullmatch(below[0]):
-        raise not_in_trash(f"{path} is no entry of your trash.")
+        raise errors.not_in_trash(f"{path} is no entry of your trash.")
     return StoragePath(path.scheme, "/".join(below[1:]))
 
 
 async def _is_directory(storage: Storage, path: StoragePath) -> bool:
     try:
         return (await storage.stat(path.path)).is_directory
-    except (PathNotFound, NotADirectory):
+    except (errors.PathNotFound, errors.NotADirectory):
         return False
 
 
@@ -185,9 +175,9 @@ class Deletions:
         # A service of Ozone is the root of a store of its own.
         is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
         if is_root or path.path == traits.home_parent:
-            raise root_not_allowed(f"{path} cannot be deleted.")
+            raise errors.root_not_allowed(f"{path} cannot be deleted.")
         if skip_trash is False and not isinstance(place.storage, TrashStorage):
-            raise trash_not_supported(f"The store {path.scheme} has no trash; nothing was deleted.")
+            raise errors.trash_not_supported(f"The store {path.scheme} has no trash; nothing was deleted.")
         return place
 
     async def delete(self, caller: Caller, path: StoragePath, *, skip_trash: bool | None) -> Deleted:

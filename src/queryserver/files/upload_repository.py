@@ -342,22 +342,28 @@ async def renewed(
     renew: Callable[[], Awaitable[bool]], *, every_s: float = LEASE.total_seconds() / 4
 ) -> AsyncGenerator[None]:
     """Inside, a claim is renewed in the background. A lost claim shows only in the records at the end."""
+    keepers: list[asyncio.Task[None]] = []
 
     async def keep() -> None:
         while True:
-            await asyncio.sleep(every_s)
             try:
                 if not await renew():
                     return
             except DatabaseUnavailable:
                 log.warning("claim not renewed")
+            await asyncio.sleep(every_s)
 
-    keeper = asyncio.create_task(keep(), name="claim")
+    # Most claims end before their first renewal: until then a timer is enough.
+    first = asyncio.get_running_loop().call_later(
+        every_s, lambda: keepers.append(asyncio.create_task(keep(), name="claim"))
+    )
     try:
         yield
     finally:
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)
+        first.cancel()
+        for keeper in keepers:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
 
 
 _BATCH = 500
@@ -406,7 +412,8 @@ class OrphanSweep:
 
     async def begin(self, write_id: UUID, caller: Caller, path: StoragePath) -> None:
         """Record that an entry is written. Raises DatabaseUnavailable."""
-        await self._writes.begin(UnfinishedWrite(write_id, path.parent, path.name, caller.acting))
+        directory, _, name = path.path.rpartition("/")
+        await self._writes.begin(UnfinishedWrite(write_id, StoragePath(path.scheme, directory), name, caller.acting))
 
     async def end(self, write_id: UUID) -> None:
         """Remove the record. One too many costs one listing of its directory."""

@@ -8,14 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from queryserver.errors.files import (
-    PathExists,
-    StorageUnavailable,
-    VerificationFailed,
-    file_too_large,
-    root_not_allowed,
-    upload_disabled,
-)
+from queryserver.errors.files import PathExists, StorageUnavailable, VerificationFailed, file_too_large, upload_disabled
 from queryserver.files.model import ExtensionRules, FileStatus, Scheme, StoragePath, new_name
 from queryserver.files.places import Caller, Place, StorageAudit, Stores, may_use
 from queryserver.files.protocol import CheckedWrites, QuotaStorage
@@ -23,9 +16,8 @@ from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.model import User
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
-OBJECT_STORES = frozenset({Scheme.S3A})
-"""In these stores a directory comes into being with its first file."""
-
+# Of smaller pieces, neither reading ahead nor a thread that hashes pays.
+_LARGE_BYTES = 64 * 1024
 # What boundaries, headers and fields add to the bytes of the file.
 _FRAME_BYTES = 8 * 1024
 _DISK_WITHIN_S = 10.0
@@ -60,7 +52,7 @@ class UploadRules:
         PathExists.
         """
         parent = self._stores.place(caller, directory)
-        await _require_directory(parent)
+        await parent.require_directory_of_files()
         name = new_name(file_name)
         self._extensions.check(name)
         place = parent.at(directory.child(name))
@@ -68,18 +60,6 @@ class UploadRules:
         if existing is not None and not (overwrite and existing.is_file):
             raise PathExists(f"{place.path} exists.")
         return place
-
-
-async def _require_directory(place: Place) -> None:
-    levels = place.file_system.traits.container_levels
-    if len(place.path.names) < levels:
-        raise root_not_allowed("Files lie in buckets, containers and volumes, not beside them.")
-    found = await place.found()
-    if found is None and place.path.scheme in OBJECT_STORES and len(place.path.names) > levels:
-        found = await place.at(StoragePath(place.path.scheme, "/".join(place.path.names[:levels]))).found()
-    if found is None:
-        raise place.missing()
-    place.refuse_no_directory(found)
 
 
 class UploadSpace:
@@ -127,15 +107,6 @@ class ArrivingFile:
     """Announced size, never below the real one; None: unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedFile:
-    """A stored file."""
-
-    path: StoragePath
-    entry: FileStatus
-    sha256: bytes
-
-
 class CheckedContent:
     """Bytes on their way to a store, counted, hashed and compared with what was announced.
 
@@ -169,6 +140,10 @@ class CheckedContent:
                 self.size_bytes += len(piece)
                 if self._max_bytes is not None and self.size_bytes > self._max_bytes:
                     raise file_too_large(self._max_bytes)
+                if len(piece) < _LARGE_BYTES:
+                    self._hash.update(piece)
+                    yield piece
+                    continue
                 # Hashed by a thread while the store writes the same piece.
                 hashed = loop.run_in_executor(self._threads, self._hash.update, piece)
                 yield piece
@@ -178,15 +153,17 @@ class CheckedContent:
 
 
 async def _one_ahead(content: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The same pieces; the next one is read while one is in use."""
-    coming = asyncio.create_task(_next(content), name="next piece")
+    """The same pieces; the next one is read while a large one is in use."""
+    coming: asyncio.Task[bytes | None] | None = None
     try:
-        while (piece := await coming) is not None:
-            coming = asyncio.create_task(_next(content), name="next piece")
+        while (piece := await (coming or _next(content))) is not None:
+            is_large = len(piece) >= _LARGE_BYTES
+            coming = asyncio.create_task(_next(content), name="next piece") if is_large else None
             yield piece
     finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
         await content.aclose()
 
 
@@ -203,8 +180,10 @@ class Uploads:
         self._audit = audit
         self._threads = threads
 
-    async def receive(self, caller: Caller, file: ArrivingFile, content: AsyncGenerator[bytes]) -> UploadedFile:
-        """Store one file; under its name it is complete, or nothing is there.
+    async def receive(
+        self, caller: Caller, file: ArrivingFile, content: AsyncGenerator[bytes]
+    ) -> tuple[FileStatus, bytes]:
+        """Store one file; under its name it is complete, or nothing is there. Its entry and SHA-256.
 
         Raises as `UploadRules.target` and `Storage.write`, file_too_large, VerificationFailed, and as `content` does.
         """
@@ -217,4 +196,4 @@ class Uploads:
                 write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
                 entry = await write(place.path.path, pieces, overwrite=file.overwrite, size_bytes=file.size_bytes)
             noted.size_bytes = checked.size_bytes
-            return UploadedFile(place.path, entry, checked.sha256)
+            return entry, checked.sha256

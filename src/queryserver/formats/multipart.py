@@ -244,6 +244,8 @@ class MultipartStream:
         self._body = body
         self._limits = limits
         self._parts = _StreamedParts(limits, file_fields, leading_fields)
+        self.fields = self._parts.fields
+        """The text fields so far, in their order."""
         self._waited_s = 0.0
         self._recent_bytes = 0
         self.bytes_read = 0
@@ -251,11 +253,6 @@ class MultipartStream:
             self._parser = self._parts.parser(content_type)
         except FormParserError:
             raise InvalidParameter("The boundary of the multipart body is too long.") from None
-
-    @property
-    def fields(self) -> list[tuple[str, str]]:
-        """The text fields so far, in their order."""
-        return self._parts.fields
 
     @property
     def file_field(self) -> str:

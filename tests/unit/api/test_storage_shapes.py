@@ -7,30 +7,41 @@ import pytest
 from tests.cases import each
 
 from queryserver.api.v1.storage.shapes import (
+    EntryShapes,
     breadcrumbs,
     epoch_seconds,
     human_size,
-    mode_text,
+    mode_of,
     rwx,
     time_text,
-    url_part,
 )
-from queryserver.files.model import Scheme, StoragePath
+from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath
 
 pytestmark = pytest.mark.storage(38)
 
 
-@each(("mode", "has_acl", "text"),
-    (16895, False, "drwxrwxrwx"), (17389, False, "drwxr-xr-xt"), (33188, False, "-rw-r--r--"),
-    (0o100640, True, "-rw-r-----+"), (17407, True, "drwxrwxrwxt+"), (0o661, False, "?rw-rw---x"),
-    (0o120777, False, "lrwxrwxrwx"))  # fmt: skip
-def test_rwx_has_type_nine_letters_sticky_and_acl(mode: int, has_acl: bool, text: str) -> None:
-    assert rwx(mode, has_acl=has_acl) == text
+@each(("kind", "permissions", "has_acl", "mode", "text"),
+    (EntryKind.DIRECTORY, 0o777, False, 16895, "drwxrwxrwx"),
+    (EntryKind.DIRECTORY, 0o1755, False, 17389, "drwxr-xr-xt"),
+    (EntryKind.FILE, 0o644, False, 33188, "-rw-r--r--"), (EntryKind.FILE, 0o640, True, 0o100640, "-rw-r-----+"),
+    (EntryKind.DIRECTORY, 0o1777, True, 17407, "drwxrwxrwxt+"), (EntryKind.UNKNOWN, 0o661, False, 0o661, "?rw-rw---x"),
+    (EntryKind.LINK, 0o777, False, 0o120777, "lrwxrwxrwx"))  # fmt: skip
+def test_rwx_has_type_nine_letters_sticky_and_acl(
+    kind: EntryKind, permissions: int, has_acl: bool, mode: int, text: str
+) -> None:
+    status = FileStatus("a", kind, 0, None, permissions=permissions, has_acl=has_acl)
+    assert (mode_of(status), rwx(status)) == (mode, text)
 
 
-@each(("mode", "text"), (0o40777, "40777"), (0o100644, "100644"), (0o41755, "41755"))
-def test_mode_is_octal_without_prefix(mode: int, text: str) -> None:
-    assert mode_text(mode) == text
+@each(
+    ("kind", "permissions", "text"),
+    (EntryKind.DIRECTORY, 0o777, "40777"),
+    (EntryKind.FILE, 0o644, "100644"),
+    (EntryKind.DIRECTORY, 0o1755, "41755"),
+)
+def test_mode_is_octal_without_prefix(kind: EntryKind, permissions: int, text: str) -> None:
+    shapes = EntryShapes("/", UTC, "", ())
+    assert shapes.entry(FileStatus("a", kind, 0, None, permissions=permissions))["mode"] == text
 
 
 @each(("size", "text"),
@@ -74,7 +85,7 @@ def test_seconds_are_floored(time: datetime | None, seconds: int | None) -> None
     ('"<>[]{}|\\^`', "%22%3C%3E%5B%5D%7B%7D%7C%5C%5E%60"),
 )
 def test_links_encode_all_but_a_few_characters(path: str, part: str) -> None:
-    assert url_part(path) == part
+    assert EntryShapes("/", UTC, "/filebrowser/view=", ()).url(path) == f"/filebrowser/view={part}"
 
 
 @each(
@@ -89,4 +100,4 @@ def test_links_encode_all_but_a_few_characters(path: str, part: str) -> None:
     (StoragePath(Scheme.OFS, "om"), [("ofs://", "ofs://"), ("ofs://om", "om")]),
 )
 def test_breadcrumbs_lead_from_the_root(path: StoragePath, steps: list[tuple[str, str]]) -> None:
-    assert list(breadcrumbs(path)) == steps
+    assert [(step.url, step.label) for step in breadcrumbs(path)] == steps

@@ -57,7 +57,7 @@ async def test_a_wrong_digest_and_too_many_bytes_are_raised_before_the_end() -> 
 
 
 async def test_one_piece_is_read_ahead_and_an_early_end_closes_the_source() -> None:
-    source = Source(*[b"x"] * 10)
+    source = Source(*[b"x" * 64 * 1024] * 10)
     with ThreadPoolExecutor(1) as threads:
         pieces = CheckedContent(source.content(), threads).pieces()
         await anext(pieces)

@@ -1,8 +1,7 @@
 """Storage calls: who calls and as whom, fields, places, calls with many items or much work (Contract storage 2, 7)."""
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
@@ -89,9 +88,10 @@ class StorageRoute(CallRoute):
         return error.code, respond(request, shown, plain=True)
 
     def count(self, request: Request, call: StorageCall | None, outcome: str) -> None:
-        scheme = _scheme(request, call.given) if call else _NO_PLACE
+        services = call.services if call else services_of(request)
+        scheme = _scheme(call) if call else _NO_PLACE
         operation = self.path.removeprefix("/api/v1/storage/").partition("=")[0]
-        services_of(request).metrics.storage_operations.labels(scheme, operation, outcome).inc()
+        services.metrics.storage_operations.labels(scheme, operation, outcome).inc()
 
     async def read(self, request: Request, services: Services, user: User) -> StorageCall:
         """The call of a user (Contract storage 2.5). Raises domain errors."""
@@ -161,18 +161,16 @@ def _last(fields: Mapping[str, Sequence[str]], name: str) -> str | None:
     return fields[name][-1] if name in fields else None
 
 
-def _scheme(request: Request, given: requests.Given) -> str:
-    text = next(iter([*request.path_params.values(), *_paths(given.query), *_paths(given.body)]), None)
+def _scheme(call: StorageCall) -> str:
+    places = (call.given.query, call.given.body)
+    given = [fields[name][-1] for fields in places for name in requests.PATH_FIELDS if fields.get(name)]
+    text = next(iter([*call.request.path_params.values(), *given]), None)
     if not isinstance(text, str):
         return _NO_PLACE
     try:
-        return services_of(request).storage.stores.path(text).scheme
+        return call.services.storage.stores.path(text).scheme
     except errors.QueryServerError:
         return _NO_PLACE
-
-
-def _paths(fields: Mapping[str, Sequence[Any]]) -> list[Any]:
-    return [fields[name][-1] for name in requests.PATH_FIELDS if fields.get(name)]
 
 
 def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Place:
@@ -188,19 +186,10 @@ def place_of(call: StorageCall, raw: str | None, *, or_root: bool = False) -> Pl
     return stores.place(call.caller, stores.path_or_root(text))
 
 
-@dataclass(frozen=True, slots=True)
-class FileCall:
-    """A call whose body was read up to its file. `content` ends when the whole body was read and is valid."""
-
-    call: StorageCall
-    file_name: str
-    content: AsyncGenerator[bytes]
-
-
 async def file_call(
     call: StorageCall, *, file_fields: Collection[str] = (), leading_fields: Collection[str] = ()
-) -> FileCall:
-    """Read the body up to its file.
+) -> tuple[StorageCall, MultipartStream, str]:
+    """Read the body up to its file: the call with the fields so far, the body, and the name of the file.
 
     Raises UnsupportedMediaType, InvalidRequest, too_many_parts, PayloadTooLarge, BodyTooSlow, upload_aborted.
     """
@@ -213,15 +202,7 @@ async def file_call(
     fields = grouped(stream.fields)
     if "doas" in fields:
         raise errors.InvalidParameter("doas is for GET calls only.")
-    return FileCall(replace(call, given=requests.Given(call.given.query, fields)), name, _noted(call, stream))
-
-
-async def _noted(call: StorageCall, stream: MultipartStream) -> AsyncGenerator[bytes]:
-    """The file; after it, the names of the fields behind it are known too."""
-    async with aclosing(stream.content()) as content:
-        async for piece in content:
-            yield piece
-    came(call.request.scope, (name for name, _ in stream.fields))
+    return replace(call, given=requests.Given(call.given.query, fields)), stream, name
 
 
 @dataclass(frozen=True, slots=True)

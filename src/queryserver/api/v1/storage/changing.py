@@ -12,6 +12,7 @@ from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.calls import MIB, Final, LongCall, StorageCall, StorageRoute, answer_each
+from queryserver.api.v1.storage.shapes import mode_of
 from queryserver.errors.base import NotSupported, PayloadTooLarge, QueryServerError
 from queryserver.files.model import TransferKind, new_name, repaired
 from queryserver.files.moving import TransferRequest, final_body, moved_body
@@ -90,7 +91,7 @@ async def chmod(call: StorageCall) -> Response:
         changed = await call.services.storage.attributes.chmod(
             call.caller, path, permissions, recursive=asked.recursive
         )
-        return wire.ChmodResponse(status=0, path=str(path), mode=f"{changed.mode:o}").model_dump()
+        return wire.ChmodResponse(status=0, path=str(path), mode=f"{mode_of(changed):o}").model_dump()
 
     return await answer_each(asked.path, change, always_bulk=call.is_bulk)
 

@@ -13,7 +13,7 @@ from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.storage.calls import StorageCall, StorageRoute, place_of
-from queryserver.api.v1.storage.shapes import EntryShapes
+from queryserver.api.v1.storage.shapes import EntryShapes, breadcrumbs
 from queryserver.errors.base import MissingParameter, PermissionDenied
 from queryserver.errors.files import NotAFile, StorageError, not_text, page_not_found
 from queryserver.files.changing import content_summary
@@ -66,18 +66,18 @@ async def list_directory(call: StorageCall) -> Response:
         raise page_not_found(f"The directory has {page.pages} pages.")
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
     body = {"status": 0, "path": str(place.path), "page": _page_facts(page).model_dump()}
-    return await _written(call, body, page.entries, shapes.flat_fields)
+    return await _written(call, body, page.entries, shapes.flat)
 
 
 async def _directory_view(call: StorageCall, place: Place, status: FileStatus) -> Response:
     asked = call.read(requests.ViewParameters)
     page = await _page(call, asked, place)
     shapes = EntryShapes.of(call.services.settings, place.path.scheme)
-    dots = [shapes.entry_fields(status, name=".")]
+    dots = [shapes.entry(status, name=".")]
     if not place.path.is_root:
-        dots.insert(0, shapes.entry_fields(await _parent(place), name=".."))
+        dots.insert(0, shapes.entry(await _parent(place), name=".."))
     facts = await _view_facts(call, place, asked, page)
-    return await _written(call, facts.model_dump(), page.entries, shapes.entry_fields, dots)
+    return await _written(call, facts.model_dump(), page.entries, shapes.entry, dots)
 
 
 async def _page(call: StorageCall, asked: requests.DirectoryParameters, place: Place) -> DirectoryPage:
@@ -97,8 +97,8 @@ async def _view_facts(
         status=0,
         path=str(place.path),
         current_dir_path=str(place.path),
-        current_request_path=shapes.url(place.path),
-        breadcrumbs=shapes.breadcrumbs(place.path),
+        current_request_path=shapes.url(str(place.path)),
+        breadcrumbs=breadcrumbs(place.path),
         files=[],
         page=_page_facts(page),
         pagesize=asked.pagesize,
@@ -240,7 +240,7 @@ def _view(
     shapes = EntryShapes.of(settings, place.path.scheme)
     contents = text.text if text else ""
     is_small = status.size_bytes < settings.filebrowser.max_file_editor_size
-    fields = shapes.entry_fields(status) | {
+    fields = shapes.entry(status) | {
         "status": 0,
         "success": True,
         "contents": contents,
@@ -248,7 +248,7 @@ def _view(
         "editable": text is not None and is_small,
         "show_download_button": settings.desktop.enable_download,
         "is_embeddable": asked.is_embeddable,
-        "breadcrumbs": shapes.breadcrumbs(place.path),
+        "breadcrumbs": breadcrumbs(place.path),
         "view": wire.FileWindow(
             offset=shown.excerpt.offset,
             length=shown.excerpt.length,
@@ -281,7 +281,7 @@ async def stat(call: StorageCall, path: str | None = None) -> Response:
     """Attributes of a file or directory; of a link, its own. Contract storage 5.4."""
     place = place_of(call, path)
     status = await place.storage.stat(place.path.path)
-    flat = EntryShapes.of(call.services.settings, place.path.scheme).flat_fields(status)
+    flat = EntryShapes.of(call.services.settings, place.path.scheme).flat(status)
     return answer(wire.StatResponse.model_validate({"status": 0, **flat}))
 
 

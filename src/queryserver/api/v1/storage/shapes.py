@@ -1,6 +1,6 @@
 """Entries of stores as the wire has them: modes, sizes, times, links (Contract storage 4)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Self
@@ -8,14 +8,19 @@ from urllib.parse import quote, urlsplit
 from zoneinfo import ZoneInfo
 
 from queryserver.api.schemas import generated as wire
-from queryserver.files.model import FileStatus, Scheme, StoragePath
+from queryserver.files.model import ROOTS, EntryKind, FileStatus, Scheme, StoragePath
 from queryserver.platform.settings.tree import Settings
 
-STICKY = 0o1000
+_STICKY = 0o1000
 
 # What stays as it is in links, beside letters, digits and `_.-~`.
 _PLAIN = "@$&()*!+=;,'"
-_TYPE_LETTERS = {0o040000: "d", 0o100000: "-", 0o120000: "l"}
+_TYPES = {
+    EntryKind.DIRECTORY: (0o040000, "d"),
+    EntryKind.FILE: (0o100000, "-"),
+    EntryKind.LINK: (0o120000, "l"),
+    EntryKind.UNKNOWN: (0, "?"),
+}
 _UNITS = ("KB", "MB", "GB", "TB", "PB")
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",
@@ -28,7 +33,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class EntryShapes:
     """Entries of one store. `managed`: directories of HDFS whose content another service manages."""
 
-    scheme: Scheme
+    root: str
+    """How paths of the store begin."""
     zone: tzinfo
     url_prefix: str
     managed: Sequence[StoragePath]
@@ -39,51 +45,44 @@ class EntryShapes:
         browser = settings.filebrowser
         prefixes = browser.managed_prefixes if scheme is Scheme.HDFS else ()
         managed = [StoragePath(Scheme.HDFS, urlsplit(prefix).path.strip("/")) for prefix in prefixes]
-        return cls(scheme, ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
+        return cls(ROOTS[scheme], ZoneInfo(settings.desktop.time_zone), browser.browser_url_prefix, managed)
 
-    def url(self, path: StoragePath) -> str:
-        return self.url_prefix + url_part(str(path))
+    def url(self, path: str) -> str:
+        """The link to a path in its normal form: `/`, `:`, `?`, `#`, `%` and blanks are encoded too."""
+        return self.url_prefix + quote(path, safe=_PLAIN)
 
     def is_managed(self, path: StoragePath) -> bool:
         return any(map(path.is_inside, self.managed))
 
-    def entry(self, status: FileStatus, *, name: str | None = None) -> wire.FileEntry:
-        return wire.FileEntry.model_validate(self.entry_fields(status, name=name))
-
-    def flat(self, status: FileStatus) -> wire.FlatFileEntry:
-        return wire.FlatFileEntry.model_validate(self.flat_fields(status))
-
-    def entry_fields(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
-        """The keys of `entry`, not validated: for many entries."""
-        path = StoragePath(self.scheme, status.path)
+    def entry(self, status: FileStatus, *, name: str | None = None) -> dict[str, object]:
+        """The keys of `FileEntry`, not validated: for many entries."""
         stats = self._stats(status, name)
+        path = f"{self.root}{status.path}"
         return {
-            "path": stats["path"],
+            "path": path,
             "name": stats["name"],
             "stats": stats,
             "mtime": time_text(epoch_seconds(status.modified_at), self.zone),
-            "humansize": human_size(0 if status.is_directory else status.size_bytes),
+            "humansize": human_size(0 if status.kind is EntryKind.DIRECTORY else status.size_bytes),
             "type": status.kind.value,
-            "rwx": rwx(status.mode, has_acl=status.has_acl),
-            "mode": mode_text(status.mode),
+            "rwx": rwx(status),
+            "mode": f"{mode_of(status):o}",
             "url": self.url(path),
-            "is_sentry_managed": self.is_managed(path),
+            "is_sentry_managed": bool(self.managed) and self.is_managed(StoragePath(Scheme.HDFS, status.path)),
         }
 
-    def flat_fields(self, status: FileStatus) -> dict[str, object]:
-        return {**self._stats(status, None), "type": status.kind.value, "rwx": rwx(status.mode, has_acl=status.has_acl)}
-
-    def breadcrumbs(self, path: StoragePath) -> list[wire.Breadcrumb]:
-        return [wire.Breadcrumb(url=url, label=label) for url, label in breadcrumbs(path)]
+    def flat(self, status: FileStatus) -> dict[str, object]:
+        """The keys of `FlatFileEntry`, not validated."""
+        return {**self._stats(status, None), "type": status.kind.value, "rwx": rwx(status)}
 
     def _stats(self, status: FileStatus, name: str | None) -> dict[str, object]:
         return {
-            "path": str(StoragePath(self.scheme, status.path)),
-            "name": status.name if name is None else name,
-            "size": 0 if status.is_directory else status.size_bytes,
+            "path": f"{self.root}{status.path}",
+            "name": status.path.rpartition("/")[2] if name is None else name,
+            "size": 0 if status.kind is EntryKind.DIRECTORY else status.size_bytes,
             "atime": epoch_seconds(status.accessed_at),
             "mtime": epoch_seconds(status.modified_at),
-            "mode": status.mode,
+            "mode": mode_of(status),
             "user": status.owner,
             "group": status.group,
             "aclBit": status.has_acl,
@@ -92,15 +91,16 @@ class EntryShapes:
         }
 
 
-def mode_text(mode: int) -> str:
-    return f"{mode:o}"
+def mode_of(status: FileStatus) -> int:
+    """The permissions with type bits."""
+    return _TYPES[status.kind][0] | status.permissions
 
 
-def rwx(mode: int, *, has_acl: bool = False) -> str:
-    """A mode with type bits as `drwxr-xr-x`; a tenth letter `t` when sticky, then `+` when there is an ACL."""
-    letters = "".join(letter if mode & (0o400 >> bit) else "-" for bit, letter in enumerate("rwx" * 3))
-    kind = _TYPE_LETTERS.get(mode & 0o170000, "?")
-    return f"{kind}{letters}{'t' if mode & STICKY else ''}{'+' if has_acl else ''}"
+def rwx(status: FileStatus) -> str:
+    """The mode as `drwxr-xr-x`; a tenth letter `t` when sticky, then `+` when there is an ACL."""
+    bits = status.permissions
+    letters = "".join([letter if bits & (0o400 >> bit) else "-" for bit, letter in enumerate("rwx" * 3)])
+    return f"{_TYPES[status.kind][1]}{letters}{'t' if bits & _STICKY else ''}{'+' if status.has_acl else ''}"
 
 
 def human_size(size_bytes: int) -> str:
@@ -132,16 +132,8 @@ def time_text(seconds: int | None, zone: tzinfo) -> str:
     return f"{date} {time.hour % 12 or 12:02}:{time.minute:02} {'AM' if time.hour < 12 else 'PM'}"
 
 
-def url_part(path: str) -> str:
-    """A path as it stands in links: `/`, `:`, `?`, `#`, `%` and blanks are encoded too."""
-    return quote(path, safe=_PLAIN)
-
-
-def breadcrumbs(path: StoragePath) -> Iterator[tuple[str, str]]:
+def breadcrumbs(path: StoragePath) -> list[wire.Breadcrumb]:
     """Path and label of each step of the way: the root first."""
-    root = StoragePath(path.scheme, "")
-    yield str(root), path.root_label
-    step = root
-    for name in path.names:
-        step = step.child(name)
-        yield str(step), name
+    root, names = ROOTS[path.scheme], path.names
+    steps = [(root + "/".join(names[:number]), name) for number, name in enumerate(names, start=1)]
+    return [wire.Breadcrumb(url=url, label=label) for url, label in [(root, root), *steps]]

@@ -3,7 +3,7 @@
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment
-from queryserver.api.bodies import announced_bytes
+from queryserver.api.bodies import announced_bytes, came
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
@@ -23,30 +23,35 @@ async def upload_file(call: StorageCall) -> Response:
     length = announced_bytes(call.request)
     storage.upload_rules.admit(body_bytes=length)
     with call.services.metrics.uploads.track_inprogress(), call.services.streams.place(call.caller.user) as place:
-        arriving = await file_call(call, file_fields=requests.FILE_NAMES, leading_fields=requests.LEADING_NAMES)
-        asked = arriving.call.read(requests.UploadRequest)
+        given, body, name = await file_call(
+            call, file_fields=requests.FILE_NAMES, leading_fields=requests.LEADING_NAMES
+        )
+        asked = given.read(requests.UploadRequest)
         file = ArrivingFile(
             directory=storage.stores.path(asked.dest, parameter="dest"),
-            name=arriving.file_name,
+            name=name,
             overwrite=asked.overwrite,
             sha256=None if asked.sha256 is None else bytes.fromhex(asked.sha256),
             size_bytes=length,
         )
         content = place.rechecked(
-            arriving.content, lambda user: storage.stores.require(call.caller, user, file.directory.scheme)
+            body.content(), lambda user: storage.stores.require(call.caller, user, file.directory.scheme)
         )
-        uploaded = await storage.uploads.receive(call.caller, file, content)
-    shapes = EntryShapes.of(call.services.settings, uploaded.path.scheme)
+        try:
+            entry, sha256 = await storage.uploads.receive(call.caller, file, content)
+        finally:
+            came(call.request.scope, dict(body.fields))  # those behind the file too
+    shapes = EntryShapes.of(call.services.settings, file.directory.scheme)
     return answer(
         wire.UploadResponse(
             status=0,
-            path=str(uploaded.path),
+            path=shapes.root + entry.path,
             data="",
-            size=uploaded.entry.size_bytes,
-            sha256=uploaded.sha256.hex(),
+            size=entry.size_bytes,
+            sha256=sha256.hex(),
             next=None,
-            result=shapes.entry(uploaded.entry),
-            file_stats=shapes.flat(uploaded.entry),
+            result=wire.FileEntry.model_validate(shapes.entry(entry)),
+            file_stats=wire.FlatFileEntry.model_validate(shapes.flat(entry)),
         ),
         status=201,
     )
@@ -64,12 +69,15 @@ async def upload_part(call: StorageCall) -> Response:
     call.services.storage.upload_rules.admit()
     stores = call.services.storage.stores
     with call.services.metrics.uploads.track_inprogress(), call.services.streams.place(call.caller.user) as place:
-        arriving = await file_call(call)
-        given = _given(call, arriving.call.read(requests.UploadPartRequest))
+        read, body, _ = await file_call(call)
+        given = _given(call, read.read(requests.UploadPartRequest))
         content = place.rechecked(
-            arriving.content, lambda user: stores.require(call.caller, user, given.directory.scheme)
+            body.content(), lambda user: stores.require(call.caller, user, given.directory.scheme)
         )
-        upload = await call.services.storage.part_uploads.receive(call.caller, given, content)
+        try:
+            upload = await call.services.storage.part_uploads.receive(call.caller, given, content)
+        finally:
+            came(call.request.scope, dict(body.fields))
     if given.is_whole:
         return _completed(call, upload)
     return answer(
@@ -152,7 +160,7 @@ def _completed(call: StorageCall, upload: PartUpload) -> Response:
             path=str(upload.terms.target),
             uuid=str(upload.client_uuid),
             size=upload.result.size_bytes,
-            result=shapes.entry(upload.result),
+            result=wire.FileEntry.model_validate(shapes.entry(upload.result)),
             success=True,
             data="Success",
             next=None,

@@ -14,7 +14,7 @@ from threading import Lock
 from queryserver.errors.base import PermissionDenied
 from queryserver.errors.files import InvalidPath, NotADirectory, PathNotFound, StoreQuotaExceeded, SymlinkNotFollowed
 from queryserver.files.model import StorageUser, is_name, names_of
-from queryserver.files.stores.local.tree import LocalTree, file_errors
+from queryserver.files.stores.local.tree import LocalTree, file_error
 
 HOMES = "user"
 SHARED = "shared"
@@ -40,7 +40,7 @@ class AccessMap:
     @property
     def home(self) -> str:
         """The user's own directory; empty for a user whose name cannot be a file name."""
-        return f"{HOMES}/{self.user.name}" if is_name(self.user.name) else ""
+        return _home_of(self.user.name)
 
     @property
     def trash(self) -> str:
@@ -72,6 +72,11 @@ class AccessMap:
         return names[0] == HOMES and names[1] == self.user.name
 
 
+@lru_cache(maxsize=1024)
+def _home_of(name: str) -> str:
+    return f"{HOMES}/{name}" if is_name(name) else ""
+
+
 def is_private(names: tuple[str, ...]) -> bool:
     """Whether only one user uses the directory: a home or a trash."""
     return names[0] == HOMES and (len(names) == 2 or (len(names) > 2 and names[2] == _TRASH))
@@ -101,12 +106,9 @@ class UserQuotas:
     def __init__(self, tree: LocalTree, max_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._tree = tree
         self._max_bytes = max_bytes
+        self.is_off = max_bytes <= 0
         self._clock = clock
         self._users: dict[str, _Measured] = defaultdict(lambda: _Measured(Lock(), Lock()))
-
-    @property
-    def is_off(self) -> bool:
-        return self._max_bytes <= 0
 
     def take(self, access: AccessMap, size_bytes: int) -> None:
         """Count bytes that the user is about to store. Raises StoreQuotaExceeded and then does not count them."""
@@ -177,16 +179,22 @@ class UserQuotas:
         waiting = [root]
         while waiting:
             path = waiting.pop()
-            with suppress(*_PASSED_OVER), file_errors(path), self._tree.directory(path) as directory:
-                with os.scandir(directory) as found:
-                    names = [entry.name for entry in found]
-                for name in names:
-                    with suppress(FileNotFoundError):
-                        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                        if stat.S_ISDIR(status.st_mode):
-                            waiting.append(f"{path}/{name}")
-                        elif stat.S_ISREG(status.st_mode):
-                            yield _owner_in(directory, name), status.st_size
+            try:
+                with self._tree.directory(path) as directory:
+                    with os.scandir(directory) as found:
+                        names = [entry.name for entry in found]
+                    for name in names:
+                        with suppress(FileNotFoundError):
+                            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                            if stat.S_ISDIR(status.st_mode):
+                                waiting.append(f"{path}/{name}")
+                            elif stat.S_ISREG(status.st_mode):
+                                yield _owner_in(directory, name), status.st_size
+            except _PASSED_OVER:
+                continue
+            except OSError as error:
+                if not isinstance(failure := file_error(path, error), _PASSED_OVER):
+                    raise failure from error
 
 
 def _owner_in(directory: int, name: str) -> Callable[[], bytes]:

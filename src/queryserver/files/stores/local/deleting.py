@@ -1,4 +1,4 @@
-"""Deletion, sums and sweeps of trees, a second at a time. Everything here blocks: it is called in threads."""
+"""Deletion, sums and sweeps of trees, a second at a time. Called in threads, as `tree`."""
 
 import os
 import secrets
@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from queryserver.errors.files import PathNotFound, too_many_entries
+from queryserver.errors.files import too_many_entries
 from queryserver.files.model import RESERVED_PREFIX, ContentSummary, EntryKind, is_name
-from queryserver.files.stores.local.tree import LocalTree, enter, file_errors, kind_of
+from queryserver.files.stores.local.tree import LocalTree, enter, file_error, kind_of
 
 _STEP_S = 1.0
 # Each level holds a descriptor; deeper directories are moved to the top first.
@@ -31,7 +31,7 @@ class Deletion:
     def step(self) -> bool:
         """Delete for about a second; whether the entry is gone. Raises DirectoryNotEmpty, PathNotFound."""
         self._until = time.monotonic() + _STEP_S
-        with file_errors(self._path), self._tree.parent(self._path) as (parent, name):
+        with self._tree.parent(self._path) as (parent, name):
             is_gone = self._is_gone(parent, name)
             os.fsync(parent)
             return is_gone
@@ -133,14 +133,16 @@ class Summation:
     def _count_directory(self, waiting: list[str], path: str) -> None:
         prefix = f"{path}/" if path else ""
         try:
-            with file_errors(path), self._tree.directory(path) as directory, os.scandir(directory) as found:
+            with self._tree.directory(path) as directory, os.scandir(directory) as found:
                 self._directories += 1
                 for entry in found:
                     if is_name(entry.name) and self._shows(prefix + entry.name):
                         self._count_entry(waiting, directory, prefix, entry.name)
-        except PathNotFound:
+        except FileNotFoundError:
             if path == self._path:
                 raise
+        except OSError as error:
+            raise file_error(path, error) from error
 
     def _count_entry(self, waiting: list[str], directory: int, prefix: str, name: str) -> None:
         self._entries += 1
@@ -163,7 +165,7 @@ class Summation:
 def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False) -> int:
     """Delete, or only count, orphaned files directly in a directory, last written before that time; how many."""
     before, removed = time.time() - older_than_s, 0
-    with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
+    with tree.directory(path) as directory, os.scandir(directory) as found:
         for name in [entry.name for entry in found if entry.name.startswith(RESERVED_PREFIX)]:
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -179,5 +181,5 @@ def sweep(tree: LocalTree, path: str, older_than_s: float, dry_run: bool = False
 
 def directories_in(tree: LocalTree, path: str) -> list[str]:
     prefix = f"{path}/" if path else ""
-    with file_errors(path), tree.directory(path) as directory, os.scandir(directory) as found:
+    with tree.directory(path) as directory, os.scandir(directory) as found:
         return [prefix + e.name for e in found if is_name(e.name) and e.is_dir(follow_symlinks=False)]

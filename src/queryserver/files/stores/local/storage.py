@@ -20,14 +20,16 @@ from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
 from queryserver.files.stores.local.deleting import Deletion, Summation, directories_in, sweep
 from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload, StagedParts
-from queryserver.files.stores.local.tree import Listing, LocalTree, file_errors, must_be_file
+from queryserver.files.stores.local.tree import Listing, LocalTree, file_error, must_be_file
 from queryserver.files.stores.reading import ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
 
-_TRAITS = StorageTraits(deletes_to_trash=True, changes_modes_of_trees=True, home_parent=HOMES)
 _FILE_MODE, _DIRECTORY_MODE, _PRIVATE_MODE = 0o666, 0o777, 0o700
 _FLUSHED_BYTES = 128 * 1024 * 1024
+_WRITTEN_BYTES = 64 * 1024
+_SETTLED = frozenset({"", HOMES, SHARED})
+"""First names of the paths for which the directories of the user are made first."""
 _SERVICE = AccessMap(StorageUser("", is_admin=True))
 
 T = TypeVar("T")
@@ -47,19 +49,20 @@ class FileThreads:
         self.read_sizes = ReadSizes()
         self._timeout_s = timeout_s
 
-    async def run(self, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """The result of the call. It goes on when its caller is cancelled."""
-        loop = asyncio.get_running_loop()
+    async def run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """The result of the call, whose OSErrors are about `path`. It goes on when its caller is cancelled."""
+
+        def translated() -> T:
+            try:
+                return call(*arguments)
+            except OSError as error:
+                raise file_error(path, error) from error
+
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await loop.run_in_executor(self._threads, call, *arguments)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, translated)
         except TimeoutError as error:
             raise StorageUnavailable("The file system does not answer.") from error
-
-    async def until_done(self, step: Callable[[], bool]) -> None:
-        """Repeat a call until it gives True; each has the whole time."""
-        while not await self.run(step):
-            pass
 
     def start_flush(self, flush: Callable[[], None]) -> Future[None]:
         """Run a call that waits for the disk in a thread of its own: one at a time, beside all other calls."""
@@ -107,7 +110,7 @@ class Flushing:
         self._running: Future[None] | None = None
 
     async def while_written(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """The same bytes; a piece is given when those before are written. Raises what `flush` raises."""
+        """The same bytes; a piece is given when all but a few KiB before it are written. Raises as `flush`."""
         unflushed = 0
         async for piece in body:
             unflushed += len(piece)
@@ -133,18 +136,18 @@ class LocalStorage:
         self._account: UserAccount | None = None
 
     async def stat(self, path: str) -> FileStatus:
-        await self._enter(path)
-        return await self._threads.run(self._tree.stat, path)
+        self._enter(path)
+        return await self._run(path, self._tree.stat, path)
 
     async def list_directory(
         self, path: str, *, cursor: str | None = None, batch_size: int = 1000
     ) -> AsyncGenerator[Batch]:
         """The order is the file system's own."""
-        await self._enter(path)
+        self._enter(path)
         listing = Listing(self._tree, path, cursor, self._access.shows)
         try:
             while True:
-                batch = await self._threads.run(listing.batch, batch_size)
+                batch = await self._run(path, listing.batch, batch_size)
                 yield batch
                 if batch.cursor is None:
                     return
@@ -155,13 +158,13 @@ class LocalStorage:
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
-        await self._enter(path)
+        self._enter(path)
         download, sizes = Download(self._tree, path, version), self._threads.read_sizes
         end = sys.maxsize if length is None else offset + length
         try:
             with sizes.reader():
                 # Read even if nothing is wanted, so that a missing file raises.
-                while piece := await self._threads.run(download.read, offset, min(end - offset, sizes.piece_bytes)):
+                while piece := await self._run(path, download.read, offset, min(end - offset, sizes.piece_bytes)):
                     offset += len(piece)
                     yield piece
                     if offset == end:
@@ -173,20 +176,20 @@ class LocalStorage:
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
         """Raises InsufficientStorage when the disk is below its floor, or would be behind it."""
-        await self._enter_to_change(path)
+        self._enter_to_change(path)
         upload = LocalUpload(
             self._tree, path, overwrite=overwrite, announced_bytes=size_bytes or 0, account=self._account
         )
         async with aclosing(Flushing(self._threads, upload.flush).while_written(body)) as pieces:
-            return await self._take(upload, pieces)
+            return await self._take(path, upload, pieces)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """Of several that make one directory at a time, one succeeds."""
-        await self._enter_to_change(path)
+        self._enter_to_change(path)
         if not self._access.is_in_trash(path):
             # Deleting goes on below the floor, and the trash has directories.
-            await self._threads.run(self._tree.require_room)
-        await self._threads.run(self._tree.make_directory, path, permissions)
+            await self._run(path, self._tree.require_room)
+        await self._run(path, self._tree.make_directory, path, permissions)
 
     async def copy(self, source: str, target: str, *, overwrite: bool = False) -> FileStatus:
         # Before the parents of the target are made: a copy of nothing leaves nothing.
@@ -197,82 +200,94 @@ class LocalStorage:
 
     async def delete(self, path: str, *, recursive: bool) -> None:
         """A deletion that breaks off leaves a part of the tree."""
-        await self._enter_to_change(path)
-        await self._threads.until_done(Deletion(self._tree, path, recursive=recursive).step)
+        self._enter_to_change(path)
+        deletion = Deletion(self._tree, path, recursive=recursive)
+        while not await self._run(path, deletion.step):  # each step has the whole time
+            pass
 
     def can_rename(self, source: str, target: str) -> bool:  # noqa: ARG002 the Protocol's
         return True
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """A link is renamed itself."""
-        await self._enter_to_change(source)
-        await self._enter_to_change(target)
-        await self._threads.run(partial(self._tree.rename, source, target, overwrite=overwrite))
+        self._enter_to_change(source)
+        self._enter_to_change(target)
+        await self._run(source, partial(self._tree.rename, source, target, overwrite=overwrite))
 
     async def content_summary(self, path: str) -> ContentSummary:
-        await self._enter(path)
+        self._enter(path)
         summation = Summation(self._tree, path, self._access.shows)
-        await self._threads.until_done(summation.step)
+        while not await self._run(path, summation.step):
+            pass
         return summation.summary
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         """Devices, pipes and sockets keep theirs: NotAFile."""
-        await self._enter_to_change(path)
-        await self._threads.run(self._tree.set_permissions, path, permissions)
+        self._enter_to_change(path)
+        await self._run(path, self._tree.set_permissions, path, permissions)
 
     async def begin_parts(self, plan: PartPlan) -> str:
         """The room for the whole file is taken at once. Raises InsufficientStorage."""
-        await self._enter_to_change(plan.path)
-        return await self._threads.run(transfers.begin, self._tree, plan, self._account)
+        self._enter_to_change(plan.path)
+        return await self._run(plan.path, transfers.begin, self._tree, plan, self._account)
 
     async def write_part(self, plan: PartPlan, staging: str, index: int, body: AsyncIterator[bytes]) -> StoredPart:
-        await self._enter_to_change(plan.path)
-        return await self._take(LocalPartUpload(self._tree, plan, staging, index), body)
+        self._enter_to_change(plan.path)
+        return await self._take(plan.path, LocalPartUpload(self._tree, plan, staging, index), body)
 
     async def join_parts(
         self, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool
     ) -> FileStatus:
-        await self._enter_to_change(plan.path)
-        return await self._threads.run(partial(transfers.join, self._tree, plan, staging, parts, overwrite=overwrite))
+        self._enter_to_change(plan.path)
+        join = partial(transfers.join, self._tree, plan, staging, parts, overwrite=overwrite)
+        return await self._run(plan.path, join)
 
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         del parts
-        await self._enter_to_change(plan.path)
-        download, offset = StagedParts(self._tree, plan, staging), 0
+        self._enter_to_change(plan.path)
+        download, offset, sizes = StagedParts(self._tree, plan, staging), 0, self._threads.read_sizes
         try:
-            while piece := await self._threads.run(download.read, offset, self._threads.read_sizes.piece_bytes):
+            while piece := await self._run(plan.path, download.read, offset, sizes.piece_bytes):
                 offset += len(piece)
                 yield piece
         finally:
             self._threads.start(download.close)
 
     async def discard_parts(self, plan: PartPlan, staging: str) -> None:
-        await self._enter_to_change(plan.path)
-        await self._threads.run(transfers.discard, self._tree, plan, staging)
+        self._enter_to_change(plan.path)
+        await self._run(plan.path, transfers.discard, self._tree, plan, staging)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
         """`older_than_s` must exceed the longest pause of a living write, of other processes too."""
-        await self._enter(path)
-        return await self._threads.run(sweep, self._tree, path, older_than_s)
+        self._enter(path)
+        return await self._run(path, sweep, self._tree, path, older_than_s)
 
-    async def _enter(self, path: str) -> None:
+    def _enter(self, path: str) -> None:
         """Raises PermissionDenied. To be called before a path is read."""
         self._access.check_read(path)
 
-    async def _enter_to_change(self, path: str) -> None:
+    def _enter_to_change(self, path: str) -> None:
         """Raises PermissionDenied. To be called before the entry of a path comes, goes or changes."""
         self._access.check_change(path)
 
-    async def _take(self, incoming: Incoming[T], body: AsyncIterator[bytes]) -> T:
-        """Store the bytes. A failure or a cancel leaves nothing behind."""
+    async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """The result of a call about a path that was entered."""
+        return await self._threads.run(path, call, *arguments)
+
+    async def _take(self, path: str, incoming: Incoming[T], body: AsyncIterator[bytes]) -> T:
+        """Store the bytes; small pieces are written together. A failure or a cancel leaves nothing behind."""
         try:
-            await self._threads.run(incoming.open)
+            await self._run(path, incoming.open)
+            unwritten = b""
             async for piece in body:
-                await self._threads.run(incoming.write, piece)
-            return await self._threads.run(incoming.commit)
+                unwritten += piece
+                if len(unwritten) >= _WRITTEN_BYTES:
+                    await self._run(path, incoming.write, unwritten)
+                    unwritten = b""
+            return await self._run(path, incoming.commit, unwritten)
         except BaseException:  # a cancel too: no part of a file may stay
             with suppress(QueryServerError):
-                await asyncio.shield(self._threads.run(incoming.abandon))
+                await asyncio.shield(self._threads.run(path, incoming.abandon))
             raise
 
 
@@ -282,6 +297,9 @@ class LocalFileSystem:
     New files and directories have the modes that `umask` leaves, homes and trashes 0700. `max_bytes_per_user` 0: no
     limit. Without `root` every call raises StorageUnavailable.
     """
+
+    scheme = Scheme.FILE
+    traits = StorageTraits(deletes_to_trash=True, changes_modes_of_trees=True, home_parent=HOMES)
 
     def __init__(
         self,
@@ -300,14 +318,6 @@ class LocalFileSystem:
         self._quotas = UserQuotas(self._tree, max_bytes_per_user)
         self._threads = FileThreads(max_threads=max_threads, timeout_s=timeout_s)
 
-    @property
-    def scheme(self) -> Scheme:
-        return Scheme.FILE
-
-    @property
-    def traits(self) -> StorageTraits:
-        return _TRAITS
-
     def as_user(self, user: StorageUser) -> "UserStorage":
         return UserStorage(self._tree, self._threads, AccessMap(user), self._quotas)
 
@@ -321,12 +331,12 @@ class UserStorage(LocalStorage):
     def __init__(self, tree: LocalTree, threads: FileThreads, access: AccessMap, quotas: UserQuotas) -> None:
         super().__init__(tree, threads, access)
         self._quotas = quotas
-        self._is_settled = False
+        self._is_settled, self._must_settle = False, False
         if not quotas.is_off:
             self._account = UserAccount(quotas, access)
 
     async def room_bytes(self) -> int | None:
-        return await self._threads.run(self._quotas.left, self._access)
+        return await self._threads.run("", self._quotas.left, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         """With a quota, directories stay readable to the service."""
@@ -347,25 +357,28 @@ class UserStorage(LocalStorage):
             raise trash_not_supported("Users of that name have no home in this store.")
         return self._access.trash
 
-    async def _enter(self, path: str) -> None:
-        await super()._enter(path)
-        await self._settle(path)
+    def _enter(self, path: str) -> None:
+        self._access.check_read(path)
+        self._must_settle |= path.partition("/")[0] in _SETTLED
 
-    async def _enter_to_change(self, path: str) -> None:
-        await super()._enter_to_change(path)
-        await self._settle(path)
+    def _enter_to_change(self, path: str) -> None:
+        self._access.check_change(path)
+        self._must_settle |= path.partition("/")[0] in _SETTLED
 
-    async def _settle(self, path: str) -> None:
-        """Make the home of the user, and `/shared`, before the first call about their directories."""
-        if not self._is_settled and path.partition("/")[0] in {"", HOMES, SHARED}:
-            await self._threads.run(self._make_homes)
+    async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
+        """Makes the home of the user, and `/shared`, before the first call about their directories."""
+
+        def settled() -> T:
+            for directory in (SHARED, self._access.home or HOMES):
+                # On a read-only store there is none: the call that needs it raises.
+                with suppress(QueryServerError, OSError):
+                    self._tree.ensure_directory(directory)
             self._is_settled = True
+            return call(*arguments)
 
-    def _make_homes(self) -> None:
-        for directory in (SHARED, self._access.home or HOMES):
-            # On a read-only store there is none: the call that needs it raises.
-            with suppress(QueryServerError):
-                self._tree.ensure_directory(directory)
+        if self._must_settle and not self._is_settled:
+            return await self._threads.run(path, settled)
+        return await self._threads.run(path, call, *arguments)
 
 
 class PrivateStorage(LocalStorage):
@@ -397,8 +410,8 @@ class PrivateStorage(LocalStorage):
             # One short call per directory: a store of 100,000 directories holds up no other caller.
             with suppress(PathNotFound):
                 path = waiting.pop()
-                waiting += await self._threads.run(directories_in, self._tree, path)
-                removed += await self._threads.run(sweep, self._tree, path, older_than.total_seconds(), dry_run)
+                waiting += await self._run(path, directories_in, self._tree, path)
+                removed += await self._run(path, sweep, self._tree, path, older_than.total_seconds(), dry_run)
         return removed
 
 
@@ -421,14 +434,14 @@ class LocalUploadArea(PrivateStorage):
 
     async def touch(self, name: str) -> bool:
         def touched() -> bool:
-            with file_errors(name), self._tree.parent(name) as (directory, last):
+            with self._tree.parent(name) as (directory, last):
                 try:
                     os.utime(last, dir_fd=directory, follow_symlinks=False)
                 except FileNotFoundError:
                     return False
                 return True
 
-        return await self._threads.run(touched)
+        return await self._threads.run(name, touched)
 
 
 def _problem(root: Path) -> str:

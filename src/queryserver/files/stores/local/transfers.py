@@ -1,4 +1,4 @@
-"""Uploads, downloads and parts of the local store. Everything here blocks: it is called in threads.
+"""Uploads, downloads and parts of the local store. Called in threads, as `tree`.
 
 A thread cannot be cancelled: when its caller is, the call goes on. So each transfer has a lock, and what ends it waits
 for the call that still uses the descriptor.
@@ -14,25 +14,11 @@ from contextlib import suppress
 from threading import Lock
 from typing import Generic, TypeVar
 
-from queryserver.errors.files import (
-    ChangedMeanwhile,
-    InsufficientStorage,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    VerificationFailed,
-)
+from queryserver.errors.files import ChangedMeanwhile, InsufficientStorage, StorageError, VerificationFailed
 from queryserver.files.model import RESERVED_PREFIX, FileStatus
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.stores.local.access import UserAccount
-from queryserver.files.stores.local.tree import (
-    LocalTree,
-    file_errors,
-    is_there,
-    refuse_all_but_file,
-    rename_exclusively,
-    status_of,
-)
+from queryserver.files.stores.local.tree import LocalTree, file_error, refuse_taken, status_of, take_name
 
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 PRIVATE_FILE = 0o600
@@ -59,21 +45,17 @@ class Incoming(ABC, Generic[Ended]):
 
     def open(self) -> None:
         """Refuse what cannot end well before the first byte is taken."""
-        with self._lock, file_errors(self._path):
+        with self._lock:
             self._ensure_open()
 
     def write(self, piece: bytes) -> None:
-        with self._lock, file_errors(self._path):
-            self._ensure_open()
-            self._admit(len(piece))
-            left = memoryview(piece)
-            while left:
-                left = left[os.write(self._file, left) :]
-            self._size_bytes += len(piece)
+        with self._lock:
+            self._write(piece)
 
-    def commit(self) -> Ended:
-        with self._lock, file_errors(self._path):
-            self._ensure_open()
+    def commit(self, last: bytes) -> Ended:
+        """Write the last bytes, if any, and end it."""
+        with self._lock:
+            self._write(last)
             outcome = self._keep()
             self._close()
             return outcome
@@ -91,6 +73,16 @@ class Incoming(ABC, Generic[Ended]):
             raise StorageError(f"The upload of {self._path} was abandoned.")
         if self._file < 0:
             self._begin()
+
+    def _write(self, piece: bytes) -> None:
+        self._ensure_open()
+        if not piece:
+            return
+        self._admit(len(piece))
+        left = memoryview(piece)
+        while left:
+            left = left[os.write(self._file, left) :]
+        self._size_bytes += len(piece)
 
     def _close(self) -> None:
         self._ended = True
@@ -131,15 +123,17 @@ class LocalUpload(Incoming[FileStatus]):
 
     def flush(self) -> None:
         """Make durable what was written so far. Other calls may go on meanwhile."""
-        with self._lock, file_errors(self._path):
-            if self._file < 0:
-                return
-            file = os.dup(self._file)
         try:
-            with file_errors(self._path):
+            with self._lock:
+                if self._file < 0:
+                    return
+                file = os.dup(self._file)
+            try:
                 os.fsync(file)
-        finally:
-            os.close(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise file_error(self._path, error) from error
 
     def _begin(self) -> None:
         # Before missing parents are made: what is refused leaves nothing.
@@ -176,7 +170,7 @@ class Download:
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset` on; none at the end."""
-        with self._lock, file_errors(self._path):
+        with self._lock:
             if self._ended:
                 raise StorageError(f"The reading of {self._path} was ended.")
             if self._file < 0:
@@ -223,27 +217,10 @@ def made_durable(
     return status_of(path, os.fstat(file))
 
 
-def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool) -> None:
-    """Give a finished file its name, durably and in one step."""
-    if overwrite:
-        refuse_all_but_file(path, directory, name)
-        os.rename(old, name, src_dir_fd=directory, dst_dir_fd=directory)
-    else:
-        rename_exclusively(directory, old, directory, name)
-    os.fsync(directory)
-
-
-def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
-    if overwrite:
-        refuse_all_but_file(path, directory, name)
-    elif is_there(directory, name):
-        raise PathExists(f"{path} exists.")
-
-
 def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -> str:
     """Make the staging file with room for the whole file; its name. The directory must exist."""
     staging = f"{RESERVED_PREFIX}parts_{secrets.token_hex(16)}"
-    with file_errors(plan.path), tree.parent(plan.path) as (directory, _name):
+    with tree.parent(plan.path) as (directory, _name):
         tree.require_room(plan.size_bytes)
         if account is not None:
             account.take(plan.size_bytes)
@@ -271,7 +248,7 @@ def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPa
     sizes = {part.index: part.size_bytes for part in parts}
     if sizes != {index: plan.size_of(index) for index in range(plan.parts)}:
         raise VerificationFailed(f"{plan.path}: the parts are not those of the plan.")
-    with file_errors(plan.path), tree.parent(plan.path) as (directory, name):
+    with tree.parent(plan.path) as (directory, name):
         refuse_taken(plan.path, directory, name, overwrite=overwrite)
         file = os.open(staging, _OLD_FILE, dir_fd=directory)
         try:
@@ -298,7 +275,7 @@ class StagedParts(Download):
 def discard(tree: LocalTree, plan: PartPlan, staging: str) -> None:
     """Remove the staging file and unfinished parts; nothing happens when the directory is gone."""
     _check_name(staging)
-    with suppress(PathNotFound), file_errors(plan.path), tree.parent(plan.path) as (directory, _name):
+    with suppress(FileNotFoundError), tree.parent(plan.path) as (directory, _name):
         with os.scandir(directory) as found:
             names = [entry.name for entry in found if entry.name.startswith(staging)]
         for name in names:

@@ -1,4 +1,7 @@
-"""A directory tree that no path and no link leads out of. Everything here blocks: it is called in threads."""
+"""A directory tree that no path and no link leads out of.
+
+Everything here blocks, and raises OSError beside domain errors: it is called in threads, which make `file_error` of it.
+"""
 
 import ctypes
 import errno
@@ -9,64 +12,47 @@ import stat
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 
-from queryserver.errors.base import PermissionDenied, QueryServerError
-from queryserver.errors.files import (
-    DirectoryNotEmpty,
-    InvalidPath,
-    NotADirectory,
-    NotAFile,
-    PathExists,
-    PathNotFound,
-    StorageError,
-    StorageUnavailable,
-    StoreQuotaExceeded,
-    SymlinkNotFollowed,
-    TargetInsideSource,
-)
+from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, is_name, names_of
 from queryserver.files.protocol import Batch
 from queryserver.platform.limits import NO_FLOOR, DiskFloor
 
-_KINDS: dict[int, tuple[type[QueryServerError], str]] = {
-    errno.ENOENT: (PathNotFound, "{path} does not exist."),
-    errno.ENOTDIR: (NotADirectory, "{path} is not a directory, or leads through a file."),
-    errno.EEXIST: (PathExists, "{path} exists."),
-    errno.EISDIR: (PathExists, "{path} is a directory."),
-    errno.ENOTEMPTY: (DirectoryNotEmpty, "{path} is not empty."),
-    errno.ELOOP: (SymlinkNotFollowed, "{path} leads through a symbolic link, which is not followed."),
-    errno.EINVAL: (InvalidPath, "{path} cannot be used for this."),
-    errno.ENAMETOOLONG: (InvalidPath, "{path} is too long."),
-    errno.EILSEQ: (InvalidPath, "The store cannot hold a name like {path}."),
-    errno.ENOSPC: (StorageError, "The store has no room left."),
-    errno.EDQUOT: (StoreQuotaExceeded, "The quota of the store is used up."),
-    errno.EFBIG: (StorageError, "The file is larger than the store allows."),
-    errno.EIO: (StorageUnavailable, "The device of the store fails."),
-    errno.ENODEV: (StorageUnavailable, "The device of the store is gone."),
-    errno.ENXIO: (StorageUnavailable, "The device of the store is gone."),
-    errno.ESTALE: (StorageUnavailable, "The file server has lost the file."),
-    errno.ETIMEDOUT: (StorageUnavailable, "The file server does not answer."),
-    errno.EMFILE: (StorageUnavailable, "Too many files are open."),
-    errno.ENFILE: (StorageUnavailable, "Too many files are open."),
-    errno.EROFS: (StorageUnavailable, "The store is read-only."),
-    errno.EACCES: (PermissionDenied, "The store refuses access to {path}."),
-    errno.EPERM: (PermissionDenied, "The store refuses access to {path}."),
-    errno.EXDEV: (StorageError, "{path} lies on another device, so that it cannot be renamed to there."),
+_KINDS: dict[int, tuple[type[errors.QueryServerError], str]] = {
+    errno.ENOENT: (errors.PathNotFound, "{path} does not exist."),
+    errno.ENOTDIR: (errors.NotADirectory, "{path} is not a directory, or leads through a file."),
+    errno.EEXIST: (errors.PathExists, "{path} exists."),
+    errno.EISDIR: (errors.PathExists, "{path} is a directory."),
+    errno.ENOTEMPTY: (errors.DirectoryNotEmpty, "{path} is not empty."),
+    errno.ELOOP: (errors.SymlinkNotFollowed, "{path} leads through a symbolic link, which is not followed."),
+    errno.EINVAL: (errors.InvalidPath, "{path} cannot be used for this."),
+    errno.ENAMETOOLONG: (errors.InvalidPath, "{path} is too long."),
+    errno.EILSEQ: (errors.InvalidPath, "The store cannot hold a name like {path}."),
+    errno.ENOSPC: (errors.StorageError, "The store has no room left."),
+    errno.EDQUOT: (errors.StoreQuotaExceeded, "The quota of the store is used up."),
+    errno.EFBIG: (errors.StorageError, "The file is larger than the store allows."),
+    errno.EIO: (errors.StorageUnavailable, "The device of the store fails."),
+    errno.ENODEV: (errors.StorageUnavailable, "The device of the store is gone."),
+    errno.ENXIO: (errors.StorageUnavailable, "The device of the store is gone."),
+    errno.ESTALE: (errors.StorageUnavailable, "The file server has lost the file."),
+    errno.ETIMEDOUT: (errors.StorageUnavailable, "The file server does not answer."),
+    errno.EMFILE: (errors.StorageUnavailable, "Too many files are open."),
+    errno.ENFILE: (errors.StorageUnavailable, "Too many files are open."),
+    errno.EROFS: (errors.StorageUnavailable, "The store is read-only."),
+    errno.EACCES: (errors.PermissionDenied, "The store refuses access to {path}."),
+    errno.EPERM: (errors.PermissionDenied, "The store refuses access to {path}."),
+    errno.EXDEV: (errors.StorageError, "{path} lies on another device, so that it cannot be renamed to there."),
 }
 
 
-@contextmanager
-def file_errors(path: str) -> Generator[None]:
-    """Every OSError inside becomes a domain error about `path`, which is relative to the root."""
-    try:
-        yield
-    except OSError as error:
-        kind, text = _KINDS.get(error.errno or 0, (StorageError, "The store failed with {path}."))
-        raise kind(text.format(path=path or "The root of the store")) from error
+def file_error(path: str, error: OSError) -> errors.QueryServerError:
+    """The domain error about `path`, which is relative to the root."""
+    kind, text = _KINDS.get(error.errno or 0, (errors.StorageError, "The store failed with {path}."))
+    return kind(text.format(path=path or "The root of the store"))
 
 
 _STATUS_KINDS = {stat.S_IFREG: EntryKind.FILE, stat.S_IFDIR: EntryKind.DIRECTORY, stat.S_IFLNK: EntryKind.LINK}
@@ -123,7 +109,7 @@ _NO_REPLACE = 1  # linux/fs.h: RENAME_NOREPLACE
 _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.ENOTSUP})
 
 
-def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> None:
+def _rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> None:
     """Rename an entry; FileExistsError when there is anything of the new name."""
     if _renamed_at_once(old_parent, old, new_parent, new):
         return
@@ -132,7 +118,7 @@ def rename_exclusively(old_parent: int, old: str, new_parent: int, new: str) -> 
         os.link(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent, follow_symlinks=False)
         os.unlink(old, dir_fd=old_parent)
         return
-    if is_there(new_parent, new):
+    if _is_there(new_parent, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     # The target may appear meanwhile: an empty directory is then replaced, anything else refused.
     os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
@@ -149,7 +135,7 @@ def _renamed_at_once(old_parent: int, old: str, new_parent: int, new: str) -> bo
     raise OSError(number, os.strerror(number))
 
 
-def is_there(parent: int, name: str) -> bool:
+def _is_there(parent: int, name: str) -> bool:
     """Whether there is anything of that name, also a dangling link."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
@@ -182,22 +168,19 @@ class LocalTree:
     ) -> None:
         self._root = root
         self._directory_mode = directory_mode
-        self._floor = floor
         self.file_mode = file_mode
-
-    def require_room(self, size_bytes: int = 0, *, anew: bool = False) -> None:
-        """Raises InsufficientStorage when the disk would fall below its floor. `anew`: measure now."""
-        self._floor.require(self._root, size_bytes, anew=anew)
+        self.require_room = partial(floor.require, root)
+        """Raises InsufficientStorage when the disk would fall below its floor with so many bytes more."""
 
     def stat(self, path: str) -> FileStatus:
         names = names_of(path)
-        with file_errors(path), self._walk(names[:-1], make=False) as directory:
+        with self._walk(names[:-1], make=False) as directory:
             found = os.stat(names[-1], dir_fd=directory, follow_symlinks=False) if names else os.fstat(directory)
             return status_of(path, found)
 
     def open_file(self, path: str) -> int:
         """A descriptor for reading a plain file. Raises NotAFile, SymlinkNotFollowed."""
-        with file_errors(path), self._handle(path) as (handle, kind):
+        with self._handle(path) as (handle, kind):
             must_be_file(path, kind)
             return os.open(_behind(handle), os.O_RDONLY) if _HAS_HANDLES else os.dup(handle)
 
@@ -210,48 +193,50 @@ class LocalTree:
         """Make one new directory and its missing parents, durably; all with `permissions` if given."""
         names = names_of(path)
         if not names:
-            raise PathExists("The root of the store exists.")
-        with file_errors(path), self.parent(path, make=True, permissions=permissions) as (parent, name):
+            raise errors.PathExists("The root of the store exists.")
+        with self.parent(path, make=True, permissions=permissions) as (parent, name):
             _make(parent, name, self._directory_mode(names) if permissions is None else permissions)
 
     def ensure_directory(self, path: str) -> None:
-        with file_errors(path), self.directory(path, make=True):
+        with self.directory(path, make=True):
             pass
 
     def set_permissions(self, path: str, permissions: int) -> None:
         """Set the mode of a file or directory. Raises NotAFile, SymlinkNotFollowed."""
-        with file_errors(path):
-            if not names_of(path):
-                with self.directory(path) as root:
-                    os.fchmod(root, permissions)
-                return
-            with self._handle(path) as (handle, kind):
-                if kind is not EntryKind.DIRECTORY:
-                    must_be_file(path, kind)
-                # fchmod(2) refuses such handles, and fchmodat(2) follows links.
-                os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
+        if not path:
+            with self.directory(path) as root:
+                os.fchmod(root, permissions)
+            return
+        with self._handle(path) as (handle, kind):
+            if kind is not EntryKind.DIRECTORY:
+                must_be_file(path, kind)
+            # fchmod(2) refuses such handles, and fchmodat(2) follows links.
+            os.chmod(_behind(handle) if _HAS_HANDLES else handle, permissions)  # noqa: PTH101 or a descriptor
 
     def rename(self, source: str, target: str, *, overwrite: bool) -> None:
         """Rename durably. Only a file replaces a file, only with `overwrite`, and in one step."""
         if target.startswith(f"{source}/"):
-            raise TargetInsideSource(f"{target} lies inside {source}.")
-        with file_errors(source), self.parent(source) as (old_parent, old):
+            raise errors.TargetInsideSource(f"{target} lies inside {source}.")
+        with self.parent(source) as (old_parent, old):
             mode = os.stat(old, dir_fd=old_parent, follow_symlinks=False).st_mode
-            with file_errors(target), self.parent(target) as (new_parent, new):
-                if overwrite and stat.S_ISREG(mode):
-                    refuse_all_but_file(target, new_parent, new)
-                    os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
-                else:
-                    rename_exclusively(old_parent, old, new_parent, new)
-                os.fsync(new_parent)
-                os.fsync(old_parent)
+            try:
+                with self.parent(target) as (new_parent, new):
+                    if overwrite and stat.S_ISREG(mode):
+                        _refuse_all_but_file(target, new_parent, new)
+                        os.rename(old, new, src_dir_fd=old_parent, dst_dir_fd=new_parent)
+                    else:
+                        _rename_exclusively(old_parent, old, new_parent, new)
+                    os.fsync(new_parent)
+                    os.fsync(old_parent)
+            except OSError as error:
+                raise file_error(target, error) from error
 
     @contextmanager
     def parent(self, path: str, *, make: bool = False, permissions: int | None = None) -> Generator[tuple[int, str]]:
         """The open directory that holds `path`, and the last name. The root has none: InvalidPath."""
         names = names_of(path)
         if not names:
-            raise InvalidPath("The root of the store cannot be used for this.")
+            raise errors.InvalidPath("The root of the store cannot be used for this.")
         with self._walk(names[:-1], make=make, permissions=permissions) as directory:
             yield directory, names[-1]
 
@@ -265,7 +250,7 @@ class LocalTree:
         try:
             directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise StorageUnavailable("The root of the store is gone.") from error
+            raise errors.StorageUnavailable("The root of the store is gone.") from error
         try:
             for depth, name in enumerate(names, start=1):
                 try:
@@ -305,18 +290,36 @@ def enter(parent: int, name: str) -> int:
     except OSError as error:
         with suppress(OSError):
             if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-                raise SymlinkNotFollowed(f"{name} is a symbolic link, which is not followed.") from error
+                raise errors.SymlinkNotFollowed(f"{name} is a symbolic link, which is not followed.") from error
         raise
 
 
-def refuse_all_but_file(path: str, parent: int, name: str) -> None:
+def take_name(path: str, directory: int, old: str, name: str, *, overwrite: bool) -> None:
+    """Give a finished file its name, durably and in one step."""
+    if overwrite:
+        _refuse_all_but_file(path, directory, name)
+        os.rename(old, name, src_dir_fd=directory, dst_dir_fd=directory)
+    else:
+        _rename_exclusively(directory, old, directory, name)
+    os.fsync(directory)
+
+
+def refuse_taken(path: str, directory: int, name: str, *, overwrite: bool) -> None:
+    """Raises as `take_name` would now."""
+    if overwrite:
+        _refuse_all_but_file(path, directory, name)
+    elif _is_there(directory, name):
+        raise errors.PathExists(f"{path} exists.")
+
+
+def _refuse_all_but_file(path: str, parent: int, name: str) -> None:
     """Raises PathExists for what a file must not replace, SymlinkNotFollowed for a link."""
     with suppress(FileNotFoundError):
         kind = kind_of(os.stat(name, dir_fd=parent, follow_symlinks=False))
         if kind is EntryKind.LINK:
-            raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+            raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
         if kind is not EntryKind.FILE:
-            raise PathExists(f"{path} exists and is not a file.")
+            raise errors.PathExists(f"{path} exists and is not a file.")
 
 
 def _make(parent: int, name: str, mode: int) -> None:
@@ -333,9 +336,9 @@ def _make(parent: int, name: str, mode: int) -> None:
 
 def must_be_file(path: str, kind: EntryKind) -> None:
     if kind is EntryKind.LINK:
-        raise SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
+        raise errors.SymlinkNotFollowed(f"{path} is a symbolic link, which is not followed.")
     if kind is not EntryKind.FILE:
-        raise NotAFile(f"{path} is not a file.")
+        raise errors.NotAFile(f"{path} is not a file.")
 
 
 def _behind(handle: int) -> str:
@@ -367,9 +370,9 @@ class Listing:
 
     def batch(self, size: int) -> Batch:
         """The next entries, at most `size` of them. Raises NotADirectory, SymlinkNotFollowed."""
-        with self._lock, file_errors(self._path):
+        with self._lock:
             if self._ended:
-                raise StorageError(f"The listing of {self._path} was ended.")
+                raise errors.StorageError(f"The listing of {self._path} was ended.")
             if self._directory < 0:
                 self._begin()
             ahead = () if self._ahead is None else (self._ahead,)

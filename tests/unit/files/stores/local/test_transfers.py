@@ -112,7 +112,7 @@ def test_an_upload_can_be_flushed_before_during_and_after(tmp_path: Path) -> Non
     upload.write(b"abc")
     upload.flush()
     upload.write(b"def")
-    upload.commit()
+    upload.commit(b"")
     upload.flush()
     assert (tmp_path / "file").read_bytes() == b"abcdef"
 
