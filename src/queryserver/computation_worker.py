@@ -36,12 +36,11 @@ def computation_of(task: Task) -> Compute:
             from queryserver.sql import splitter  # noqa: PLC0415
 
             return splitter.choose_statement if task is Task.CHOOSE_STATEMENT else splitter.first_to_explain
-        case Task.DETECT_FILE | Task.DETECT_ENCODING | Task.PREVIEW | Task.HEADER:
+        case Task.DETECT_FILE | Task.PREVIEW | Task.HEADER:
             from queryserver.imports import computed  # noqa: PLC0415
 
             return {
                 Task.DETECT_FILE: computed.detect_file,
-                Task.DETECT_ENCODING: computed.file_encoding,
                 Task.PREVIEW: computed.preview,
                 Task.HEADER: computed.header,
             }[task]

@@ -13,8 +13,8 @@ from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
 from queryserver.engines.protocol import LoadingEngine, TableName
+from queryserver.formats.detection import ReadingOptions
 from queryserver.identity.model import User
-from queryserver.imports.computed import ReadingOptions
 from queryserver.imports.model import (
     RECORD_TYPES,
     REPLACING_DIALECTS,
@@ -122,9 +122,6 @@ class TableCreations:
         reading = request.reading
         analysis = await self.previews.analysis(user.id, file, reading, has_header=request.has_header)
         columns = target_columns(analysis.columns, request.columns, dialect)
-        encoding = reading.encoding
-        if encoding is None:
-            encoding = await self.previews.encoding(user.id, file) if reading.is_text else "utf-8"
         return ImportPlan(
             shown=file.shown,
             reading=FileReading(
@@ -134,7 +131,7 @@ class TableCreations:
                 width=len(analysis.columns),
                 sheet=reading.sheet_name,
                 delimiters=reading.delimiters or Delimiters(),
-                encoding=encoding,
+                encoding=analysis.encoding,
                 records=reading.file_type if reading.file_type in RECORD_TYPES else None,
                 fields=tuple(analysis.fields),
             ),

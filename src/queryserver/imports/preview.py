@@ -13,10 +13,27 @@ from weakref import WeakValueDictionary
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
-from queryserver.formats.detection import Detected, FileKind, recognise, recognise_given
-from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, ReadingOptions, analysis_of, detected_of
-from queryserver.imports.model import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
+from queryserver.formats.cell_types.header import (
+    COMPARED_RECORDS,
+    Analysis,
+    Oddity,
+    PreviewColumn,
+    SampleWarning,
+    analyse_records,
+    has_header,
+)
+from queryserver.formats.detection import Detected, FileKind, ReadingOptions, recognise, recognise_given
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK
+from queryserver.imports.model import (
+    RECORD_TYPES,
+    SAMPLE_BYTES,
+    SAMPLE_RECORDS,
+    SAMPLE_TEXT_BYTES,
+    BaseType,
+    ColumnType,
+    Delimiters,
+    FileType,
+)
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.limits import FairPlaces, LruCache
@@ -72,7 +89,7 @@ class Detection:
             with _errors_of_files():
                 answer = await self._computing.run(user_id, Task.DETECT_FILE, {"is_whole": is_whole}, head)
             if not isinstance(answer, str):
-                return detected_of(answer)
+                return _detected_of(answer)
             if answer != WORKBOOK:
                 return Records(FileType(answer))
             async with file.on_disk() as path:
@@ -107,24 +124,19 @@ class Previews:
         """Whether the first record names the columns. A separator that is not given is detected."""
         return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
 
-    async def encoding(self, user_id: int, file: ImportFile) -> str:
-        head, is_whole = await _beginning(file)
-        with _errors_of_files():
-            return await self._computing.run(user_id, Task.DETECT_ENCODING, {"is_whole": is_whole}, head)
-
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._places.place(user_id):
             if options.file_type in RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 async with file.on_disk() as path:
-                    return analysis_of(await self._workbooks.record_preview(path, options.file_type))
+                    return _analysis_of(await self._workbooks.record_preview(path, options.file_type))
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
                 sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
-            return analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
+            return _analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
 
     async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         async with self._places.place(user_id):
@@ -202,6 +214,33 @@ def _errors_of_files() -> Generator[None]:
         yield
     except TooComplex as error:
         raise FileTooComplex(f"The file could not be read: {error.message}") from None
+
+
+def _detected_of(answer: Mapping[str, Any]) -> Detected:
+    return Detected(
+        FileType(answer["type"]),
+        Delimiters(**answer["delimiters"]),
+        answer["record_separator"],
+        answer["encoding"],
+        answer["confidence"],
+    )
+
+
+def _analysis_of(answer: Mapping[str, Any]) -> Analysis:
+    """What a worker gives for a text or a file of records."""
+    return Analysis(
+        [
+            PreviewColumn(one["name"], ColumnType(BaseType(of["base"]), of["precision"], of["scale"]), one["format"])
+            for one in answer["columns"]
+            for of in [one["type"]]
+        ],
+        answer["rows"],
+        [SampleWarning(Oddity(one["code"]), one["count"], one["rows"]) for one in answer["warnings"]],
+        answer["has_header"],
+        answer["is_whole"],
+        answer["fields"],
+        answer["encoding"],
+    )
 
 
 def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:

@@ -170,8 +170,11 @@ class UploadedImportFile:
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
         """Raises import_file_not_found when it was removed meanwhile, StorageError."""
+        left = max(self.size_bytes - offset, 0)
+        # With the length known, the end of the file is not read for.
+        pieces = self.area.read(self.digest.hex(), offset=offset, length=left if length is None else min(length, left))
         try:
-            async with aclosing(self.area.read(self.digest.hex(), offset=offset, length=length)) as pieces:
+            async with aclosing(pieces):
                 async for piece in pieces:
                     yield piece
         except errors.PathNotFound:

@@ -22,7 +22,6 @@ class Task(StrEnum):
     CHOOSE_STATEMENT = "choose_statement"
     FIRST_TO_EXPLAIN = "first_to_explain"
     DETECT_FILE = "detect_file"
-    DETECT_ENCODING = "detect_encoding"
     PREVIEW = "preview"
     HEADER = "header"
 

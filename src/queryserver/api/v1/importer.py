@@ -26,9 +26,9 @@ from queryserver.api.schemas import requests
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.header import Analysis, PreviewColumn
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
-from queryserver.imports.computed import ReadingOptions
 from queryserver.imports.create_table import TableRequest
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
 from queryserver.imports.plans import ColumnRequest
