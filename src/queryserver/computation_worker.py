@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import orjson
+
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.computing_protocol import (
     BROKEN,
@@ -16,10 +18,8 @@ from queryserver.platform.computing_protocol import (
     REFUSED,
     RESULT,
     Task,
-    frame,
     limit_this_process,
     limit_time,
-    parsed,
 )
 
 Compute = Callable[[Mapping[str, Any], bytes], object]
@@ -70,12 +70,13 @@ def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
     """The answer as a frame, and whether it is the last one."""
     is_last = kind in (EXCEEDED, BROKEN) or _resident_bytes() > _MOST_KEPT_BYTES
     try:
-        return frame(kind, [told, is_last]), is_last
+        body = orjson.dumps([told, is_last])
     except MemoryError:
-        return frame(EXCEEDED, [None, True]), True
+        kind, body, is_last = EXCEEDED, b"[null,true]", True
     except TypeError as error:
         # What is no JSON, such as half a surrogate pair.
-        return frame(BROKEN, [f"No JSON: {error}", True]), True
+        kind, body, is_last = BROKEN, orjson.dumps([f"No JSON: {error}", True]), True
+    return HEAD.pack(kind, len(body), 0) + body, is_last
 
 
 def _resident_bytes() -> int:
@@ -88,7 +89,7 @@ def _resident_bytes() -> int:
 
 def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
-        task = parsed(requests.read(told_bytes))
+        task = orjson.loads(requests.read(told_bytes))
         content = requests.read(content_bytes)
         limit_time(task["limit_s"])
         return RESULT, computation_of(Task(task["task"]))(task["options"], content)

@@ -43,7 +43,7 @@ from queryserver.files.protocol import (
     TrashStorage,
     UnseenUploads,
 )
-from queryserver.imports.uploads import ImportUploadRecords, UploadArea
+from queryserver.imports.uploads import ImportUploadRecords
 from queryserver.results.segments import ResultStore
 from queryserver.workbooks.reader import WorkbookReader
 
@@ -116,9 +116,7 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
-    Adapter(ImportUploadRecords, "queryserver.imports.repository", "DatabaseImportUploads"),
     Adapter(ImportUploadRecords, "tests.fakes.import_uploads", "MemoryImportUploads"),
-    Adapter(UploadArea, "queryserver.files.stores.local.storage", "LocalUploadArea"),
     Adapter(Storage, "queryserver.files.stores.local.storage", "LocalStorage"),
     Adapter(RenamingStorage, "queryserver.files.stores.local.storage", "LocalStorage"),
     Adapter(SummarizedStorage, "queryserver.files.stores.local.storage", "LocalStorage"),

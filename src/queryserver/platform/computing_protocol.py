@@ -12,8 +12,6 @@ from enum import StrEnum
 from math import ceil
 from typing import Any, Protocol
 
-import orjson
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -40,19 +38,10 @@ class Computing(Protocol):
 
 
 HEAD = struct.Struct("<cLL")
+"""The begin of a frame: its kind, and the sizes of the JSON and of the content that follow."""
 MAX_BYTES = 256 * 1024 * 1024
 TASK, RESULT, REFUSED, EXCEEDED, BROKEN = b"T", b"R", b"D", b"X", b"B"
 """A task; its result; a domain error; limits reached; an error of the program."""
-
-
-def frame(kind: bytes, value: object, content: bytes = b"") -> bytes:
-    """The begin of a frame: its content follows."""
-    body = orjson.dumps(value)
-    return HEAD.pack(kind, len(body), len(content)) + body
-
-
-def parsed(body: bytes) -> Any:
-    return orjson.loads(body)
 
 
 def limit_this_process(memory_bytes: int) -> None:

@@ -29,9 +29,8 @@ from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
 from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
-from queryserver.imports.create_table import TableRequest
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
-from queryserver.imports.plans import ColumnRequest
+from queryserver.imports.plans import ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
