@@ -124,13 +124,14 @@ class Staging:
 async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
     """Around the life of a staging table, which is made inside: at the end it is dropped, whatever happened.
 
-    It is entered in the ledger before, and settled after.
+    It is entered in the ledger before, and settled after. What the batches inside raised comes out as it was.
     """
     # Not broken off: it would not be known then whether the table is in the ledger.
     await to_the_end(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
-        yield staging
+        with rows_failures():
+            yield staging
     finally:
         if not staging.is_cleared:
             await asyncio.shield(staging.clear())
@@ -366,16 +367,15 @@ class StatementLoader(ABC):
         refuse_target(load, exists=exists)
         if load.replace and exists and await self.is_view(load.target):
             raise no_table(load.target)
-        with rows_failures():
-            async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
-                types = await self.create(load.staging, load.columns)
-                rows = await self._fill(load, types, batches)
-                if load.append:
-                    await execute(self._session, self._copy(load))
-                elif load.replace and await self.exists(load.target):
-                    await staging.publish(self._swap(load, ledger))
-                else:
-                    await self._publish(load, staging, ledger)
+        async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+            types = await self.create(load.staging, load.columns)
+            rows = await self._fill(load, types, batches)
+            if load.append:
+                await execute(self._session, self._copy(load))
+            elif load.replace and await self.exists(load.target):
+                await staging.publish(self._swap(load, ledger))
+            else:
+                await self._publish(load, staging, ledger)
         return rows
 
     async def drop(self, table: TableName) -> None:
