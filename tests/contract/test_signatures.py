@@ -102,7 +102,7 @@ ADAPTERS = (
     Adapter(LoadingEngine, "tests.fakes.loading", "FakeLoadingEngine"),
     Adapter(TableLoader, "tests.fakes.loading", "FakeLoader"),
     Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
-    Adapter(LoadLedger, "queryserver.imports.running", "StatementLedger"),
+    Adapter(LoadLedger, "queryserver.imports.repository", "StatementLedger"),
     Adapter(EngineSession, "queryserver.imports.running", "ImportSession"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),

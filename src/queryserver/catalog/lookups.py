@@ -21,15 +21,7 @@ from queryserver.catalog.cache import MetadataCache
 from queryserver.catalog.questions import BY_KIND, CatalogQuestion
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
-from queryserver.engines.protocol import (
-    Catalog,
-    CatalogEngine,
-    Engine,
-    EngineSession,
-    LoadingEngine,
-    SessionOptions,
-    TableLoader,
-)
+from queryserver.engines import protocol
 from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database, Notices
@@ -73,6 +65,7 @@ PER_CONNECTOR = 8
 """Lookups of one connector at once, beside its statements."""
 _PER_USER = 4
 _QUESTION = "question"
+_TABLE_EXISTS = "import_table_exists"
 
 AnswerListener = Callable[[User, Connector, CatalogQuestion[Any], object], None]
 
@@ -328,6 +321,7 @@ class Lookups:
 
     def __post_init__(self) -> None:
         self.forwarding.serve(_QUESTION, self._forwarded_answer)
+        self.forwarding.serve(_TABLE_EXISTS, self._table_exists_here)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -360,7 +354,7 @@ class Lookups:
         return await self._flights.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
 
     @asynccontextmanager
-    async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[Catalog]:
+    async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[protocol.Catalog]:
         """A catalogue opened as the user, within the limits. Raises as `answer`."""
         _as_catalog(self.connectors.engine(connector), connector)
         async with (
@@ -372,7 +366,7 @@ class Lookups:
     @asynccontextmanager
     async def session(
         self, user: User, connector: Connector, database: str | None = None
-    ) -> AsyncGenerator[EngineSession]:
+    ) -> AsyncGenerator[protocol.EngineSession]:
         """An engine session of this lookup's own, within the limits. Raises as `answer`."""
         async with (
             self._place(user, connector, database) as (engine, options),
@@ -380,14 +374,19 @@ class Lookups:
         ):
             yield session
 
-    @asynccontextmanager
-    async def loader(self, user: User, connector: Connector) -> AsyncGenerator[TableLoader]:
-        """A loader of this lookup's own, within the limits. Raises as `answer`."""
+    async def table_exists(
+        self, user: User, connector: Connector, table: protocol.TableName, *, budget: timedelta
+    ) -> bool:
+        """Whether a loader would find the table now. Raises as `answer`."""
+        arguments = [table.database, table.name]
+        return orjson.loads(await self.anywhere(user, connector, _TABLE_EXISTS, arguments, budget=budget))
+
+    async def _table_exists_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         async with self._place(user, connector) as (engine, options):
-            if not isinstance(engine, LoadingEngine):
+            if not isinstance(engine, protocol.LoadingEngine):
                 raise errors.NotSupported(f"The connector {connector.nice_name} makes no tables of files.")
             async with engine.loader(user, options) as loader:
-                yield loader
+                return orjson.dumps(await loader.exists(protocol.TableName(*arguments)))
 
     async def anywhere(
         self,
@@ -447,7 +446,7 @@ class Lookups:
     @asynccontextmanager
     async def _place(
         self, user: User, connector: Connector, database: str | None = None
-    ) -> AsyncGenerator[tuple[Engine, SessionOptions]]:
+    ) -> AsyncGenerator[tuple[protocol.Engine, protocol.SessionOptions]]:
         await self._login(user, connector)
         if await self._holder(connector) != self.forwarding.owner:
             raise errors.EngineUnavailable("Another server has taken hold of this database; ask again.")
@@ -476,7 +475,7 @@ class Lookups:
         return credentials.username
 
 
-def _as_catalog(engine: Engine, connector: Connector) -> CatalogEngine:
-    if not isinstance(engine, CatalogEngine):
+def _as_catalog(engine: protocol.Engine, connector: Connector) -> protocol.CatalogEngine:
+    if not isinstance(engine, protocol.CatalogEngine):
         raise errors.NotSupported(f"The connector {connector.nice_name} tells no metadata.")
     return engine

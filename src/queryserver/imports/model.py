@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import Self
 
 BLANKS = " \t\n\v\f\r"
 """Ignored around a cell: the white space of ASCII. Around quotes only U+0020 is (Contract importer 8.2)."""
@@ -318,25 +315,3 @@ def declared_type(column: ColumnType, dialect: str) -> str:
     if column.base is BaseType.UINT64 and name in {"DECIMAL", "NUMERIC"}:
         return f"{name}(20,0)"
     return name
-
-
-# Arrow's names of types; of the others they are those of BaseType in lower case.
-_ARROW: Mapping[BaseType, str] = {
-    BaseType.FLOAT32: "float",
-    BaseType.FLOAT64: "double",
-    BaseType.BOOLEAN: "bool",
-    BaseType.DATE: "date32",
-    BaseType.DATETIME: "timestamp[us]",
-    BaseType.TIME: "time64[us]",
-    BaseType.DURATION: "duration[us]",
-    BaseType.NULL: "string",
-}
-
-
-def arrow_type(column: ColumnType) -> "pa.DataType":
-    """The Arrow type of the values of a column. Timestamps are UTC without a zone."""
-    import pyarrow as pa  # noqa: PLC0415 the processes that read workbooks and Avro do without Arrow
-
-    if column.base is BaseType.DECIMAL:
-        return pa.decimal128(column.precision or 38, column.scale or 0)
-    return pa.type_for_alias(_ARROW.get(column.base) or column.base.lower())

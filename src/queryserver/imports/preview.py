@@ -23,17 +23,8 @@ from queryserver.formats.cell_types.header import (
     has_header,
 )
 from queryserver.formats.detection import Detected, FileKind, ReadingOptions, recognise, recognise_given
+from queryserver.imports import model
 from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK
-from queryserver.imports.model import (
-    RECORD_TYPES,
-    SAMPLE_BYTES,
-    SAMPLE_RECORDS,
-    SAMPLE_TEXT_BYTES,
-    BaseType,
-    ColumnType,
-    Delimiters,
-    FileType,
-)
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.limits import FairPlaces, LruCache
@@ -60,7 +51,7 @@ class Sheets:
 class Records:
     """A file that names its columns itself."""
 
-    type: FileType
+    type: model.FileType
 
 
 Found: TypeAlias = Detected | Sheets | Records
@@ -91,7 +82,7 @@ class Detection:
             if not isinstance(answer, str):
                 return _detected_of(answer)
             if answer != WORKBOOK:
-                return Records(FileType(answer))
+                return Records(model.FileType(answer))
             async with file.on_disk() as path:
                 return Sheets(await self._workbooks.sheet_names(path))
 
@@ -126,13 +117,13 @@ class Previews:
 
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._places.place(user_id):
-            if options.file_type in RECORD_TYPES:
+            if options.file_type in model.RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 async with file.on_disk() as path:
                     return _analysis_of(await self._workbooks.record_preview(path, options.file_type))
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
-                sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
+                sheet = await self._sheet(user_id, file, options.sheet_name, model.SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
@@ -140,7 +131,7 @@ class Previews:
 
     async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         async with self._places.place(user_id):
-            if options.file_type in RECORD_TYPES:
+            if options.file_type in model.RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 return True
             if options.sheet_name is not None:
@@ -151,9 +142,9 @@ class Previews:
                 return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
             return await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
 
-    async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
+    async def _require_records(self, user_id: int, file: ImportFile, kind: model.FileType) -> None:
         """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
-        if kind is FileType.NDJSON:
+        if kind is model.FileType.NDJSON:
             return
         head, is_whole = await _beginning(file)
         found = await self._threads.run(user_id, lambda _: recognise(head, is_whole=is_whole))
@@ -170,7 +161,7 @@ class Previews:
 
     async def _of_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
         """What the task gives for as much of the file as it needs."""
-        async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
+        async with aclosing(file.read(length=model.SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
             head = bytearray(await _first_bytes(pieces))
             is_last = False
             while True:
@@ -185,7 +176,7 @@ class Previews:
                 if answer != MORE:
                     return answer
                 wanted = _GROWTH * len(head)
-                while (len(head) < wanted or wanted >= SAMPLE_TEXT_BYTES) and not is_last:
+                while (len(head) < wanted or wanted >= model.SAMPLE_TEXT_BYTES) and not is_last:
                     piece = await anext(pieces, None)
                     is_last = piece is None
                     head += piece or b""
@@ -193,7 +184,7 @@ class Previews:
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
     """The first SAMPLE_BYTES, or a little more, and whether they are the whole file."""
-    async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
+    async with aclosing(file.read(length=model.SAMPLE_BYTES)) as pieces:
         head = await _first_bytes(pieces)
     return head, file.size_bytes <= len(head)
 
@@ -202,7 +193,7 @@ async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
     head = bytearray()
     async for piece in pieces:
         head += piece
-        if len(head) >= SAMPLE_BYTES:
+        if len(head) >= model.SAMPLE_BYTES:
             break
     return bytes(head)
 
@@ -218,8 +209,8 @@ def _errors_of_files() -> Generator[None]:
 
 def _detected_of(answer: Mapping[str, Any]) -> Detected:
     return Detected(
-        FileType(answer["type"]),
-        Delimiters(**answer["delimiters"]),
+        model.FileType(answer["type"]),
+        model.Delimiters(**answer["delimiters"]),
         answer["record_separator"],
         answer["encoding"],
         answer["confidence"],
@@ -230,7 +221,9 @@ def _analysis_of(answer: Mapping[str, Any]) -> Analysis:
     """What a worker gives for a text or a file of records."""
     return Analysis(
         [
-            PreviewColumn(one["name"], ColumnType(BaseType(of["base"]), of["precision"], of["scale"]), one["format"])
+            PreviewColumn(
+                one["name"], model.ColumnType(model.BaseType(of["base"]), of["precision"], of["scale"]), one["format"]
+            )
             for one in answer["columns"]
             for of in [one["type"]]
         ],

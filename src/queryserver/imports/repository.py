@@ -88,6 +88,22 @@ class UnfinishedTables:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StatementLedger:
+    """`engines.protocol.LoadLedger` of one import."""
+
+    unfinished: UnfinishedTables
+    statement_id: UUID
+    user_id: int
+    connector: str
+
+    async def made(self, table: TableName) -> None:
+        await self.unfinished.made(UnfinishedTable(self.statement_id, self.user_id, self.connector, table))
+
+    async def settled(self, table: TableName) -> None:
+        await self.unfinished.settled(self.statement_id, table)
+
+
 log = structlog.get_logger(__name__)
 
 _BATCH = 500

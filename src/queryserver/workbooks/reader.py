@@ -15,22 +15,8 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 import structlog
 
+from queryserver import errors
 from queryserver.errors.base import QueryServerError, TooManyRequests
-from queryserver.errors.files import (
-    CodecNotAvailable,
-    DecompressionFailed,
-    DetectionFailed,
-    FileCorrupt,
-    FileTooComplex,
-    UnsupportedFormat,
-    file_empty,
-    file_encrypted,
-    format_mismatch,
-    import_file_not_found,
-    record_too_long,
-    sheet_not_found,
-    too_many_columns,
-)
 from queryserver.imports.model import FileType, TypedText
 from queryserver.workbooks.frames import (
     BATCH,
@@ -106,19 +92,19 @@ _LARGE_BYTES = 512 * 1024
 """Frames above this size are read in a thread: each MiB holds the loop for some 10 ms."""
 
 _KNOWN_ERRORS = (
-    CodecNotAvailable,
-    DecompressionFailed,
-    FileCorrupt,
-    file_empty,
-    file_encrypted,
-    FileTooComplex,
-    format_mismatch,
-    record_too_long,
-    sheet_not_found,
-    too_many_columns,
+    errors.CodecNotAvailable,
+    errors.DecompressionFailed,
+    errors.FileCorrupt,
+    errors.file_empty,
+    errors.file_encrypted,
+    errors.FileTooComplex,
+    errors.format_mismatch,
+    errors.record_too_long,
+    errors.sheet_not_found,
+    errors.too_many_columns,
 )
 _WITH_MESSAGE = {kind.code: kind for kind in _KNOWN_ERRORS}
-_WITHOUT_MESSAGE = {kind().code: kind for kind in (UnsupportedFormat, import_file_not_found)}
+_WITHOUT_MESSAGE = {kind().code: kind for kind in (errors.UnsupportedFormat, errors.import_file_not_found)}
 
 _Frame = tuple[bytes, bytes]
 
@@ -294,7 +280,7 @@ async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> Asy
                     raise _broken("frames")
                 body = await process.stdout.readexactly(size)
         except TimeoutError:
-            raise FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
+            raise errors.FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
         except asyncio.IncompleteReadError:
             raise await _sudden_end(process) from None
         left_s -= loop.time() - began
@@ -311,9 +297,9 @@ async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
     code = await process.wait()
     if code < 0:  # its limit of time, or no memory was left
         log.info("worker of a workbook was killed", signal=-code)
-        return FileTooComplex("The file needs more memory or time to be read than there is.")
+        return errors.FileTooComplex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
-    return DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The workbook could not be read.")
 
 
 def _failure(body: bytes) -> QueryServerError:
@@ -323,12 +309,12 @@ def _failure(body: bytes) -> QueryServerError:
     if code in _WITH_MESSAGE:
         return _WITH_MESSAGE[code](message)
     log.error("worker of a workbook failed", failure=message)
-    return DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The workbook could not be read.")
 
 
-def _broken(what: str) -> DetectionFailed:
+def _broken(what: str) -> errors.DetectionFailed:
     log.error("worker of a workbook answered with something else", expected=what)
-    return DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The workbook could not be read.")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

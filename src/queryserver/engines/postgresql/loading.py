@@ -12,21 +12,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyarrow import csv
 
+from queryserver.engines import loading
 from queryserver.engines.catalog_queries import identifier, qualified
-from queryserver.engines.loading import (
-    Staging,
-    column_definitions,
-    duration_text,
-    hex_texts,
-    no_table,
-    passing,
-    publishing_steps,
-    read_ahead,
-    refuse_changes,
-    refuse_long_names,
-    refuse_target,
-    staged,
-)
 from queryserver.engines.postgresql.connection import PostgresqlConnection, statement_errors
 from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
@@ -74,7 +61,7 @@ class _Found:
     def refuse_replacing(self, load: TableLoad) -> None:
         """Raises StatementRejected for what is no plain table; the server refuses one that other objects need."""
         if load.replace and self.is_plain is False:
-            raise no_table(load.target)
+            raise loading.no_table(load.target)
 
 
 class PostgresqlLoader:
@@ -89,16 +76,16 @@ class PostgresqlLoader:
         return (await self._found(table)).is_there
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         _refuse_cut_names(load.target, *(column.name for column in load.columns))
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
-            raise passing(load.target.database)
+            raise loading.passing(load.target.database)
         found = await self._found(load.target)
         schema = found.required_schema
-        refuse_target(load, exists=found.is_there)
+        loading.refuse_target(load, exists=found.is_there)
         found.refuse_replacing(load)
         try:
-            async with staged(load.staging, ledger, self._roll_back) as staging:
+            async with loading.staged(load.staging, ledger, self._roll_back) as staging:
                 return await self._load(load, schema, batches, staging)
         except asyncio.CancelledError:
             # The stop signal may still be on its way to the server's process, which must serve no other session.
@@ -106,7 +93,7 @@ class PostgresqlLoader:
             raise
 
     async def drop(self, table: TableName) -> None:
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         _refuse_cut_names(table)
         schema = (await self._found(table)).required_schema
         with statement_errors(started=True):
@@ -114,10 +101,11 @@ class PostgresqlLoader:
 
     async def _found(self, table: TableName) -> "_Found":
         with statement_errors(started=False):
-            return _Found(*await self._connection.fetchrow(_TARGET, table.database, table.name, timeout=_DROP_S))
+            [row] = await self._connection.fetch(_TARGET, table.database, table.name, timeout=_DROP_S)
+        return _Found(*row)
 
     async def _load(
-        self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch], staging: Staging
+        self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch], staging: loading.Staging
     ) -> int:
         source = qualified(schema, load.staging.name)
         with statement_errors(started=True):
@@ -126,21 +114,21 @@ class PostgresqlLoader:
                 replace(one, declared=f"pg_catalog.{one.declared.lower()}") if one.declared in _NO_KEYWORDS else one
                 for one in load.columns
             ]
-            columns = column_definitions(resolved, identifier)
+            columns = loading.column_definitions(resolved, identifier)
             creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"
             await self._connection.execute(creation)
             rows = await self._copy(load, schema, batches)
             if load.replace:
                 (await self._found(load.target)).refuse_replacing(load)
             # DROP TABLE refuses a view, and a table that views or keys of other tables need.
-            steps = publishing_steps(load, source, qualified(schema, load.target.name))
+            steps = loading.publishing_steps(load, source, qualified(schema, load.target.name))
             await self._connection.execute("; ".join(steps))
             await staging.publish(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
         with self._connection.watched() as tap:
-            async with read_ahead(batches, _encode, self._executor) as encoded:
+            async with loading.read_ahead(batches, _encode, self._executor) as encoded:
                 tag = await self._connection.copy_to_table(
                     load.staging.name,
                     schema_name=schema,
@@ -163,9 +151,9 @@ def _encode(batch: pa.RecordBatch) -> pa.Buffer:
     columns = list(batch.columns)
     for place, column in enumerate(columns):
         if pa.types.is_duration(column.type):
-            columns[place] = duration_text(column)
+            columns[place] = loading.duration_text(column)
         elif pa.types.is_binary(column.type):
-            columns[place] = hex_texts(column, before="\\x")
+            columns[place] = loading.hex_texts(column, before="\\x")
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
     return sink.getvalue()
@@ -183,4 +171,4 @@ async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGe
 
 def _refuse_cut_names(table: TableName, *columns: str) -> None:
     names = (table.database or "", table.name, *columns)
-    refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=lambda name: len(name.encode()))
+    loading.refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=lambda name: len(name.encode()))
