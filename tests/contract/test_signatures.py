@@ -45,7 +45,6 @@ from queryserver.files.protocol import (
 )
 from queryserver.imports.uploads import ImportUploadRecords
 from queryserver.results.segments import ResultStore
-from queryserver.workbooks.reader import WorkbookReader
 
 TESTS = Path(__file__).parent
 ENGINES = TESTS.parents[1] / "src/queryserver/engines"
@@ -146,7 +145,6 @@ ADAPTERS = (
     Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),
     Adapter(FileSystem, "tests.fakes.storage_faults", "FaultyFileSystem"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
-    Adapter(WorkbookReader, "queryserver.workbooks.reader", "ProcessWorkbooks"),
 )
 
 # Test classes that inherit the engine contract, by file.

@@ -31,7 +31,7 @@ from queryserver.platform.limits import FairPlaces, disk_floor
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices
-from queryserver.workbooks.reader import ProcessWorkbooks, WorkbookReader
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 _THREADS = 2  # of imports alone: they do not delay other work, and few threads keep few heaps
 _FILES_AT_ONCE = 4
@@ -55,7 +55,7 @@ class ImportFiles:
     uploads: ImportUploads
     area: UploadAreaSweep
     sources: ImportSources
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     imports: Imports
     unfinished: UnfinishedTables
     import_lost: asyncio.Event

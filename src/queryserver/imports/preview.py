@@ -29,7 +29,7 @@ from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.limits import FairPlaces, LruCache
 from queryserver.platform.threads import FairThreads
-from queryserver.workbooks.reader import SheetRows, WorkbookReader
+from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ Found: TypeAlias = Detected | Sheets | Records
 class Detection:
     """What files are. Answers about files that never change are kept."""
 
-    def __init__(self, workbooks: WorkbookReader, computing: Computing, places: FairPlaces) -> None:
+    def __init__(self, workbooks: ProcessWorkbooks, computing: Computing, places: FairPlaces) -> None:
         self._workbooks = workbooks
         self._computing = computing
         self._places = places
@@ -96,7 +96,7 @@ class Previews:
     """
 
     def __init__(
-        self, workbooks: WorkbookReader, computing: Computing, threads: FairThreads, places: FairPlaces
+        self, workbooks: ProcessWorkbooks, computing: Computing, threads: FairThreads, places: FairPlaces
     ) -> None:
         self._workbooks = workbooks
         self._computing = computing

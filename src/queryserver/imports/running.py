@@ -30,7 +30,7 @@ from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.statements.model import Assignment
-from queryserver.workbooks.reader import WorkbookReader
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Imports:
     """
 
     sources: ImportSources
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     threads: Executor
     unfinished: UnfinishedTables
     open_scratch: Callable[[], BinaryIO]
@@ -129,7 +129,7 @@ class Imports:
 
 @dataclass(slots=True)
 class _Import:
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     threads: Executor
     plan: ImportPlan
     file: ImportFile
@@ -240,7 +240,7 @@ class Conversion:
 
     plan: ImportPlan
     file: ImportFile
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     threads: Executor
     seen: Callable[[int], None]
 

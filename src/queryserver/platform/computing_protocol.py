@@ -49,10 +49,7 @@ def limit_this_process(memory_bytes: int) -> None:
     ends with its parent.
     """
     os.nice(10)
-    _limit(resource.RLIMIT_AS, memory_bytes)
-    _limit(resource.RLIMIT_NOFILE, 64)
-    _limit(resource.RLIMIT_FSIZE, 0)
-    _limit(resource.RLIMIT_CORE, 0)
+    limit_resources(memory_bytes, open_files=64)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -64,7 +61,15 @@ def limit_time(limit_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def _limit(kind: int, wanted: int) -> None:
+def limit_resources(memory_bytes: int, *, open_files: int) -> None:
+    """From now on this process has so much memory, writes no file and leaves no core."""
+    lower_limit(resource.RLIMIT_AS, memory_bytes)
+    lower_limit(resource.RLIMIT_NOFILE, open_files)
+    lower_limit(resource.RLIMIT_FSIZE, 0)
+    lower_limit(resource.RLIMIT_CORE, 0)
+
+
+def lower_limit(kind: int, wanted: int) -> None:
     """Lower the limit: a stricter one stays, for it cannot be raised."""
     _, hard = resource.getrlimit(kind)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
