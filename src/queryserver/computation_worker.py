@@ -8,42 +8,32 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import orjson
+
 from queryserver.errors.base import QueryServerError
-from queryserver.platform.computing_protocol import (
-    BROKEN,
-    EXCEEDED,
-    HEAD,
-    REFUSED,
-    RESULT,
-    Task,
-    frame,
-    limit_this_process,
-    limit_time,
-    parsed,
-)
+from queryserver.platform import computing_protocol as protocol
 
 Compute = Callable[[Mapping[str, Any], bytes], object]
 
 
-def computation_of(task: Task) -> Compute:
+def computation_of(task: protocol.Task) -> Compute:
     """What computes `task`: options and content in, JSON out. Raises domain errors when it is called."""
     match task:
-        case Task.FORMAT:
+        case protocol.Task.FORMAT:
             from queryserver.sql.formatting import format_text  # noqa: PLC0415
 
             return format_text
-        case Task.CHOOSE_STATEMENT | Task.FIRST_TO_EXPLAIN:
+        case protocol.Task.CHOOSE_STATEMENT | protocol.Task.FIRST_TO_EXPLAIN:
             from queryserver.sql import splitter  # noqa: PLC0415
 
-            return splitter.choose_statement if task is Task.CHOOSE_STATEMENT else splitter.first_to_explain
-        case Task.DETECT_FILE | Task.DETECT_ENCODING | Task.PREVIEW | Task.HEADER:
+            return splitter.choose_statement if task is protocol.Task.CHOOSE_STATEMENT else splitter.first_to_explain
+        case protocol.Task.DETECT_FILE | protocol.Task.PREVIEW | protocol.Task.HEADER:
             from queryserver.imports import computed  # noqa: PLC0415
 
             return {
-                Task.DETECT_FILE: computed.detect_file,
-                Task.DETECT_ENCODING: computed.file_encoding,
-                Task.PREVIEW: computed.preview,
-                Task.HEADER: computed.header,
+                protocol.Task.DETECT_FILE: computed.detect_file,
+                protocol.Task.PREVIEW: computed.preview,
+                protocol.Task.HEADER: computed.header,
             }[task]
 
 
@@ -55,11 +45,11 @@ _MEMORY = Path("/proc/self/statm")
 
 def main() -> None:
     """Serve until the standard input ends. `sys.argv[1]`: how much memory this process may have."""
-    limit_this_process(int(sys.argv[1]))
+    protocol.limit_this_process(int(sys.argv[1]))
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     with suppress(BrokenPipeError, KeyboardInterrupt):
-        while head := requests.read(HEAD.size):
-            _, told_bytes, content_bytes = HEAD.unpack(head)
+        while head := requests.read(protocol.HEAD.size):
+            _, told_bytes, content_bytes = protocol.HEAD.unpack(head)
             answer, is_last = _framed(*_answer(requests, told_bytes, content_bytes))
             answers.write(answer)
             answers.flush()
@@ -69,14 +59,15 @@ def main() -> None:
 
 def _framed(kind: bytes, told: Any) -> tuple[bytes, bool]:
     """The answer as a frame, and whether it is the last one."""
-    is_last = kind in (EXCEEDED, BROKEN) or _resident_bytes() > _MOST_KEPT_BYTES
+    is_last = kind in (protocol.EXCEEDED, protocol.BROKEN) or _resident_bytes() > _MOST_KEPT_BYTES
     try:
-        return frame(kind, [told, is_last]), is_last
+        body = orjson.dumps([told, is_last])
     except MemoryError:
-        return frame(EXCEEDED, [None, True]), True
+        kind, body, is_last = protocol.EXCEEDED, b"[null,true]", True
     except TypeError as error:
         # What is no JSON, such as half a surrogate pair.
-        return frame(BROKEN, [f"No JSON: {error}", True]), True
+        kind, body, is_last = protocol.BROKEN, orjson.dumps([f"No JSON: {error}", True]), True
+    return protocol.HEAD.pack(kind, len(body), 0) + body, is_last
 
 
 def _resident_bytes() -> int:
@@ -89,13 +80,13 @@ def _resident_bytes() -> int:
 
 def _answer(requests: BinaryIO, told_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
-        task = parsed(requests.read(told_bytes))
+        task = orjson.loads(requests.read(told_bytes))
         content = requests.read(content_bytes)
-        limit_time(task["limit_s"])
-        return RESULT, computation_of(Task(task["task"]))(task["options"], content)
+        protocol.limit_time(task["limit_s"])
+        return protocol.RESULT, computation_of(protocol.Task(task["task"]))(task["options"], content)
     except QueryServerError as error:
-        return REFUSED, [type(error).__name__, error.code, error.message, error.details]
+        return protocol.REFUSED, [type(error).__name__, error.code, error.message, error.details]
     except (MemoryError, RecursionError):
-        return EXCEEDED, None
+        return protocol.EXCEEDED, None
     except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here
-        return BROKEN, traceback.format_exc(limit=_TRACE_LINES)
+        return protocol.BROKEN, traceback.format_exc(limit=_TRACE_LINES)

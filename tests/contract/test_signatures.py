@@ -43,9 +43,8 @@ from queryserver.files.protocol import (
     TrashStorage,
     UnseenUploads,
 )
-from queryserver.imports.uploads import ImportUploadRecords, UploadArea
+from queryserver.imports.uploads import ImportUploadRecords
 from queryserver.results.segments import ResultStore
-from queryserver.workbooks.reader import WorkbookReader
 
 TESTS = Path(__file__).parent
 ENGINES = TESTS.parents[1] / "src/queryserver/engines"
@@ -102,7 +101,7 @@ ADAPTERS = (
     Adapter(LoadingEngine, "tests.fakes.loading", "FakeLoadingEngine"),
     Adapter(TableLoader, "tests.fakes.loading", "FakeLoader"),
     Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
-    Adapter(LoadLedger, "queryserver.imports.running", "StatementLedger"),
+    Adapter(LoadLedger, "queryserver.imports.repository", "StatementLedger"),
     Adapter(EngineSession, "queryserver.imports.running", "ImportSession"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
@@ -116,9 +115,7 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.postgresql.catalog", "PostgresqlCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(Catalog, "queryserver.engines.hiveserver2.catalog", "FamilyCatalog"),
-    Adapter(ImportUploadRecords, "queryserver.imports.repository", "DatabaseImportUploads"),
     Adapter(ImportUploadRecords, "tests.fakes.import_uploads", "MemoryImportUploads"),
-    Adapter(UploadArea, "queryserver.files.stores.local.storage", "LocalUploadArea"),
     Adapter(Storage, "queryserver.files.stores.local.storage", "LocalStorage"),
     Adapter(RenamingStorage, "queryserver.files.stores.local.storage", "LocalStorage"),
     Adapter(SummarizedStorage, "queryserver.files.stores.local.storage", "LocalStorage"),
@@ -148,7 +145,6 @@ ADAPTERS = (
     Adapter(Storage, "tests.fakes.storage_faults", "FaultyStorage"),
     Adapter(FileSystem, "tests.fakes.storage_faults", "FaultyFileSystem"),
     Adapter(ResultStore, "queryserver.results.segments", "SegmentStore"),
-    Adapter(WorkbookReader, "queryserver.workbooks.reader", "ProcessWorkbooks"),
 )
 
 # Test classes that inherit the engine contract, by file.

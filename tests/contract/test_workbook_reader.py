@@ -1,4 +1,4 @@
-"""The `WorkbookReader` over real workbooks of all formats, and over hostile ones."""
+"""`ProcessWorkbooks` over real workbooks of all formats, and over hostile ones."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from tests.refusals import raises_code
 
 from queryserver.errors.files import FileCorrupt, StorageUnavailable, UnsupportedFormat
 from queryserver.imports.model import CellKind
-from queryserver.workbooks import reader
+from queryserver.workbooks import frames
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 WITHIN_S = 60
@@ -445,7 +445,7 @@ async def test_a_view_that_is_full_takes_the_worker_with_it(workbooks):
 @pytest.mark.importer(61)
 async def test_a_worker_that_takes_too_long_is_too_complex(workbooks, tmp_path, monkeypatch):
     path = write_package(tmp_path / "a", workbook_parts({"A": column_xml([CELL])}))
-    monkeypatch.setattr(reader, "TIME_S", 0.001)
+    monkeypatch.setattr(frames, "TIME_S", 0.001)
     with raises_code("file_too_complex"):
         await workbooks.sheet_names(path)
     assert not workers()

@@ -45,7 +45,7 @@ class MemoryFile:
 
 @dataclass
 class MemoryWorkbooks:
-    """A WorkbookReader of one workbook, whatever file it is given."""
+    """As ProcessWorkbooks, with one workbook, whatever file it is given."""
 
     sheets: Mapping[str, Sequence[Sequence[TypedText]]] = field(default_factory=dict)
     looks: int = 0

@@ -36,8 +36,8 @@ from queryserver.engines.protocol import (
 )
 from queryserver.errors.statements import EngineUnavailable, SessionLost, StatementDenied, StatementRejected
 from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.conversion import arrow_type
 from queryserver.identity.model import User
-from queryserver.imports.model import arrow_type
 
 _STATEMENT = re.compile(r"(table|count|make table|make table n|make view|make database|fill|drop) (\".*\")", re.DOTALL)
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queryserver.formats.conversion import CellMisfit, convert, converter, is_null
-from queryserver.imports.model import BaseType, ColumnType, QuotedText, arrow_type
+from queryserver.formats.conversion import CellMisfit, arrow_type, convert, converter, is_null
+from queryserver.imports.model import BaseType, ColumnType, QuotedText
 
 _TRICKY = (
     "", " ", "\\N", "null", "0", "-0", "00", "-00", "007", "+5", "1,234", "0x1F", "1_000", "5 ", " 5", "-", ".",

@@ -7,8 +7,7 @@ from datetime import timedelta
 from queryserver.catalog.browsing import Analyses, Browsing
 from queryserver.catalog.cache import MetadataCache, MetadataCacheRecords
 from queryserver.catalog.explaining import Explanations
-from queryserver.catalog.forwarding import ForwardedLookups, Forwarding
-from queryserver.catalog.lookups import AnswerListener, Lookups
+from queryserver.catalog.lookups import AnswerListener, ForwardedLookups, Forwarding, Lookups
 from queryserver.catalog.samples import Samples
 from queryserver.connectors.engines import Connectors
 from queryserver.identity.users import UserDirectory

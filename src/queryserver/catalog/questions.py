@@ -9,14 +9,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import TypeAdapter
 
-from queryserver.engines.protocol import (
-    Catalog,
-    ColumnStatistics,
-    DatabaseDescription,
-    FunctionDescription,
-    TableColumn,
-    TableDescription,
-)
+from queryserver.engines import protocol
 from queryserver.errors.statements import column_not_found, nested_path_not_found
 from queryserver.platform.text import natural_key
 from queryserver.sql.types import SqlType, parse_type
@@ -39,17 +32,17 @@ class TableList:
 
 @dataclass(frozen=True, slots=True)
 class DescribedColumn:
-    column: TableColumn
-    statistics: ColumnStatistics
+    column: protocol.TableColumn
+    statistics: protocol.ColumnStatistics
     of_view: bool
 
 
 _NAMES = TypeAdapter(list[str])
-_DATABASE = TypeAdapter(DatabaseDescription)
-_TABLE = TypeAdapter(TableDescription)
+_DATABASE = TypeAdapter(protocol.DatabaseDescription)
+_TABLE = TypeAdapter(protocol.TableDescription)
 _COLUMN = TypeAdapter(DescribedColumn)
-_FUNCTIONS = TypeAdapter(list[FunctionDescription])
-_FUNCTION: TypeAdapter[FunctionDescription | None] = TypeAdapter(FunctionDescription | None)
+_FUNCTIONS = TypeAdapter(list[protocol.FunctionDescription])
+_FUNCTION: TypeAdapter[protocol.FunctionDescription | None] = TypeAdapter(protocol.FunctionDescription | None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,7 @@ class CatalogQuestion(Generic[T]):
 
     kind: str
     names: tuple[str | None, ...]
-    put_to: Callable[[Catalog], Awaitable[T]]
+    put_to: Callable[[protocol.Catalog], Awaitable[T]]
     decode: Callable[[bytes], T]
 
     def encode(self, answer: T) -> bytes:
@@ -69,34 +62,34 @@ class CatalogQuestion(Generic[T]):
 def databases() -> CatalogQuestion[list[str]]:
     """All databases, in natural order."""
 
-    async def answer(catalog: Catalog) -> list[str]:
+    async def answer(catalog: protocol.Catalog) -> list[str]:
         return await naturally(await catalog.databases(), str)
 
     return CatalogQuestion("databases", (), answer, _NAMES.validate_json)
 
 
-def database(name: str) -> CatalogQuestion[DatabaseDescription]:
+def database(name: str) -> CatalogQuestion[protocol.DatabaseDescription]:
     return CatalogQuestion("database", (name,), lambda catalog: catalog.database(name), _DATABASE.validate_json)
 
 
 def tables(of: str) -> CatalogQuestion[TableList]:
     """Tables and views, in natural order. The answer raises database_not_found."""
 
-    async def answer(catalog: Catalog) -> TableList:
+    async def answer(catalog: protocol.Catalog) -> TableList:
         found = await naturally(await catalog.tables(of), lambda one: one.name)
         return TableList([one.name for one in found], [one.kind.value for one in found], [one.comment for one in found])
 
     return CatalogQuestion("tables", (of,), answer, lambda kept: TableList(**orjson.loads(kept)))
 
 
-def table(of: str, name: str) -> CatalogQuestion[TableDescription]:
+def table(of: str, name: str) -> CatalogQuestion[protocol.TableDescription]:
     return CatalogQuestion("table", (of, name), lambda catalog: catalog.table(of, name), _TABLE.validate_json)
 
 
 def column(of: str, in_table: str, name: str) -> CatalogQuestion[DescribedColumn]:
     """A column and its statistics. The answer raises database_not_found, TableNotFound, column_not_found."""
 
-    async def answer(catalog: Catalog) -> DescribedColumn:
+    async def answer(catalog: protocol.Catalog) -> DescribedColumn:
         described = await catalog.table(of, in_table)
         found = column_of(described, name)
         statistics = await catalog.column_statistics(described, found.name)
@@ -105,19 +98,19 @@ def column(of: str, in_table: str, name: str) -> CatalogQuestion[DescribedColumn
     return CatalogQuestion("column", (of, in_table, name), answer, _COLUMN.validate_json)
 
 
-def functions(of: str | None) -> CatalogQuestion[list[FunctionDescription]]:
+def functions(of: str | None) -> CatalogQuestion[list[protocol.FunctionDescription]]:
     """Functions, in natural order. The answer raises database_not_found."""
 
-    async def answer(catalog: Catalog) -> list[FunctionDescription]:
+    async def answer(catalog: protocol.Catalog) -> list[protocol.FunctionDescription]:
         return await naturally(await catalog.functions(of), lambda one: one.name)
 
     return CatalogQuestion("functions", (of,), answer, _FUNCTIONS.validate_json)
 
 
-def function(name: str) -> CatalogQuestion[FunctionDescription | None]:
+def function(name: str) -> CatalogQuestion[protocol.FunctionDescription | None]:
     """One function by its name, or by `database.name`; None: unknown."""
 
-    async def answer(catalog: Catalog) -> FunctionDescription | None:
+    async def answer(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
         found = await catalog.function(None, name)
         before, dot, after = name.rpartition(".")
         return found if found or not (dot and before and after) else await catalog.function(before, after)
@@ -131,14 +124,14 @@ BY_KIND: Mapping[str, Callable[..., CatalogQuestion[Any]]] = MappingProxyType(
 """How to build a question anew: `BY_KIND[kind](*names)`."""
 
 
-def column_of(described: TableDescription, name: str) -> TableColumn:
+def column_of(described: protocol.TableDescription, name: str) -> protocol.TableColumn:
     found = described.column(name)
     if found is None:
         raise column_not_found(described.name, name)
     return found
 
 
-def nested_type(column: TableColumn, path: Sequence[str]) -> SqlType:
+def nested_type(column: protocol.TableColumn, path: Sequence[str]) -> SqlType:
     """The type of a column, or of the part of it at nested segments. Raises nested_path_not_found."""
     found = parse_type(column.type).at(path)
     if found is None:

@@ -16,6 +16,7 @@ from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.engines.sessions import ended
 from queryserver.errors.statements import EngineError, EngineTimeout, OutcomeUnknown, StatementDenied, StatementRejected
+from queryserver.formats.download.texts import duration_text, without_zero_fraction
 
 _BATCHES_AHEAD = 2
 _CLEAR_S = 30.0
@@ -31,7 +32,7 @@ Converted = TypeVar("Converted")
 def column_definitions(columns: Sequence[LoadColumn], quoted: Callable[[str], str]) -> str:
     """What stands between the brackets of CREATE TABLE."""
     return ", ".join(
-        f"{quoted(column.name)} {column.declared}{'' if column.nullable else ' NOT NULL'}" for column in columns
+        [f"{quoted(column.name)} {column.declared}{'' if column.nullable else ' NOT NULL'}" for column in columns]
     )
 
 
@@ -119,13 +120,14 @@ class Staging:
 async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> AsyncGenerator[Staging]:
     """Around the life of a staging table, which is made inside: at the end it is dropped, whatever happened.
 
-    It is entered in the ledger before, and settled after.
+    It is entered in the ledger before, and settled after. What the batches inside raised comes out as it was.
     """
     # Not broken off: it would not be known then whether the table is in the ledger.
     await to_the_end(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
-        yield staging
+        with rows_failures():
+            yield staging
     finally:
         if not staging.is_cleared:
             await asyncio.shield(staging.clear())
@@ -215,26 +217,6 @@ async def read_ahead(
 
 # The kernels are made when the package is loaded, so its stubs know only some of them.
 _kernels: Any = pyarrow.compute
-
-_HOUR_US = 3_600_000_000
-
-
-def duration_text(durations: pa.Array) -> pa.Array:
-    """Durations in microseconds as `30:00:00`, `-00:00:00.500000`: hours, which may exceed 24; a fraction if any."""
-    microseconds = durations.cast(pa.int64())
-    size = _kernels.abs(microseconds)
-    hours = _kernels.divide(size, _HOUR_US)
-    rest = _kernels.subtract(size, _kernels.multiply(hours, _HOUR_US)).cast(pa.time64("us"))
-    minutes = _kernels.utf8_slice_codeunits(without_zero_fraction(rest.cast(pa.string())), 2)
-    sign = _kernels.if_else(_kernels.less(microseconds, 0), "-", "")
-    padded = _kernels.utf8_lpad(hours.cast(pa.string()), 2, "0")
-    return _kernels.binary_join_element_wise(sign, padded, minutes, "")
-
-
-def without_zero_fraction(texts: pa.Array) -> pa.Array:
-    """Times as Arrow writes them, `10:20:30.000000`, without a fraction of zeros."""
-    cut = _kernels.utf8_slice_codeunits(texts, 0, -7)
-    return _kernels.if_else(_kernels.ends_with(texts, ".000000"), cut, texts)
 
 
 def cell_texts(values: pa.Array) -> pa.Array:
@@ -361,16 +343,15 @@ class StatementLoader(ABC):
         refuse_target(load, exists=exists)
         if load.replace and exists and await self.is_view(load.target):
             raise no_table(load.target)
-        with rows_failures():
-            async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
-                types = await self.create(load.staging, load.columns)
-                rows = await self._fill(load, types, batches)
-                if load.append:
-                    await execute(self._session, self._copy(load))
-                elif load.replace and await self.exists(load.target):
-                    await staging.publish(self._swap(load, ledger))
-                else:
-                    await self._publish(load, staging, ledger)
+        async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
+            types = await self.create(load.staging, load.columns)
+            rows = await self._fill(load, types, batches)
+            if load.append:
+                await execute(self._session, self._copy(load))
+            elif load.replace and await self.exists(load.target):
+                await staging.publish(self._swap(load, ledger))
+            else:
+                await self._publish(load, staging, ledger)
         return rows
 
     async def drop(self, table: TableName) -> None:

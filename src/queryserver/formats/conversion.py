@@ -22,8 +22,8 @@ from queryserver.formats.cell_types.classes import MAX_INTEGER_DIGITS, facts_of_
 from queryserver.formats.cell_types.written_forms import rewritten
 from queryserver.formats.columns import Column, ResultType, kernels
 from queryserver.formats.delimited.records import Block
-from queryserver.formats.download.texts import texts
-from queryserver.imports.model import BLANKS, BaseType, CellKind, ColumnType, QuotedText, TypedText, arrow_type
+from queryserver.formats.download.texts import duration_text, texts
+from queryserver.imports.model import BLANKS, BaseType, CellKind, ColumnType, QuotedText, TypedText
 
 _LONG = "the row has more fields than the file has columns"
 _NULL = "the value is missing, and the column takes no NULL"
@@ -73,6 +73,26 @@ _FAMILIES: Mapping[BaseType, str] = {
     BaseType.TIME: r"^[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?$",
 }
 """Cells that Arrow reads as the rules do, if it reads them at all."""
+
+
+# Arrow's names of types; of the others they are those of BaseType in lower case.
+_ARROW: Mapping[BaseType, str] = {
+    BaseType.FLOAT32: "float",
+    BaseType.FLOAT64: "double",
+    BaseType.BOOLEAN: "bool",
+    BaseType.DATE: "date32",
+    BaseType.DATETIME: "timestamp[us]",
+    BaseType.TIME: "time64[us]",
+    BaseType.DURATION: "duration[us]",
+    BaseType.NULL: "string",
+}
+
+
+def arrow_type(column: ColumnType) -> pa.DataType:
+    """The Arrow type of the values of a column. Timestamps are UTC without a zone."""
+    if column.base is BaseType.DECIMAL:
+        return pa.decimal128(column.precision or 38, column.scale or 0)
+    return pa.type_for_alias(_ARROW.get(column.base) or column.base.lower())
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,20 +436,10 @@ def plain_texts(values: pa.Array) -> pa.StringArray:
     if types.is_string(values.type):
         return values
     if types.is_duration(values.type):
-        ticks = values.cast(pa.int64()).to_pylist()
-        return pa.array([None if value is None else _clock_text(value) for value in ticks], pa.string())
+        return duration_text(values)
     kind = ResultType.BOOLEAN if types.is_boolean(values.type) else ResultType.STRING
     kind = ResultType.DECIMAL if types.is_decimal(values.type) else kind
     return texts(values, Column("", kind, "")).cast(pa.string())
-
-
-def _clock_text(microseconds: int) -> str:
-    """Hours, which may exceed 24, minutes, seconds and their fraction."""
-    seconds, fraction = divmod(abs(microseconds), 1_000_000)
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    shown = f".{fraction:06}" if fraction else ""
-    return f"{'-' if microseconds < 0 else ''}{hours:02}:{minute:02}:{second:02}{shown}"
 
 
 class CellMisfit(ValueError):

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Self
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch
+from queryserver.errors.files import UnsupportedFormat, file_empty, format_mismatch, separator_required, sheet_required
 from queryserver.formats.cell_types.classes import ColumnFacts, classify, column_type
-from queryserver.formats.delimited.encodings import decoded, detect_encoding
+from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.formats.delimited.encodings import decoded, detect_encoding, encoding_of
 from queryserver.formats.delimited.records import Record, RecordReader
-from queryserver.imports.model import BLANKS, BaseType, CellKind, Delimiters, FileType
+from queryserver.imports.model import BLANKS, RECORD_TYPES, BaseType, CellKind, Delimiters, FileType
 
 _EMPTY = "File is empty, cannot detect file format."
 _MARKS = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
@@ -29,7 +31,7 @@ _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _MARKUP = ("<?xml", "<!doctype", "<html", "{\\rtf")
 _JSON_BEGINNING = re.compile(rf'[{BLANKS}]*(?:\{{[{BLANKS}]*"|\[[{BLANKS}]*\{{)')
 
-USUAL_SEPARATORS = {FileType.CSV: ",", FileType.TSV: "\t"}
+_USUAL_SEPARATORS = {FileType.CSV: ",", FileType.TSV: "\t"}
 """The field separators of the types that name one."""
 
 NO_QUOTE = "\0"
@@ -55,6 +57,59 @@ _CONFIDENCE_OF_ONE_COLUMN = 0.5
 _COMMA_NUMBER = re.compile(rf"[{BLANKS}]*-?[0-9]+,[0-9]+[{BLANKS}]*")
 _UNTYPED = frozenset({CellKind.NULL, CellKind.TEXT})
 _VALUES = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON_FINITE, CellKind.DURATION}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingOptions:
+    file_type: FileType
+    sheet_name: str | None = None
+    """Of a workbook, and only of one."""
+    delimiters: Delimiters | None = None
+    """None: a workbook, or a text whose separator is not given."""
+    quote_char: str | None = None
+    record_separator: str | None = None
+    """As they came, where `delimiters` is None."""
+    encoding: str | None = None
+    """None: detected."""
+    formats: GivenFormats = NOT_GIVEN
+    """Of the dates and numbers of a text."""
+
+    @classmethod
+    def given(
+        cls,
+        file_type: FileType,
+        *,
+        sheet_name: str | None = None,
+        field_separator: str | None = None,
+        quote_char: str | None = None,
+        record_separator: str | None = None,
+        encoding: str | None = None,
+        formats: GivenFormats = NOT_GIVEN,
+    ) -> Self:
+        """The parameters of a call, with None for absent ones. Raises sheet_required, InvalidParameter."""
+        if file_type is FileType.EXCEL:
+            if sheet_name is None:
+                raise sheet_required("Sheet name is required for Excel files.")
+            return cls(file_type, sheet_name)
+        if file_type in RECORD_TYPES:
+            return cls(file_type)
+        encoding = None if encoding is None else encoding_of(encoding)
+        field = field_separator or _USUAL_SEPARATORS.get(file_type)
+        if field is None:
+            return cls(file_type, None, None, quote_char, record_separator, encoding, formats)
+        delimiters = delimiters_of(field, quote=quote_char, record=record_separator)
+        return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
+
+    def require_separator(self) -> None:
+        if self.file_type is FileType.DELIMITED and self.delimiters is None:
+            raise separator_required("Field separator is required for delimited files.")
+
+    def completed(self, detected: Delimiters) -> Delimiters:
+        """The delimiters, with the detected ones for those that are not given. Raises InvalidParameter."""
+        if self.delimiters is not None:
+            return self.delimiters
+        quote = self.quote_char or detected.quote
+        return delimiters_of(detected.field, quote=quote, record=self.record_separator or detected.record)
 
 
 class FileKind(Enum):

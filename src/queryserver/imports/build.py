@@ -13,18 +13,25 @@ from queryserver.connectors.engines import Connectors
 from queryserver.files.places import Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.identity.users import UserDirectory
-from queryserver.imports.create_table import TableCreations
+from queryserver.imports.plans import TableCreations
 from queryserver.imports.preview import Detection, Previews
-from queryserver.imports.repository import DatabaseImportUploads, ImportJanitor, UnfinishedTables
+from queryserver.imports.repository import ImportJanitor, UnfinishedTables
 from queryserver.imports.running import Imports
-from queryserver.imports.uploads import ImportSources, ImportUploads, UploadAreaSweep, UploadLimits, UploadUsage
+from queryserver.imports.uploads import (
+    ImportSources,
+    ImportUploadRecords,
+    ImportUploads,
+    UploadAreaSweep,
+    UploadLimits,
+    UploadUsage,
+)
 from queryserver.platform.computing_protocol import Computing
 from queryserver.platform.database import Database
 from queryserver.platform.limits import FairPlaces, disk_floor
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices
-from queryserver.workbooks.reader import ProcessWorkbooks, WorkbookReader
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 _THREADS = 2  # of imports alone: they do not delay other work, and few threads keep few heaps
 _FILES_AT_ONCE = 4
@@ -48,7 +55,7 @@ class ImportFiles:
     uploads: ImportUploads
     area: UploadAreaSweep
     sources: ImportSources
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     imports: Imports
     unfinished: UnfinishedTables
     import_lost: asyncio.Event
@@ -58,7 +65,7 @@ class ImportFiles:
 @asynccontextmanager
 async def open_import_files(settings: Settings, database: Database, stores: Stores) -> AsyncGenerator[ImportFiles]:
     importer, directory = settings.importer, settings.uploads_dir
-    records, unfinished, floor = DatabaseImportUploads(database), UnfinishedTables(database), disk_floor(settings)
+    records, unfinished, floor = ImportUploadRecords(database), UnfinishedTables(database), disk_floor(settings)
     names = importer.restrict_local_file_extensions
     limits = UploadLimits(
         max_file_bytes=importer.max_local_file_size_upload_limit,
@@ -86,7 +93,7 @@ async def open_import_files(settings: Settings, database: Database, stores: Stor
 @asynccontextmanager
 async def open_upload_area(settings: Settings, database: Database) -> AsyncGenerator[UploadAreaSweep]:
     async with LocalUploadArea(settings.uploads_dir) as area:
-        yield UploadAreaSweep(DatabaseImportUploads(database), area)
+        yield UploadAreaSweep(ImportUploadRecords(database), area)
 
 
 def import_services(

@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
-from queryserver.errors.files import file_empty, record_too_long, separator_required, sheet_required
+from queryserver.errors.files import file_empty, record_too_long
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import (
     COMPARED_RECORDS,
     FIRST_RECORDS,
     Analysis,
-    Oddity,
-    PreviewColumn,
-    SampleWarning,
     WidthUncertain,
     analyse_blocks,
     analyse_records,
@@ -20,26 +17,15 @@ from queryserver.formats.cell_types.header import (
     sample_width,
 )
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
-from queryserver.formats.delimited.encodings import Decoder, detect_encoding, encoding_of
+from queryserver.formats.delimited.encodings import Decoder, detect_encoding
 from queryserver.formats.delimited.records import Block, BlockReader, RecordReader
-from queryserver.formats.detection import (
-    USUAL_SEPARATORS,
-    Detected,
-    FileKind,
-    delimiters_of,
-    detect,
-    recognise,
-    recognise_given,
-)
+from queryserver.formats.detection import FileKind, ReadingOptions, detect, recognise, recognise_given
 from queryserver.imports.model import (
-    RECORD_TYPES,
     SAMPLE_BYTES,
     SAMPLE_RECORDS,
     SAMPLE_TEXT_BYTES,
-    BaseType,
     CellKind,
     Cells,
-    ColumnType,
     Delimiters,
     FileType,
 )
@@ -55,63 +41,6 @@ CUT_FIELD_BYTES = 4 * 1024 * 1024 + 64 * 1024
 _FEED_BYTES = 1024 * 1024
 _STEP_BYTES = 64 * 1024
 """The first records are read in steps of so many bytes: a few dozen of them are wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadingOptions:
-    file_type: FileType
-    sheet_name: str | None = None
-    """Of a workbook, and only of one."""
-    delimiters: Delimiters | None = None
-    """None: a workbook, or a text whose separator is not given."""
-    quote_char: str | None = None
-    record_separator: str | None = None
-    """As they came, where `delimiters` is None."""
-    encoding: str | None = None
-    """None: detected."""
-    formats: GivenFormats = NOT_GIVEN
-    """Of the dates and numbers of a text."""
-
-    @property
-    def is_text(self) -> bool:
-        return self.sheet_name is None and self.file_type not in RECORD_TYPES
-
-    @classmethod
-    def given(
-        cls,
-        file_type: FileType,
-        *,
-        sheet_name: str | None = None,
-        field_separator: str | None = None,
-        quote_char: str | None = None,
-        record_separator: str | None = None,
-        encoding: str | None = None,
-        formats: GivenFormats = NOT_GIVEN,
-    ) -> Self:
-        """The parameters of a call, with None for absent ones. Raises sheet_required, InvalidParameter."""
-        if file_type is FileType.EXCEL:
-            if sheet_name is None:
-                raise sheet_required("Sheet name is required for Excel files.")
-            return cls(file_type, sheet_name)
-        if file_type in RECORD_TYPES:
-            return cls(file_type)
-        encoding = None if encoding is None else encoding_of(encoding)
-        field = field_separator or USUAL_SEPARATORS.get(file_type)
-        if field is None:
-            return cls(file_type, None, None, quote_char, record_separator, encoding, formats)
-        delimiters = delimiters_of(field, quote=quote_char, record=record_separator)
-        return cls(file_type, delimiters=delimiters, encoding=encoding, formats=formats)
-
-    def require_separator(self) -> None:
-        if self.file_type is FileType.DELIMITED and self.delimiters is None:
-            raise separator_required("Field separator is required for delimited files.")
-
-    def completed(self, detected: Delimiters) -> Delimiters:
-        """The delimiters, with the detected ones for those that are not given. Raises InvalidParameter."""
-        if self.delimiters is not None:
-            return self.delimiters
-        quote = self.quote_char or detected.quote
-        return delimiters_of(detected.field, quote=quote, record=self.record_separator or detected.record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,27 +208,13 @@ def _has_value(record: Cells) -> bool:
 
 
 def detect_file(options: Mapping[str, Any], head: bytes) -> object:
-    """What `detected_of` reads, WORKBOOK, or a type of records. Raises file_empty, UnsupportedFormat."""
+    """A Detected as a dict, WORKBOOK, or a type of records. Raises file_empty, UnsupportedFormat."""
     kind = recognise(head, is_whole=options["is_whole"])
     if kind is FileKind.WORKBOOK_CANDIDATE:
         return WORKBOOK
     if kind is not FileKind.TEXT:
         return FileType[kind.name].value
     return asdict(detect(head, is_whole=options["is_whole"]))
-
-
-def detected_of(answer: Mapping[str, Any]) -> Detected:
-    return Detected(
-        FileType(answer["type"]),
-        Delimiters(**answer["delimiters"]),
-        answer["record_separator"],
-        answer["encoding"],
-        answer["confidence"],
-    )
-
-
-def file_encoding(options: Mapping[str, Any], head: bytes) -> object:
-    return detect_encoding(head, is_whole=options["is_whole"])
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
@@ -316,23 +231,7 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
         return MORE
     analysis = sample.analysis()
     _read_cut_record(sample, head, is_whole=options["is_whole"])
-    return asdict(analysis)
-
-
-def analysis_of(answer: Mapping[str, Any]) -> Analysis:
-    """What `preview` gives for a text."""
-    return Analysis(
-        [
-            PreviewColumn(one["name"], ColumnType(BaseType(of["base"]), of["precision"], of["scale"]), one["format"])
-            for one in answer["columns"]
-            for of in [one["type"]]
-        ],
-        answer["rows"],
-        [SampleWarning(Oddity(one["code"]), one["count"], one["rows"]) for one in answer["warnings"]],
-        answer["has_header"],
-        answer["is_whole"],
-        answer["fields"],
-    )
+    return {**asdict(analysis), "encoding": form.encoding}
 
 
 def header(options: Mapping[str, Any], head: bytes) -> object:

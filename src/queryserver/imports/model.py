@@ -1,21 +1,15 @@
-"""Values of imports: limits, references to uploads, kinds of files, types of cells and columns (Contract importer).
+"""Values of imports: limits, kinds of files, types of cells and columns (Contract importer).
 
 Cells are `str`, the text of the file. Two subclasses carry what the text alone does not show:
 `QuotedText` (a field that was quoted and is blank or says null) and `TypedText` (a cell of a workbook).
 """
 
-import hashlib
 import re
-import secrets
-import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from typing import Self
 
 BLANKS = " \t\n\v\f\r"
 """Ignored around a cell: the white space of ASCII. Around quotes only U+0020 is (Contract importer 8.2)."""
@@ -32,17 +26,8 @@ SAMPLE_RECORDS = 10_000
 SAMPLE_TEXT_BYTES = 8 * 1024 * 1024
 """What types are detected from: whichever ends first (Contract importer 7.4)."""
 
-MAX_NAME = 100
-"""Characters of the name in a reference to an upload."""
-
 PREVIEW_ROWS = 50
 """The rows that a preview shows (Contract importer 7)."""
-
-_SECRET_BYTES = 32
-_FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
-_SEPARATORS = re.compile(r"[/\\]")
-_OTHER = re.compile(r"[^\w.-]")
-_NAMELESS = "file"
 
 
 class FileType(StrEnum):
@@ -165,40 +150,6 @@ class ColumnType:
 
 STRING = ColumnType(BaseType.STRING)
 NULL = ColumnType(BaseType.NULL)
-
-
-@dataclass(frozen=True, slots=True)
-class UploadReference:
-    secret: str = field(repr=False)
-    name: str
-
-    @classmethod
-    def new(cls, client_name: str) -> Self:
-        """A reference that cannot be guessed, of a file with this name at its client."""
-        return cls(secrets.token_urlsafe(_SECRET_BYTES), reminder_of(client_name))
-
-    @classmethod
-    def read(cls, text: str) -> Self | None:
-        """None for a text that is no reference."""
-        found = _FORM.fullmatch(text)
-        return cls(*found.groups()) if found else None
-
-    def __str__(self) -> str:
-        return f"upload/{self.secret}/{self.name}"
-
-    @property
-    def digest(self) -> bytes:
-        return hashlib.sha256(self.secret.encode()).digest()
-
-
-def base_name(client_name: str) -> str:
-    return _SEPARATORS.split(client_name)[-1]
-
-
-def reminder_of(client_name: str) -> str:
-    """The base name, with `_` for everything but letters, digits and `._-`."""
-    name = _OTHER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME]
-    return name if name.strip(".") else _NAMELESS
 
 
 _DIALECTS = ("hive", "impala", "trino", "phoenix", "postgresql", "mysql", "sqlite", "duckdb")
@@ -364,25 +315,3 @@ def declared_type(column: ColumnType, dialect: str) -> str:
     if column.base is BaseType.UINT64 and name in {"DECIMAL", "NUMERIC"}:
         return f"{name}(20,0)"
     return name
-
-
-# Arrow's names of types; of the others they are those of BaseType in lower case.
-_ARROW: Mapping[BaseType, str] = {
-    BaseType.FLOAT32: "float",
-    BaseType.FLOAT64: "double",
-    BaseType.BOOLEAN: "bool",
-    BaseType.DATE: "date32",
-    BaseType.DATETIME: "timestamp[us]",
-    BaseType.TIME: "time64[us]",
-    BaseType.DURATION: "duration[us]",
-    BaseType.NULL: "string",
-}
-
-
-def arrow_type(column: ColumnType) -> "pa.DataType":
-    """The Arrow type of the values of a column. Timestamps are UTC without a zone."""
-    import pyarrow as pa  # noqa: PLC0415 the processes that read workbooks and Avro do without Arrow
-
-    if column.base is BaseType.DECIMAL:
-        return pa.decimal128(column.precision or 38, column.scale or 0)
-    return pa.type_for_alias(_ARROW.get(column.base) or column.base.lower())

@@ -1,40 +1,44 @@
-"""The plan of an import, as it is stored with its statement, and the columns of its table (Contract importer 13)."""
+"""create_table: what is checked before the answer, and the plan that an import follows (Contract importer 13, 13.1)."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import structlog
 from pydantic import TypeAdapter
 
-from queryserver.engines.protocol import LoadColumn, TableLoad, TableName
+from queryserver import errors
+from queryserver.catalog.lookups import Lookups
+from queryserver.connectors.engines import Connectors
+from queryserver.connectors.model import Connector
+from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.header import PreviewColumn
 from queryserver.formats.cell_types.written_forms import DateFormat, NumberFormat, UnknownFormat, value_format
 from queryserver.formats.conversion import TargetColumn
-from queryserver.imports.model import (
-    MAX_COLUMNS,
-    STRING,
-    BaseType,
-    ColumnType,
-    Delimiters,
-    FileType,
-    Origin,
-    choosable_types,
-    chosen_type,
-    declared_type,
-    type_name,
-)
+from queryserver.formats.detection import ReadingOptions
+from queryserver.identity.model import User
+from queryserver.imports import model
+from queryserver.imports.preview import Previews
+from queryserver.imports.uploads import ImportFile, ImportSources
+from queryserver.statements.model import Recorded
+from queryserver.statements.session_repository import CredentialBook
+from queryserver.statements.submission import NewImport, Submissions
 
+log = structlog.get_logger(__name__)
+
+_LONGEST_LOOKUP = timedelta(seconds=20)
 _MAX_NAME_CHARACTERS = 255
 _MAX_PRECISION = 38
 _SHOWN_CHARACTERS = 100
-_KEPT_AS_TEXT = frozenset({BaseType.TIME, BaseType.DURATION})
+_KEPT_AS_TEXT = frozenset({model.BaseType.TIME, model.BaseType.DURATION})
 """Where a dialect has no type for such values, the text of the file is stored."""
-_TEXTS = frozenset({BaseType.STRING, BaseType.NULL})
-_INTEGERS = {BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
-_NUMBERS = _INTEGERS | {BaseType.FLOAT32, BaseType.FLOAT64, BaseType.DECIMAL}
+_TEXTS = frozenset({model.BaseType.STRING, model.BaseType.NULL})
+_INTEGERS = {model.BaseType(f"{sign}{bits}") for sign in ("Int", "UInt") for bits in (8, 16, 32, 64)}
+_NUMBERS = _INTEGERS | {model.BaseType.FLOAT32, model.BaseType.FLOAT64, model.BaseType.DECIMAL}
 _BACKTICKS = frozenset({"hive", "impala", "sparksql", "mysql"})
 _SHOWN_COLUMNS = 100
 _MAX_LENGTH = 10_485_760
@@ -45,14 +49,14 @@ _TEXT_TYPES = frozenset({"STRING", "TEXT", "VARCHAR", "VARCHAR(64)"})
 class FileReading:
     """How a file of `width` columns is read: `sheet`, `records` and `fields`, or `delimiters` and `encoding`."""
 
-    origin: Origin
+    origin: model.Origin
     file_path: str
     has_header: bool
     width: int
     sheet: str | None = None
-    delimiters: Delimiters = field(default_factory=Delimiters)
+    delimiters: model.Delimiters = field(default_factory=model.Delimiters)
     encoding: str = "utf-8"
-    records: FileType | None = None
+    records: model.FileType | None = None
     """The type of a file of records; `fields` are the names of its columns."""
     fields: tuple[str, ...] = ()
 
@@ -129,8 +133,8 @@ def target_columns(
     """The columns of the table, in the order of `requests`; None: all as inferred. Raises invalid_columns."""
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
-    if not 1 <= len(requests) <= MAX_COLUMNS:
-        raise invalid_columns(f"columns: there must be 1 to {MAX_COLUMNS} of them.")
+    if not 1 <= len(requests) <= model.MAX_COLUMNS:
+        raise invalid_columns(f"columns: there must be 1 to {model.MAX_COLUMNS} of them.")
     columns = tuple(_column(inferred, one, dialect) for one in requests)
     # Names that differ in case only are one name, as in previews.
     seen: set[str] = set()
@@ -152,8 +156,8 @@ def _column(inferred: Sequence[PreviewColumn], request: ColumnRequest, dialect: 
     type_ = found.type if request.type is None else _chosen(found.type, request, request.type, dialect)
     if type_.base in _TEXTS and request.format is not None and request.type is not None:
         type_ = _kept_as_text(request, request.type, request.format, dialect) or type_
-    if type_.base in _KEPT_AS_TEXT and declared_type(type_, dialect) in _TEXT_TYPES:
-        type_ = STRING
+    if type_.base in _KEPT_AS_TEXT and model.declared_type(type_, dialect) in _TEXT_TYPES:
+        type_ = model.STRING
     # Columns of text keep their cells as they are.
     form = found.format if request.format is None else request.format
     if type_.base in _TEXTS:
@@ -165,14 +169,14 @@ def _column(inferred: Sequence[PreviewColumn], request: ColumnRequest, dialect: 
     return TargetColumn(source, name, type_, request.nullable, form)
 
 
-def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) -> ColumnType | None:
+def _kept_as_text(request: ColumnRequest, name: str, form: str, dialect: str) -> model.ColumnType | None:
     """The dates or decimals that a format makes of a column, where the dialect's name for them is that of text."""
     known = _known_format(form)
     if isinstance(known, NumberFormat):
-        found = None if request.precision is None else _decimal(ColumnType(BaseType.DECIMAL), request, name)
+        found = None if request.precision is None else _decimal(model.ColumnType(model.BaseType.DECIMAL), request, name)
     else:
-        found = ColumnType(BaseType.DATETIME if known.has_time else BaseType.DATE)
-    return found if found is not None and type_name(found, dialect) == name.upper() else None
+        found = model.ColumnType(model.BaseType.DATETIME if known.has_time else model.BaseType.DATE)
+    return found if found is not None and model.type_name(found, dialect) == name.upper() else None
 
 
 def _known_format(text: str) -> DateFormat | NumberFormat:
@@ -182,11 +186,11 @@ def _known_format(text: str) -> DateFormat | NumberFormat:
         raise invalid_columns(f"columns: the format {_shown(text)} is not known: {error}.") from None
 
 
-def _suits(text: str, type_: ColumnType) -> bool:
+def _suits(text: str, type_: model.ColumnType) -> bool:
     known = _known_format(text)
     if isinstance(known, NumberFormat):
         return type_.base in _NUMBERS
-    return type_.base is BaseType.DATETIME or (type_.base is BaseType.DATE and not known.has_time)
+    return type_.base is model.BaseType.DATETIME or (type_.base is model.BaseType.DATE and not known.has_time)
 
 
 def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
@@ -194,7 +198,7 @@ def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
         names = [column.name for column in inferred]
         if source in names:
             return names.index(source)
-        if not (source.isascii() and source.isdecimal() and len(source) < len(str(MAX_COLUMNS)) + 1):
+        if not (source.isascii() and source.isdecimal() and len(source) < len(str(model.MAX_COLUMNS)) + 1):
             raise invalid_columns(f"columns: the file has no column {_shown(source)}.")
         source = int(source)
     if not 1 <= source <= len(inferred):
@@ -202,25 +206,25 @@ def _source(inferred: Sequence[PreviewColumn], source: int | str) -> int:
     return source - 1
 
 
-def _chosen(inferred: ColumnType, request: ColumnRequest, name: str, dialect: str) -> ColumnType:
-    is_inferred = " ".join(name.upper().split()) == type_name(inferred, dialect)
+def _chosen(inferred: model.ColumnType, request: ColumnRequest, name: str, dialect: str) -> model.ColumnType:
+    is_inferred = " ".join(name.upper().split()) == model.type_name(inferred, dialect)
     if is_inferred and request.precision in {None, inferred.precision}:
         # The type of the preview may be sent back: where a name stands for several types, it is the one that was found.
-        if request.scale is None or inferred.base is not BaseType.DECIMAL:
+        if request.scale is None or inferred.base is not model.BaseType.DECIMAL:
             return inferred
-        return _decimal(ColumnType(BaseType.DECIMAL, inferred.precision, request.scale), request, name)
-    chosen = chosen_type(name, dialect)
+        return _decimal(model.ColumnType(model.BaseType.DECIMAL, inferred.precision, request.scale), request, name)
+    chosen = model.chosen_type(name, dialect)
     if chosen is None:
-        valid = ", ".join(choosable_types(dialect))
+        valid = ", ".join(model.choosable_types(dialect))
         raise invalid_columns(
             f"columns: {_shown(name)} is no type that a column of this table can have. Types of {dialect}: {valid}."
         )
     if chosen.length is not None and not 1 <= chosen.length <= _MAX_LENGTH:
         raise invalid_columns(f"columns: {_shown(name)} needs a length from 1 to {_MAX_LENGTH}.")
-    return _decimal(chosen, request, name) if chosen.base is BaseType.DECIMAL else chosen
+    return _decimal(chosen, request, name) if chosen.base is model.BaseType.DECIMAL else chosen
 
 
-def _decimal(chosen: ColumnType, request: ColumnRequest, name: str) -> ColumnType:
+def _decimal(chosen: model.ColumnType, request: ColumnRequest, name: str) -> model.ColumnType:
     precision, scale = chosen.precision, chosen.scale
     if precision is None:
         precision, scale = request.precision, 0 if request.scale is None else request.scale
@@ -230,7 +234,7 @@ def _decimal(chosen: ColumnType, request: ColumnRequest, name: str) -> ColumnTyp
         raise invalid_columns(
             f"columns: {_shown(name)} needs a precision from 1 to {_MAX_PRECISION}, and a scale up to it."
         )
-    return ColumnType(BaseType.DECIMAL, precision, scale)
+    return model.ColumnType(model.BaseType.DECIMAL, precision, scale)
 
 
 def _shown(text: str) -> str:
@@ -257,3 +261,118 @@ def history_text(plan: ImportPlan, dialect: str) -> str:
 def _quoted(name: str, dialect: str) -> str:
     mark = "`" if dialect in _BACKTICKS else '"'
     return mark + name.replace(mark, mark * 2) + mark
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """The parameters of create_table. `columns` None: all, as in the preview. `max_bad_rows` None: no limit."""
+
+    origin: model.Origin
+    file_path: str
+    reading: ReadingOptions
+    has_header: bool
+    connector: str
+    database: str | None
+    table: str
+    columns: Sequence[ColumnRequest] | None = None
+    append: bool = False
+    replace: bool = False
+    max_bad_rows: int | None = 0
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """An import that is recorded; `table` as answers name it."""
+
+    recorded: Recorded
+    table: str
+
+
+@dataclass(slots=True, eq=False)
+class TableCreations:
+    """Records imports. `imports/running.py` executes them."""
+
+    sources: ImportSources
+    previews: Previews
+    connectors: Connectors
+    credentials: CredentialBook
+    submissions: Submissions
+    lookups: Lookups
+
+    async def create(self, user: User, request: TableRequest) -> Created:
+        """Check everything that can be checked now, and record the import.
+
+        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; what
+        reading the file raises (see Previews and ImportSources); what recording raises (see Submissions).
+        """
+        connector = await self._connector(user, request.connector)
+        if request.replace and connector.dialect not in model.REPLACING_DIALECTS:
+            raise errors.replacing_not_supported(
+                f"Tables of {connector.dialect} cannot be replaced, for they cannot be renamed: drop the old one first."
+            )
+        request.reading.require_separator()
+        file = await self.sources.find(user, request.origin, request.file_path)
+        plan = await self._plan(user, request, file, connector.dialect)
+        new = NewImport(history_text(plan, connector.dialect), plan.database, stored(plan), request.idempotency_key)
+        recorded = await self.submissions.import_replay(user, connector, new)
+        if recorded is None:
+            if not plan.append and not plan.replace and await self._exists(user, connector, plan.target):
+                raise errors.table_exists(f"The table {plan.shown_target} exists already.")
+            recorded = await self.submissions.submit_import(user, connector, new)
+        return Created(recorded, plan.shown_target)
+
+    async def _connector(self, user: User, name: str) -> Connector:
+        try:
+            connector = self.connectors.resolve(user, name)
+        except errors.UnknownDialect:
+            raise errors.import_connector_not_found(name) from None
+        self.credentials.require_token(user, connector)
+        engine = self.connectors.engine(connector)
+        if connector.dialect not in model.TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
+            raise errors.invalid_dialect(
+                f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
+                f" They can in {', '.join(sorted(model.TABLE_DIALECTS))}."
+            )
+        if connector.read_only:
+            raise errors.import_target_denied("This connector is read-only.")
+        if await self.credentials.are_missing(user, connector):
+            raise errors.import_target_denied(
+                "The data source wants credentials: call create_session with user and password."
+            )
+        return connector
+
+    async def _plan(self, user: User, request: TableRequest, file: ImportFile, dialect: str) -> ImportPlan:
+        reading = request.reading
+        analysis = await self.previews.analysis(user.id, file, reading, has_header=request.has_header)
+        columns = target_columns(analysis.columns, request.columns, dialect)
+        return ImportPlan(
+            shown=file.shown,
+            reading=FileReading(
+                origin=request.origin,
+                file_path=request.file_path,
+                has_header=request.has_header,
+                width=len(analysis.columns),
+                sheet=reading.sheet_name,
+                delimiters=reading.delimiters or model.Delimiters(),
+                encoding=analysis.encoding,
+                records=reading.file_type if reading.file_type in model.RECORD_TYPES else None,
+                fields=tuple(analysis.fields),
+            ),
+            columns=columns,
+            declared=tuple([model.declared_type(column.type, dialect) for column in columns]),
+            database=request.database,
+            table=request.table,
+            append=request.append,
+            max_bad_rows=request.max_bad_rows,
+            replace=request.replace,
+        )
+
+    async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
+        """Whether the engine has the table now. When the lookup fails, the import repeats it and fails if it must."""
+        budget = min(connector.limits.metadata_timeout, _LONGEST_LOOKUP)
+        try:
+            return await self.lookups.table_exists(user, connector, table, budget=budget)
+        except (errors.EngineError, errors.NotSupported) as error:
+            log.info("existence of a table not known", connector=connector.key, code=error.code)
+            return False

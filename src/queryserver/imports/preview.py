@@ -13,15 +13,23 @@ from weakref import WeakValueDictionary
 
 from queryserver.errors.base import TooComplex
 from queryserver.errors.files import FileTooComplex, file_empty, format_mismatch
-from queryserver.formats.cell_types.header import COMPARED_RECORDS, Analysis, analyse_records, has_header
-from queryserver.formats.detection import Detected, FileKind, recognise, recognise_given
-from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK, ReadingOptions, analysis_of, detected_of
-from queryserver.imports.model import RECORD_TYPES, SAMPLE_BYTES, SAMPLE_RECORDS, SAMPLE_TEXT_BYTES, FileType
+from queryserver.formats.cell_types.header import (
+    COMPARED_RECORDS,
+    Analysis,
+    Oddity,
+    PreviewColumn,
+    SampleWarning,
+    analyse_records,
+    has_header,
+)
+from queryserver.formats.detection import Detected, FileKind, ReadingOptions, recognise, recognise_given
+from queryserver.imports import model
+from queryserver.imports.computed import CUT_FIELD_BYTES, MORE, WORKBOOK
 from queryserver.imports.uploads import ImportFile
 from queryserver.platform.computing_protocol import Computing, Task
 from queryserver.platform.limits import FairPlaces, LruCache
 from queryserver.platform.threads import FairThreads
-from queryserver.workbooks.reader import SheetRows, WorkbookReader
+from queryserver.workbooks.reader import ProcessWorkbooks, SheetRows
 
 T = TypeVar("T")
 
@@ -43,7 +51,7 @@ class Sheets:
 class Records:
     """A file that names its columns itself."""
 
-    type: FileType
+    type: model.FileType
 
 
 Found: TypeAlias = Detected | Sheets | Records
@@ -52,7 +60,7 @@ Found: TypeAlias = Detected | Sheets | Records
 class Detection:
     """What files are. Answers about files that never change are kept."""
 
-    def __init__(self, workbooks: WorkbookReader, computing: Computing, places: FairPlaces) -> None:
+    def __init__(self, workbooks: ProcessWorkbooks, computing: Computing, places: FairPlaces) -> None:
         self._workbooks = workbooks
         self._computing = computing
         self._places = places
@@ -72,9 +80,9 @@ class Detection:
             with _errors_of_files():
                 answer = await self._computing.run(user_id, Task.DETECT_FILE, {"is_whole": is_whole}, head)
             if not isinstance(answer, str):
-                return detected_of(answer)
+                return _detected_of(answer)
             if answer != WORKBOOK:
-                return Records(FileType(answer))
+                return Records(model.FileType(answer))
             async with file.on_disk() as path:
                 return Sheets(await self._workbooks.sheet_names(path))
 
@@ -88,7 +96,7 @@ class Previews:
     """
 
     def __init__(
-        self, workbooks: WorkbookReader, computing: Computing, threads: FairThreads, places: FairPlaces
+        self, workbooks: ProcessWorkbooks, computing: Computing, threads: FairThreads, places: FairPlaces
     ) -> None:
         self._workbooks = workbooks
         self._computing = computing
@@ -107,28 +115,23 @@ class Previews:
         """Whether the first record names the columns. A separator that is not given is detected."""
         return await self._headers.get(_key(file, options), partial(self._has_header, user_id, file, options))
 
-    async def encoding(self, user_id: int, file: ImportFile) -> str:
-        head, is_whole = await _beginning(file)
-        with _errors_of_files():
-            return await self._computing.run(user_id, Task.DETECT_ENCODING, {"is_whole": is_whole}, head)
-
     async def _analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, has_header: bool) -> Analysis:
         async with self._places.place(user_id):
-            if options.file_type in RECORD_TYPES:
+            if options.file_type in model.RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 async with file.on_disk() as path:
-                    return analysis_of(await self._workbooks.record_preview(path, options.file_type))
+                    return _analysis_of(await self._workbooks.record_preview(path, options.file_type))
             if options.sheet_name is not None:
                 # One more than is analysed: it shows whether the sheet goes on.
-                sheet = await self._sheet(user_id, file, options.sheet_name, SAMPLE_RECORDS + has_header + 1)
+                sheet = await self._sheet(user_id, file, options.sheet_name, model.SAMPLE_RECORDS + has_header + 1)
                 analyse = partial(analyse_records, sheet.rows, has_header=has_header, is_whole=sheet.is_whole)
                 return await self._threads.run(user_id, lambda _: analyse())
             how = {"reading": asdict(options), "has_header": has_header}
-            return analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
+            return _analysis_of(await self._of_text(user_id, file, Task.PREVIEW, how))
 
     async def _has_header(self, user_id: int, file: ImportFile, options: ReadingOptions) -> bool:
         async with self._places.place(user_id):
-            if options.file_type in RECORD_TYPES:
+            if options.file_type in model.RECORD_TYPES:
                 await self._require_records(user_id, file, options.file_type)
                 return True
             if options.sheet_name is not None:
@@ -139,9 +142,9 @@ class Previews:
                 return await self._threads.run(user_id, lambda _: has_header(sheet.rows))
             return await self._of_text(user_id, file, Task.HEADER, {"reading": asdict(options)})
 
-    async def _require_records(self, user_id: int, file: ImportFile, kind: FileType) -> None:
+    async def _require_records(self, user_id: int, file: ImportFile, kind: model.FileType) -> None:
         """Raises format_mismatch for a file that begins otherwise. JSON Lines are checked by their reader."""
-        if kind is FileType.NDJSON:
+        if kind is model.FileType.NDJSON:
             return
         head, is_whole = await _beginning(file)
         found = await self._threads.run(user_id, lambda _: recognise(head, is_whole=is_whole))
@@ -158,7 +161,7 @@ class Previews:
 
     async def _of_text(self, user_id: int, file: ImportFile, task: Task, how: Mapping[str, Any]) -> Any:
         """What the task gives for as much of the file as it needs."""
-        async with aclosing(file.read(length=SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
+        async with aclosing(file.read(length=model.SAMPLE_TEXT_BYTES + CUT_FIELD_BYTES)) as pieces:
             head = bytearray(await _first_bytes(pieces))
             is_last = False
             while True:
@@ -173,7 +176,7 @@ class Previews:
                 if answer != MORE:
                     return answer
                 wanted = _GROWTH * len(head)
-                while (len(head) < wanted or wanted >= SAMPLE_TEXT_BYTES) and not is_last:
+                while (len(head) < wanted or wanted >= model.SAMPLE_TEXT_BYTES) and not is_last:
                     piece = await anext(pieces, None)
                     is_last = piece is None
                     head += piece or b""
@@ -181,7 +184,7 @@ class Previews:
 
 async def _beginning(file: ImportFile) -> tuple[bytes, bool]:
     """The first SAMPLE_BYTES, or a little more, and whether they are the whole file."""
-    async with aclosing(file.read(length=SAMPLE_BYTES)) as pieces:
+    async with aclosing(file.read(length=model.SAMPLE_BYTES)) as pieces:
         head = await _first_bytes(pieces)
     return head, file.size_bytes <= len(head)
 
@@ -190,7 +193,7 @@ async def _first_bytes(pieces: AsyncGenerator[bytes]) -> bytes:
     head = bytearray()
     async for piece in pieces:
         head += piece
-        if len(head) >= SAMPLE_BYTES:
+        if len(head) >= model.SAMPLE_BYTES:
             break
     return bytes(head)
 
@@ -202,6 +205,35 @@ def _errors_of_files() -> Generator[None]:
         yield
     except TooComplex as error:
         raise FileTooComplex(f"The file could not be read: {error.message}") from None
+
+
+def _detected_of(answer: Mapping[str, Any]) -> Detected:
+    return Detected(
+        model.FileType(answer["type"]),
+        model.Delimiters(**answer["delimiters"]),
+        answer["record_separator"],
+        answer["encoding"],
+        answer["confidence"],
+    )
+
+
+def _analysis_of(answer: Mapping[str, Any]) -> Analysis:
+    """What a worker gives for a text or a file of records."""
+    return Analysis(
+        [
+            PreviewColumn(
+                one["name"], model.ColumnType(model.BaseType(of["base"]), of["precision"], of["scale"]), one["format"]
+            )
+            for one in answer["columns"]
+            for of in [one["type"]]
+        ],
+        answer["rows"],
+        [SampleWarning(Oddity(one["code"]), one["count"], one["rows"]) for one in answer["warnings"]],
+        answer["has_header"],
+        answer["is_whole"],
+        answer["fields"],
+        answer["encoding"],
+    )
 
 
 def _key(file: ImportFile, options: ReadingOptions, *more: bool) -> tuple[object, ...] | None:

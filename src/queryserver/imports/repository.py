@@ -1,10 +1,10 @@
-"""Records of files in the upload area, records of unfinished tables, and the janitor that drops such tables."""
+"""Records of the tables of unfinished imports, and the janitor that drops such tables."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 import structlog
@@ -14,7 +14,6 @@ from queryserver.engines.protocol import LoadingEngine, TableName
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.users import UserDirectory
-from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadUsage
 from queryserver.platform.database import Database
 from queryserver.platform.threads import background
 from queryserver.statements.session_repository import CredentialBook
@@ -28,75 +27,6 @@ class UnfinishedTable:
     user_id: int
     connector: str
     table: TableName
-
-
-_LOCK = 0x71736975  # "qsiu"
-
-_USAGE = """
-select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes from import_uploads
-where user_id = $1 and expires_at > now()
-"""
-
-_ADD = f"""
-insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
-select $2, $1, $3, $4, now() + $5::interval from ({_USAGE}) as used
-where used.files < $6 and used.size_bytes + $4 <= $7
-returning expires_at
-"""
-
-
-class DatabaseImportUploads:
-    """`ImportUploadRecords` in the database of the service."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def usage(self, user_id: int) -> UploadUsage:
-        row = await self._database.row(_USAGE, user_id)
-        return UploadUsage(0, 0) if row is None else UploadUsage(row["files"], row["size_bytes"])
-
-    async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
-        async with self._database.transaction() as connection:
-            # Two uploads of one user must not both count before either is inserted.
-            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
-            return await connection.fetchval(
-                _ADD, new.user_id, new.digest, new.name, new.size_bytes, keep, most.files, most.size_bytes
-            )
-
-    async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
-        row = await self._database.row(
-            """select name, size_bytes, expires_at - now() as left from import_uploads
-            where digest = $1 and user_id = $2 and expires_at > now()""",
-            digest,
-            user_id,
-        )
-        return None if row is None else StoredImportUpload(row["name"], row["size_bytes"], row["left"])
-
-    async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
-        changed = await self._database.execute(
-            "update import_uploads set expires_at = now() + $2::interval where digest = $1 and expires_at > now()",
-            digest,
-            keep,
-        )
-        return changed == 1
-
-    async def count_expired(self) -> int:
-        return await self._database.value("select count(*) from import_uploads where expires_at <= now()")
-
-    async def take_expired(self, *, limit: int) -> Sequence[bytes]:
-        rows = await self._database.fetch(
-            """delete from import_uploads where digest in (
-                select digest from import_uploads where expires_at <= now() limit $1 for update skip locked
-            ) returning digest""",
-            limit,
-        )
-        return [row["digest"] for row in rows]
-
-    async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
-        rows = await self._database.fetch(
-            "select digest from import_uploads where digest = any($1::bytea[])", list(digests)
-        )
-        return {row["digest"] for row in rows}
 
 
 _ABANDONED = """
@@ -156,6 +86,22 @@ class UnfinishedTables:
             unfinished.statement_id,
             unfinished.table.name,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StatementLedger:
+    """`engines.protocol.LoadLedger` of one import."""
+
+    unfinished: UnfinishedTables
+    statement_id: UUID
+    user_id: int
+    connector: str
+
+    async def made(self, table: TableName) -> None:
+        await self.unfinished.made(UnfinishedTable(self.statement_id, self.user_id, self.connector, table))
+
+    async def settled(self, table: TableName) -> None:
+        await self.unfinished.settled(self.statement_id, table)
 
 
 log = structlog.get_logger(__name__)

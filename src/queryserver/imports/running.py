@@ -11,22 +11,12 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass, field
 from functools import partial
 from typing import BinaryIO, TypeVar
-from uuid import UUID
 
 import pyarrow as pa
 import structlog
 
-from queryserver.engines.protocol import (
-    Engine,
-    EngineSession,
-    LoadingEngine,
-    OperationHandle,
-    OperationState,
-    OperationStatus,
-    SessionOptions,
-    TableLoader,
-    TableName,
-)
+from queryserver.engines import protocol
+from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
@@ -37,10 +27,10 @@ from queryserver.formats.delimited.records import Block, BlockReader
 from queryserver.identity.model import User
 from queryserver.imports.model import FileType, Origin, TypedText
 from queryserver.imports.plans import ImportPlan, read_plan
-from queryserver.imports.repository import UnfinishedTable, UnfinishedTables
+from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.statements.model import Assignment
-from queryserver.workbooks.reader import WorkbookReader
+from queryserver.workbooks.reader import ProcessWorkbooks
 
 T = TypeVar("T")
 
@@ -92,7 +82,7 @@ class Imports:
     """
 
     sources: ImportSources
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     threads: Executor
     unfinished: UnfinishedTables
     open_scratch: Callable[[], BinaryIO]
@@ -100,16 +90,21 @@ class Imports:
     require_room: Callable[[int], object] = lambda _: None
 
     def session(
-        self, assignment: Assignment, user: User, engine: Engine, options: SessionOptions
-    ) -> AbstractAsyncContextManager[EngineSession]:
+        self, assignment: Assignment, user: User, engine: protocol.Engine, options: protocol.SessionOptions
+    ) -> AbstractAsyncContextManager[protocol.EngineSession]:
         """In place of a session with the engine, for a statement with an import plan."""
         return ImportSession.opened(partial(self._import, assignment, user, engine, options))
 
     async def _import(
-        self, assignment: Assignment, user: User, engine: Engine, options: SessionOptions, report: ImportReport
+        self,
+        assignment: Assignment,
+        user: User,
+        engine: protocol.Engine,
+        options: protocol.SessionOptions,
+        report: ImportReport,
     ) -> Imported:
         plan = read_plan(assignment.import_plan or {})
-        if not isinstance(engine, LoadingEngine):
+        if not isinstance(engine, protocol.LoadingEngine):
             raise rejected_by_rule("Tables cannot be created from files on this connector.")
         find = partial(self.sources.find, user, plan.reading.origin, plan.reading.file_path)
         file = await find()
@@ -132,25 +127,9 @@ class Imports:
             return await _Import(self.workbooks, self.threads, plan, file, report, kept, ledger).load_into(loader)
 
 
-@dataclass(frozen=True, slots=True)
-class StatementLedger:
-    """`engines.protocol.LoadLedger` of one import."""
-
-    unfinished: UnfinishedTables
-    statement_id: UUID
-    user_id: int
-    connector: str
-
-    async def made(self, table: TableName) -> None:
-        await self.unfinished.made(UnfinishedTable(self.statement_id, self.user_id, self.connector, table))
-
-    async def settled(self, table: TableName) -> None:
-        await self.unfinished.settled(self.statement_id, table)
-
-
 @dataclass(slots=True)
 class _Import:
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     threads: Executor
     plan: ImportPlan
     file: ImportFile
@@ -159,7 +138,7 @@ class _Import:
     ledger: StatementLedger
     _seen: int = 0
 
-    async def load_into(self, loader: TableLoader) -> Imported:
+    async def load_into(self, loader: protocol.TableLoader) -> Imported:
         # Whether a new table may have the name was checked by the call, and `load` checks it again before it begins.
         target = self.plan.target
         append = self.plan.append and await loader.exists(target)
@@ -194,7 +173,7 @@ class _Import:
             raise rejected_by_rule(f"{counted.bad} of {counted.rows} rows are bad, {most} may be: {first}.")
         return counted
 
-    async def _load(self, loader: TableLoader, counted: "Counted", *, append: bool) -> Imported:
+    async def _load(self, loader: protocol.TableLoader, counted: "Counted", *, append: bool) -> Imported:
         good_rows = self._kept_batches(counted) if self.kept.is_whole else self._converted_again(counted)
         async with aclosing(good_rows):
             loaded = await loader.load(self.plan.load(self.ledger.statement_id, append=append), good_rows, self.ledger)
@@ -261,7 +240,7 @@ class Conversion:
 
     plan: ImportPlan
     file: ImportFile
-    workbooks: WorkbookReader
+    workbooks: ProcessWorkbooks
     threads: Executor
     seen: Callable[[int], None]
 
@@ -464,20 +443,20 @@ class ImportSession:
         finally:
             await session.end()
 
-    async def submit(self, statement: str) -> OperationHandle:
+    async def submit(self, statement: str) -> protocol.OperationHandle:
         """Start the work. The statement is for people only."""
         del statement
         self._task = asyncio.create_task(self._run(), name="import")
-        return OperationHandle("import")
+        return protocol.OperationHandle("import")
 
-    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+    async def poll(self, handle: protocol.OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         del handle
         task = self._task
         if task is None:
             return OperationStatus(OperationState.PENDING, has_result_set=True)
         await asyncio.wait({task}, timeout=wait_s)
         if not task.done():
-            return OperationStatus(OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
+            return OperationStatus(protocol.OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
         if self._report.done is not None:
             return OperationStatus(OperationState.FINISHED, has_result_set=True, progress=100)
         error = None if task.cancelled() else task.exception()
@@ -485,11 +464,11 @@ class ImportSession:
             return OperationStatus(OperationState.CANCELED)
         return OperationStatus(OperationState.FAILED, error=_engine_error(error))
 
-    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
+    async def columns(self, handle: protocol.OperationHandle) -> tuple[Column, ...]:
         del handle
         return COLUMNS
 
-    async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+    async def batches(self, handle: protocol.OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         del handle
         if (done := self._report.done) is None:
             return
@@ -497,17 +476,17 @@ class ImportSession:
         arrays = [*counts, pa.array([done.table], pa.string())]
         yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in COLUMNS])
 
-    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+    async def logs(self, handle: protocol.OperationHandle, *, start: int) -> Sequence[str]:
         del handle
         return self._report.lines[start:]
 
-    async def cancel(self, handle: OperationHandle) -> None:
+    async def cancel(self, handle: protocol.OperationHandle) -> None:
         """Stop the work; waits a moment until everything is cleaned up."""
         del handle
         if (task := self._stopped()) is not None:
             await asyncio.wait({task}, timeout=_STOP_WAIT_S)
 
-    async def close(self, handle: OperationHandle) -> None:
+    async def close(self, handle: protocol.OperationHandle) -> None:
         """Nothing is held for a statement that the end of the session does not free."""
         del handle
 

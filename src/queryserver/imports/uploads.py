@@ -1,28 +1,38 @@
 """The files of imports: uploads (Contract importer 3), their clean-up, and files of stores (Contract importer 2.8)."""
 
+import hashlib
 import re
 import secrets
+import unicodedata
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import structlog
 
 from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, extension_of
 from queryserver.files.places import Caller, Place, Stores
-from queryserver.files.protocol import Storage
+from queryserver.files.stores.local.storage import LocalUploadArea
 from queryserver.files.upload_repository import renewed
 from queryserver.identity.model import User
-from queryserver.imports.model import Origin, UploadReference, base_name
+from queryserver.imports.model import Origin
+from queryserver.platform.database import Database
 
 log = structlog.get_logger(__name__)
 
-_NO_REFERENCE = UploadReference("", "")
+MAX_NAME = 100
+"""Characters of the name in a reference to an upload."""
+
+_SECRET_BYTES = 32
+_FORM = re.compile(r"upload/([A-Za-z0-9_-]{43})/([^/]{1,100})", re.DOTALL)
+_SEPARATORS = re.compile(r"[/\\]")
+_OTHER = re.compile(r"[^\w.-]")
+_NAMELESS = "file"
 _LONGEST_UNPROLONGED = timedelta(minutes=1)
 _FRAME_BYTES = 1024 * 1024
 """What boundaries, headers and other parts of a body may add to the bytes of the file."""
@@ -40,6 +50,43 @@ _UNREADABLE = (
     errors.StorageNotConfigured,
     errors.NotAFile,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class UploadReference:
+    secret: str = field(repr=False)
+    name: str
+
+    @classmethod
+    def new(cls, client_name: str) -> Self:
+        """A reference that cannot be guessed, of a file with this name at its client."""
+        return cls(secrets.token_urlsafe(_SECRET_BYTES), reminder_of(client_name))
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """None for a text that is no reference."""
+        found = _FORM.fullmatch(text)
+        return cls(*found.groups()) if found else None
+
+    def __str__(self) -> str:
+        return f"upload/{self.secret}/{self.name}"
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.secret.encode()).digest()
+
+
+_NO_REFERENCE = UploadReference("", "")
+
+
+def base_name(client_name: str) -> str:
+    return _SEPARATORS.split(client_name)[-1]
+
+
+def reminder_of(client_name: str) -> str:
+    """The base name, with `_` for everything but letters, digits and `._-`."""
+    name = _OTHER.sub("_", unicodedata.normalize("NFC", base_name(client_name)))[:MAX_NAME]
+    return name if name.strip(".") else _NAMELESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,44 +113,75 @@ class UploadUsage:
     size_bytes: int
 
 
-class ImportUploadRecords(Protocol):
+_LOCK = 0x71736975  # "qsiu"
+_USAGE = """
+select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes from import_uploads
+where user_id = $1 and expires_at > now()
+"""
+
+_ADD = """
+insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
+select $2, $1, $3, $4, now() + $5::interval from import_uploads where user_id = $1 and expires_at > now()
+having count(*) < $6 and coalesce(sum(size_bytes), 0)::bigint + $4 <= $7
+returning expires_at
+"""
+
+
+class ImportUploadRecords:
     """Records of all users, on all instances. Each method is one transaction; all raise DatabaseUnavailable."""
 
-    async def usage(self, user_id: int) -> UploadUsage: ...
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def usage(self, user_id: int) -> UploadUsage:
+        row = await self._database.row(_USAGE, user_id)
+        return UploadUsage(0, 0) if row is None else UploadUsage(row["files"], row["size_bytes"])
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         """Keep a file; when it expires. None: the user would have more than `most`."""
-        ...
+        async with self._database.transaction() as connection:
+            # Two uploads of one user must not both count before either is inserted.
+            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
+            return await connection.fetchval(
+                _ADD, new.user_id, new.digest, new.name, new.size_bytes, keep, most.files, most.size_bytes
+            )
 
-    async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None: ...
+    async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
+        row = await self._database.row(
+            """select name, size_bytes, expires_at - now() as left from import_uploads
+            where digest = $1 and user_id = $2 and expires_at > now()""",
+            digest,
+            user_id,
+        )
+        return None if row is None else StoredImportUpload(row["name"], row["size_bytes"], row["left"])
 
     async def prolong(self, digest: bytes, *, keep: timedelta) -> bool:
         """Let a file expire `keep` from now; False: it is gone, or has expired."""
-        ...
+        changed = await self._database.execute(
+            "update import_uploads set expires_at = now() + $2::interval where digest = $1 and expires_at > now()",
+            digest,
+            keep,
+        )
+        return changed == 1
 
-    async def count_expired(self) -> int: ...
+    async def count_expired(self) -> int:
+        return await self._database.value("select count(*) from import_uploads where expires_at <= now()")
 
     async def take_expired(self, *, limit: int) -> Sequence[bytes]:
         """Forget files that have expired; their digests, each given to one caller only."""
-        ...
+        rows = await self._database.fetch(
+            """delete from import_uploads where digest in (
+                select digest from import_uploads where expires_at <= now() limit $1 for update skip locked
+            ) returning digest""",
+            limit,
+        )
+        return [row["digest"] for row in rows]
 
-    async def known(self, digests: Collection[bytes]) -> Collection[bytes]: ...
-
-
-class UploadArea(Storage, Protocol):
-    """One directory of this service itself, which all instances share. Files lie directly in it, with mode 0600."""
-
-    def place(self, name: str) -> Path:
-        """The path of a file on this machine, whether or not it exists."""
-        ...
-
-    async def touch(self, name: str) -> bool:
-        """Note that a file is in use; False: it is gone."""
-        ...
-
-    async def sweep_everywhere(self, older_than: timedelta, *, dry_run: bool = False) -> int:
-        """Delete, or count only, files that were on their way in and got nothing for so long; how many."""
-        ...
+    async def known(self, digests: Collection[bytes]) -> Collection[bytes]:
+        rows = await self._database.fetch(
+            "select digest from import_uploads where digest = any($1::bytea[])", list(digests)
+        )
+        return {row["digest"] for row in rows}
 
 
 class ImportFile(Protocol):
@@ -157,7 +235,7 @@ class ReceivedUpload:
 class UploadedImportFile:
     """`ImportFile` in the upload area. Its content never changes."""
 
-    area: UploadArea
+    area: LocalUploadArea
     digest: bytes
     """Names the file for ever; the reference cannot be computed from it."""
     shown: str
@@ -170,8 +248,11 @@ class UploadedImportFile:
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
         """Raises import_file_not_found when it was removed meanwhile, StorageError."""
+        left = max(self.size_bytes - offset, 0)
+        # With the length known, the end of the file is not read for.
+        pieces = self.area.read(self.digest.hex(), offset=offset, length=left if length is None else min(length, left))
         try:
-            async with aclosing(self.area.read(self.digest.hex(), offset=offset, length=length)) as pieces:
+            async with aclosing(pieces):
                 async for piece in pieces:
                     yield piece
         except errors.PathNotFound:
@@ -185,7 +266,7 @@ class UploadedImportFile:
 class ImportUploads:
     """Takes files in, and finds them again for their owners."""
 
-    def __init__(self, records: ImportUploadRecords, area: UploadArea, limits: UploadLimits) -> None:
+    def __init__(self, records: ImportUploadRecords, area: LocalUploadArea, limits: UploadLimits) -> None:
         self._records = records
         self._area = area
         self._limits = limits
@@ -285,7 +366,7 @@ class UploadAreaSweep:
     """Removes expired uploads and orphaned files from the upload area."""
 
     def __init__(
-        self, records: ImportUploadRecords, area: UploadArea, *, abandoned_after: timedelta = _ABANDONED_AFTER
+        self, records: ImportUploadRecords, area: LocalUploadArea, *, abandoned_after: timedelta = _ABANDONED_AFTER
     ) -> None:
         self._records = records
         self._area = area

@@ -9,22 +9,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+import orjson
 import structlog
 
 from queryserver import errors
 from queryserver.errors.base import QueryServerError, ServiceUnavailable, TooComplex
-from queryserver.platform.computing_protocol import (
-    BROKEN,
-    EXCEEDED,
-    HEAD,
-    MAX_BYTES,
-    REFUSED,
-    RESULT,
-    TASK,
-    Task,
-    frame,
-    parsed,
-)
+from queryserver.platform.computing_protocol import BROKEN, EXCEEDED, HEAD, MAX_BYTES, REFUSED, RESULT, TASK, Task
 from queryserver.platform.limits import FairPlaces
 from queryserver.platform.settings.desktop import DesktopSettings
 
@@ -84,13 +74,13 @@ class ProcessComputing:
         return [worker.process.pid for worker in self._running]
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
-        request = {"task": task, "options": dict(options), "limit_s": self._time_s}
+        request = orjson.dumps({"task": task, "options": dict(options), "limit_s": self._time_s})
         async with self._places.place(user_id):
             worker = await self._worker()
             self._running.add(worker)
             try:
                 async with asyncio.timeout(_WALL_TIMES * self._time_s):
-                    kind, answer, is_last = await worker.answer(frame(TASK, request, content), content)
+                    kind, answer, is_last = await worker.answer(request, content)
             except TimeoutError:
                 self._end(worker)
                 raise TooComplex("It takes more time than one call may have.") from None
@@ -137,7 +127,7 @@ class ProcessComputing:
     def _end(self, worker: "_Worker") -> None:
         """Kill the process at once, and wait for its end in a task."""
         self._running.discard(worker)
-        if worker in self._idle:
+        with suppress(ValueError):
             self._idle.remove(worker)
         worker.no_longer_idle()
         worker.kill()
@@ -182,14 +172,13 @@ class _Worker:
 
     async def answer(self, request: bytes, content: bytes) -> tuple[bytes, Any, bool]:
         """Kind, answer, and whether the process ends now. Raises IncompleteReadError, ConnectionError."""
-        self._requests.write(request)
-        self._requests.write(content)
+        self._requests.writelines((HEAD.pack(TASK, len(request), len(content)), request, content))
         await self._requests.drain()
         kind, size, _ = HEAD.unpack(await self._answers.readexactly(HEAD.size))
         if size > MAX_BYTES:
             raise ConnectionError
         body = await self._answers.readexactly(size)
-        answer, is_last = parsed(body) if size < _LARGE_BYTES else await asyncio.to_thread(parsed, body)
+        answer, is_last = orjson.loads(body) if size < _LARGE_BYTES else await asyncio.to_thread(orjson.loads, body)
         return kind, answer, is_last
 
     def retire_after(self, seconds: float, retire: Any) -> None:

@@ -12,8 +12,6 @@ from enum import StrEnum
 from math import ceil
 from typing import Any, Protocol
 
-import orjson
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -22,7 +20,6 @@ class Task(StrEnum):
     CHOOSE_STATEMENT = "choose_statement"
     FIRST_TO_EXPLAIN = "first_to_explain"
     DETECT_FILE = "detect_file"
-    DETECT_ENCODING = "detect_encoding"
     PREVIEW = "preview"
     HEADER = "header"
 
@@ -41,19 +38,10 @@ class Computing(Protocol):
 
 
 HEAD = struct.Struct("<cLL")
+"""The begin of a frame: its kind, and the sizes of the JSON and of the content that follow."""
 MAX_BYTES = 256 * 1024 * 1024
 TASK, RESULT, REFUSED, EXCEEDED, BROKEN = b"T", b"R", b"D", b"X", b"B"
 """A task; its result; a domain error; limits reached; an error of the program."""
-
-
-def frame(kind: bytes, value: object, content: bytes = b"") -> bytes:
-    """The begin of a frame: its content follows."""
-    body = orjson.dumps(value)
-    return HEAD.pack(kind, len(body), len(content)) + body
-
-
-def parsed(body: bytes) -> Any:
-    return orjson.loads(body)
 
 
 def limit_this_process(memory_bytes: int) -> None:
@@ -61,10 +49,7 @@ def limit_this_process(memory_bytes: int) -> None:
     ends with its parent.
     """
     os.nice(10)
-    _limit(resource.RLIMIT_AS, memory_bytes)
-    _limit(resource.RLIMIT_NOFILE, 64)
-    _limit(resource.RLIMIT_FSIZE, 0)
-    _limit(resource.RLIMIT_CORE, 0)
+    limit_resources(memory_bytes, open_files=64)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -76,7 +61,15 @@ def limit_time(limit_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def _limit(kind: int, wanted: int) -> None:
+def limit_resources(memory_bytes: int, *, open_files: int) -> None:
+    """From now on this process has so much memory, writes no file and leaves no core."""
+    lower_limit(resource.RLIMIT_AS, memory_bytes)
+    lower_limit(resource.RLIMIT_NOFILE, open_files)
+    lower_limit(resource.RLIMIT_FSIZE, 0)
+    lower_limit(resource.RLIMIT_CORE, 0)
+
+
+def lower_limit(kind: int, wanted: int) -> None:
     """Lower the limit: a stricter one stays, for it cannot be raised."""
     _, hard = resource.getrlimit(kind)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from queryserver.errors.files import record_too_long
 from queryserver.imports.model import CellKind, TypedText
+from queryserver.platform.computing_protocol import limit_resources, lower_limit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +27,7 @@ TIME_S = 60
 RECORDS_TIME_S = 900
 """For all rows of a file of records."""
 
-NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
+FRAME_KINDS = NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES = b"N", b"R", b"E", b"F", b"P", b"B", b"L"
 
 _OPEN_FILES = 32
 _PORTION_ROWS = 512
@@ -110,14 +111,5 @@ def batch_of(body: bytes) -> "tuple[pa.RecordBatch, Strange]":
 
 def limit_this_process(time_s: int, memory_bytes: int) -> None:
     """From now on this process has so much memory and time, writes no file and leaves no core."""
-    for kind, wanted in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, time_s),
-        (resource.RLIMIT_NOFILE, _OPEN_FILES),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        # A stricter limit stays: it cannot be raised.
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(kind, (allowed, allowed))
+    limit_resources(memory_bytes, open_files=_OPEN_FILES)
+    lower_limit(resource.RLIMIT_CPU, time_s)

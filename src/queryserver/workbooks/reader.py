@@ -10,45 +10,15 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import pyarrow as pa
 import structlog
 
+from queryserver import errors
 from queryserver.errors.base import QueryServerError, TooManyRequests
-from queryserver.errors.files import (
-    CodecNotAvailable,
-    DecompressionFailed,
-    DetectionFailed,
-    FileCorrupt,
-    FileTooComplex,
-    UnsupportedFormat,
-    file_empty,
-    file_encrypted,
-    format_mismatch,
-    import_file_not_found,
-    record_too_long,
-    sheet_not_found,
-    too_many_columns,
-)
 from queryserver.imports.model import FileType, TypedText
-from queryserver.workbooks.frames import (
-    BATCH,
-    END,
-    FAILED,
-    HEAD,
-    LINES,
-    MAX_BYTES,
-    NAMES,
-    PREVIEW,
-    RECORDS_TIME_S,
-    ROWS,
-    TIME_S,
-    Rows,
-    Strange,
-    batch_of,
-    rows_of,
-)
+from queryserver.workbooks import frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +38,7 @@ class RecordPortion:
     """
 
     rows: pa.RecordBatch
-    strange: Strange = ()
-
-
-class WorkbookReader(Protocol):
-    """Reads workbooks and files of records. They lie on the local disk; nothing but cells reaches this process."""
-
-    async def sheet_names(self, path: Path) -> Sequence[str]:
-        """Worksheets in the order of the workbook, hidden ones included, chart sheets left out."""
-        ...
-
-    async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
-        """The used range from its first row on, at most `limit` rows, all of one width. Raises sheet_not_found."""
-        ...
-
-    def rows(self, path: Path, sheet: str) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
-        """All rows in portions of a few hundred, in bounded memory. Raises sheet_not_found."""
-        ...
-
-    async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
-        """The columns and first rows of a file of records, as JSON that `computed.analysis_of` reads.
-
-        This call and the next raise format_mismatch, file_empty, too_many_columns and record_too_long, too.
-        """
-        ...
-
-    def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
-        """All rows of a file of records that has these columns, in bounded memory."""
-        ...
+    strange: frames.Strange = ()
 
 
 log = structlog.get_logger(__name__)
@@ -106,25 +49,28 @@ _LARGE_BYTES = 512 * 1024
 """Frames above this size are read in a thread: each MiB holds the loop for some 10 ms."""
 
 _KNOWN_ERRORS = (
-    CodecNotAvailable,
-    DecompressionFailed,
-    FileCorrupt,
-    file_empty,
-    file_encrypted,
-    FileTooComplex,
-    format_mismatch,
-    record_too_long,
-    sheet_not_found,
-    too_many_columns,
+    errors.CodecNotAvailable,
+    errors.DecompressionFailed,
+    errors.FileCorrupt,
+    errors.file_empty,
+    errors.file_encrypted,
+    errors.FileTooComplex,
+    errors.format_mismatch,
+    errors.record_too_long,
+    errors.sheet_not_found,
+    errors.too_many_columns,
 )
 _WITH_MESSAGE = {kind.code: kind for kind in _KNOWN_ERRORS}
-_WITHOUT_MESSAGE = {kind().code: kind for kind in (UnsupportedFormat, import_file_not_found)}
+_WITHOUT_MESSAGE = {kind().code: kind for kind in (errors.UnsupportedFormat, errors.import_file_not_found)}
 
 _Frame = tuple[bytes, bytes]
 
 
 class ProcessWorkbooks:
-    """The `WorkbookReader`, and Avro files wherever they lie: `processes` previews and as many readings at a time."""
+    """Reads workbooks and files of records on the local disk, and Avro files wherever they lie.
+
+    `processes` previews and as many readings run at a time; nothing but cells reaches this process.
+    """
 
     def __init__(self, *, processes: int = 2) -> None:
         self._previews = asyncio.Semaphore(processes)
@@ -141,43 +87,51 @@ class ProcessWorkbooks:
             await _end(process)
 
     async def sheet_names(self, path: Path) -> Sequence[str]:
-        async with self._preview_place(), aclosing(self._frames(path, None, None)) as frames:
-            async for kind, body in frames:
-                if kind == NAMES:
+        """Worksheets in the order of the workbook, hidden ones included, chart sheets left out."""
+        async with self._preview_place(), aclosing(self._frames(path, None, None)) as answer:
+            async for kind, body in answer:
+                if kind == frames.NAMES:
                     return json.loads(body)
         raise _broken("names")
 
     async def first_rows(self, path: Path, sheet: str, *, limit: int) -> SheetRows:
-        rows: Rows = []
-        async with self._preview_place(), aclosing(self._frames(path, sheet, limit)) as frames:
-            async for kind, body in frames:
-                if kind == END:
+        """The used range from its first row on, at most `limit` rows, all of one width. Raises sheet_not_found."""
+        rows: frames.Rows = []
+        async with self._preview_place(), aclosing(self._frames(path, sheet, limit)) as answer:
+            async for kind, body in answer:
+                if kind == frames.END:
                     return SheetRows(rows, json.loads(body))
                 rows += await _decoded(body)
         raise _broken("rows")
 
     async def rows(self, path: Path, sheet: str) -> AsyncGenerator[Sequence[Sequence[TypedText]]]:
-        async with self._readings, aclosing(self._frames(path, sheet, None)) as frames:
-            async for kind, body in frames:
-                if kind == END:
+        """All rows in portions of a few hundred, in bounded memory. Raises sheet_not_found."""
+        async with self._readings, aclosing(self._frames(path, sheet, None)) as answer:
+            async for kind, body in answer:
+                if kind == frames.END:
                     return
                 yield await _decoded(body)
         raise _broken("rows")
 
     async def record_preview(self, path: Path, kind: FileType) -> Mapping[str, Any]:
-        async with self._preview_place(), aclosing(self._frames(path, None, None, records=kind)) as frames:
-            async for found, body in frames:
-                if found == PREVIEW:
+        """The columns and first rows of a file of records: an Analysis as JSON.
+
+        This call and the next raise format_mismatch, file_empty, too_many_columns and record_too_long, too.
+        """
+        async with self._preview_place(), aclosing(self._frames(path, None, None, records=kind)) as answer:
+            async for found, body in answer:
+                if found == frames.PREVIEW:
                     return await asyncio.to_thread(json.loads, body)
         raise _broken("preview")
 
     async def record_batches(self, path: Path, kind: FileType, fields: Sequence[str]) -> AsyncGenerator[RecordPortion]:
-        async with self._readings, aclosing(self._frames(path, None, None, records=kind, fields=fields)) as frames:
-            async for found, body in frames:
-                if found == END:
+        """All rows of a file of records that has these columns, in bounded memory."""
+        async with self._readings, aclosing(self._frames(path, None, None, records=kind, fields=fields)) as answer:
+            async for found, body in answer:
+                if found == frames.END:
                     return
                 try:
-                    yield RecordPortion(*await asyncio.to_thread(batch_of, body))
+                    yield RecordPortion(*await asyncio.to_thread(frames.batch_of, body))
                 except ValueError:
                     raise _broken("batches") from None
         raise _broken("batches")
@@ -187,9 +141,9 @@ class ProcessWorkbooks:
 
         Raises what `pieces` raise, DecompressionFailed, CodecNotAvailable, FileTooComplex and TooManyRequests.
         """
-        async with self._preview_place(), aclosing(self._frames(None, None, None, pieces=pieces)) as frames:
-            async for kind, body in frames:
-                if kind == END:
+        async with self._preview_place(), aclosing(self._frames(None, None, None, pieces=pieces)) as answer:
+            async for kind, body in answer:
+                if kind == frames.END:
                     return
                 yield body
         raise _broken("lines")
@@ -221,7 +175,7 @@ class ProcessWorkbooks:
         parameters = {"path": shown_path, "sheet": sheet, "limit": limit, "records": records, "fields": fields}
         question = json.dumps(parameters).encode() + b"\n"
         # The store sets the speed of a file in pieces.
-        time_s = TIME_S if fields is None and pieces is None else RECORDS_TIME_S
+        time_s = frames.TIME_S if fields is None and pieces is None else frames.RECORDS_TIME_S
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
@@ -235,8 +189,8 @@ class ProcessWorkbooks:
         )
         self._running.add(process)
         try:
-            async with _fed(process, question, pieces), aclosing(_conversation(process, time_s)) as frames:
-                async for frame in frames:
+            async with _fed(process, question, pieces), aclosing(_conversation(process, time_s)) as answer:
+                async for frame in answer:
                     yield frame
         finally:
             await _end(process)
@@ -289,31 +243,31 @@ async def _conversation(process: asyncio.subprocess.Process, time_s: int) -> Asy
         began = loop.time()
         try:
             async with asyncio.timeout(left_s):
-                kind, size = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
-                if kind not in (NAMES, ROWS, END, FAILED, PREVIEW, BATCH, LINES) or size > MAX_BYTES:
+                kind, size = frames.HEAD.unpack(await process.stdout.readexactly(frames.HEAD.size))
+                if kind not in frames.FRAME_KINDS or size > frames.MAX_BYTES:
                     raise _broken("frames")
                 body = await process.stdout.readexactly(size)
         except TimeoutError:
-            raise FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
+            raise errors.FileTooComplex(f"The file could not be read within {time_s} seconds.") from None
         except asyncio.IncompleteReadError:
             raise await _sudden_end(process) from None
         left_s -= loop.time() - began
-        if kind == FAILED:
+        if kind == frames.FAILED:
             raise _failure(body)
         yield kind, body
 
 
-async def _decoded(body: bytes) -> Rows:
-    return rows_of(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(rows_of, body)
+async def _decoded(body: bytes) -> frames.Rows:
+    return frames.rows_of(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(frames.rows_of, body)
 
 
 async def _sudden_end(process: asyncio.subprocess.Process) -> QueryServerError:
     code = await process.wait()
     if code < 0:  # its limit of time, or no memory was left
         log.info("worker of a workbook was killed", signal=-code)
-        return FileTooComplex("The file needs more memory or time to be read than there is.")
+        return errors.FileTooComplex("The file needs more memory or time to be read than there is.")
     log.error("worker of a workbook ended without an answer", code=code)
-    return DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The workbook could not be read.")
 
 
 def _failure(body: bytes) -> QueryServerError:
@@ -323,12 +277,12 @@ def _failure(body: bytes) -> QueryServerError:
     if code in _WITH_MESSAGE:
         return _WITH_MESSAGE[code](message)
     log.error("worker of a workbook failed", failure=message)
-    return DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The workbook could not be read.")
 
 
-def _broken(what: str) -> DetectionFailed:
+def _broken(what: str) -> errors.DetectionFailed:
     log.error("worker of a workbook answered with something else", expected=what)
-    return DetectionFailed("The workbook could not be read.")
+    return errors.DetectionFailed("The workbook could not be read.")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

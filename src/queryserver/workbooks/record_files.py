@@ -14,38 +14,15 @@ from typing import Any, BinaryIO, Self, TypeAlias, cast
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.errors.files import (
-    CodecNotAvailable,
-    DecompressionFailed,
-    DecompressionLimit,
-    FileCorrupt,
-    FileTooComplex,
-    UnsupportedFormat,
-    file_empty,
-    format_mismatch,
-    record_too_long,
-    too_many_columns,
-)
+from queryserver import errors
 from queryserver.formats.avro import AvroFile
 from queryserver.formats.cell_types.classes import column_type, facts_of_cells, facts_of_text
 from queryserver.formats.cell_types.header import Analysis, Oddity, PreviewColumn, SampleWarning, header_names
 from queryserver.formats.columns import Column, ResultType, kernels, parts
+from queryserver.formats.conversion import arrow_type
 from queryserver.formats.download.texts import texts
 from queryserver.formats.parquet import open_parquet, parquet_parts
-from queryserver.imports.model import (
-    MAX_COLUMNS,
-    MAX_RECORD_CHARACTERS,
-    PREVIEW_ROWS,
-    SAMPLE_RECORDS,
-    SAMPLE_TEXT_BYTES,
-    STRING,
-    BaseType,
-    CellKind,
-    ColumnType,
-    FileType,
-    TypedText,
-    arrow_type,
-)
+from queryserver.imports import model
 from queryserver.workbooks.frames import BATCH, END, PREVIEW, batch_frame, frame
 
 _ARROW_FILE = b"ARROW1"
@@ -58,66 +35,66 @@ _MICROSECONDS_OF_A_DAY = 86_400_000_000
 
 _BYTES = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)
 _VIEWS = (types.is_binary_view, types.is_string_view, types.is_list_view, types.is_large_list_view)
-RESULT_TYPES = {BaseType.DECIMAL: ResultType.DECIMAL, BaseType.BOOLEAN: ResultType.BOOLEAN}
+RESULT_TYPES = {model.BaseType.DECIMAL: ResultType.DECIMAL, model.BaseType.BOOLEAN: ResultType.BOOLEAN}
 _PORTION_ROWS, _PORTION_CHARACTERS = 4096, 1024 * 1024
 _MARK = b"\xef\xbb\xbf"
-_TIMES = frozenset({CellKind.DATE, CellKind.TIMESTAMP, CellKind.TIME})
+_TIMES = frozenset({model.CellKind.DATE, model.CellKind.TIMESTAMP, model.CellKind.TIME})
 
 _AVRO = {
-    "boolean": BaseType.BOOLEAN,
-    "int": BaseType.INT32,
-    "long": BaseType.INT64,
-    "float": BaseType.FLOAT32,
-    "double": BaseType.FLOAT64,
-    "bytes": BaseType.BINARY,
-    "fixed": BaseType.BINARY,
+    "boolean": model.BaseType.BOOLEAN,
+    "int": model.BaseType.INT32,
+    "long": model.BaseType.INT64,
+    "float": model.BaseType.FLOAT32,
+    "double": model.BaseType.FLOAT64,
+    "bytes": model.BaseType.BINARY,
+    "fixed": model.BaseType.BINARY,
 }
 _AVRO_LOGICAL = {
-    ("int", "date"): BaseType.DATE,
-    ("int", "time-millis"): BaseType.TIME,
-    ("long", "time-micros"): BaseType.TIME,
+    ("int", "date"): model.BaseType.DATE,
+    ("int", "time-millis"): model.BaseType.TIME,
+    ("long", "time-micros"): model.BaseType.TIME,
     **{
-        ("long", f"{local}timestamp-{unit}"): BaseType.DATETIME
+        ("long", f"{local}timestamp-{unit}"): model.BaseType.DATETIME
         for local in ("", "local-")
         for unit in ("millis", "micros", "nanos")
     },
 }
 """The logical types that `formats.avro` writes as such; it ignores all others."""
 _PLAIN = {
-    pa.int8(): BaseType.INT8,
-    pa.int16(): BaseType.INT16,
-    pa.int32(): BaseType.INT32,
-    pa.int64(): BaseType.INT64,
-    pa.uint8(): BaseType.UINT8,
-    pa.uint16(): BaseType.UINT16,
-    pa.uint32(): BaseType.UINT32,
-    pa.uint64(): BaseType.UINT64,
-    pa.float16(): BaseType.FLOAT32,
-    pa.float32(): BaseType.FLOAT32,
-    pa.float64(): BaseType.FLOAT64,
-    pa.bool_(): BaseType.BOOLEAN,
-    pa.date32(): BaseType.DATE,
-    pa.date64(): BaseType.DATE,
-    pa.null(): BaseType.NULL,
+    pa.int8(): model.BaseType.INT8,
+    pa.int16(): model.BaseType.INT16,
+    pa.int32(): model.BaseType.INT32,
+    pa.int64(): model.BaseType.INT64,
+    pa.uint8(): model.BaseType.UINT8,
+    pa.uint16(): model.BaseType.UINT16,
+    pa.uint32(): model.BaseType.UINT32,
+    pa.uint64(): model.BaseType.UINT64,
+    pa.float16(): model.BaseType.FLOAT32,
+    pa.float32(): model.BaseType.FLOAT32,
+    pa.float64(): model.BaseType.FLOAT64,
+    pa.bool_(): model.BaseType.BOOLEAN,
+    pa.date32(): model.BaseType.DATE,
+    pa.date64(): model.BaseType.DATE,
+    pa.null(): model.BaseType.NULL,
 }
 
 
-def column_type_of(kind: pa.DataType) -> ColumnType:
+def column_type_of(kind: pa.DataType) -> model.ColumnType:
     """The type of a column of the table to be. Nested values become JSON text."""
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return column_type_of(kind.value_type)
     if kind in _PLAIN:
-        return ColumnType(_PLAIN[kind])
+        return model.ColumnType(_PLAIN[kind])
     if types.is_decimal(kind):
         is_usual = kind.precision <= _MAX_DIGITS and 0 <= kind.scale <= kind.precision
-        return ColumnType(BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else STRING
+        return model.ColumnType(model.BaseType.DECIMAL, kind.precision, kind.scale) if is_usual else model.STRING
     if types.is_timestamp(kind):
-        return ColumnType(BaseType.DATETIME)
+        return model.ColumnType(model.BaseType.DATETIME)
     if types.is_time(kind):
-        return ColumnType(BaseType.TIME)
+        return model.ColumnType(model.BaseType.TIME)
     if any(is_so(kind) for is_so in _BYTES):
-        return ColumnType(BaseType.BINARY)
-    return ColumnType(BaseType.DURATION) if types.is_duration(kind) else STRING
+        return model.ColumnType(model.BaseType.BINARY)
+    return model.ColumnType(model.BaseType.DURATION) if types.is_duration(kind) else model.STRING
 
 
 Record: TypeAlias = Mapping[str, Any]
@@ -129,7 +106,7 @@ class RecordColumn:
     """A column, as the file names and types it."""
 
     name: str
-    type: ColumnType
+    type: model.ColumnType
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +153,7 @@ def _bytes_of(values: pa.Array) -> int:
 def parquet_file(file: BinaryIO) -> ColumnarFile:
     """Raises format_mismatch, FileCorrupt."""
     if file.read(4) != b"PAR1":
-        raise format_mismatch("The file is no parquet file.")
+        raise errors.format_mismatch("The file is no parquet file.")
     file.seek(0)
     parquet = open_parquet(cast("IOBase", file))
     return ColumnarFile(parquet.schema_arrow, parquet_parts(parquet))
@@ -190,7 +167,7 @@ def arrow_file(file: BinaryIO) -> ColumnarFile:
         reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(use_threads=False))
         return ColumnarFile(reader.schema, map(_checked, map(reader.get_batch, range(reader.num_record_batches))))
     if head[:4] != b"\xff\xff\xff\xff":
-        raise format_mismatch("The file is no arrow file.")
+        raise errors.format_mismatch("The file is no arrow file.")
     stream = pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
     return ColumnarFile(stream.schema, map(_checked, stream))
 
@@ -201,7 +178,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _settled(values: pa.Array, wanted: ColumnType) -> pa.Array:
+def _settled(values: pa.Array, wanted: model.ColumnType) -> pa.Array:
     """Values as `arrow_type` has them: timestamps in UTC without a zone. Raises FileCorrupt."""
     if types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -218,7 +195,7 @@ def _settled(values: pa.Array, wanted: ColumnType) -> pa.Array:
         # Digits of a second beyond the sixth are dropped.
         is_finer = getattr(values.type, "unit", "") == "ns"
         return _within_years(kernels.cast(values, target, safe=not is_finer))
-    raise FileCorrupt("The file holds a value that is out of the range of its type.")
+    raise errors.FileCorrupt("The file holds a value that is out of the range of its type.")
 
 
 def _within_years(values: pa.Array) -> pa.Array:
@@ -229,7 +206,7 @@ def _within_years(values: pa.Array) -> pa.Array:
     ends = kernels.min_max(kernels.cast(values, pa.int32() if is_date else pa.int64())).as_py()
     unit = 1 if is_date else _MICROSECONDS_OF_A_DAY
     if ends["min"] is not None and not (_FIRST_DAY * unit <= ends["min"] and ends["max"] < (_LAST_DAY + 1) * unit):
-        raise FileCorrupt("The file holds a date that is not of the years 1 to 9999.")
+        raise errors.FileCorrupt("The file holds a date that is not of the years 1 to 9999.")
     return values
 
 
@@ -301,25 +278,25 @@ def record_of(line: bytes) -> Record | None:
     return cast("Record", found) if isinstance(found, dict) else None
 
 
-def cell_of(value: Any) -> TypedText:
+def cell_of(value: Any) -> model.TypedText:
     """A value as a cell of its class. A text in a plain form of dates or times is a date or a time."""
     match value:
         case None:
-            return TypedText("", CellKind.NULL)
+            return model.TypedText("", model.CellKind.NULL)
         case bool():
-            return TypedText(_text(value) or "", CellKind.BOOLEAN)
+            return model.TypedText(_text(value) or "", model.CellKind.BOOLEAN)
         case int():
-            return TypedText(str(value), facts_of_text(str(value)).kind)
+            return model.TypedText(str(value), facts_of_text(str(value)).kind)
         case float():
             # Doubles have up to 17 digits in JSON; of delimited text more than 15 would be a decimal.
             text = _text(value) or ""
-            is_finite = facts_of_text(text).kind is not CellKind.NON_FINITE
-            return TypedText(text, CellKind.DOUBLE if is_finite else CellKind.NON_FINITE)
+            is_finite = facts_of_text(text).kind is not model.CellKind.NON_FINITE
+            return model.TypedText(text, model.CellKind.DOUBLE if is_finite else model.CellKind.NON_FINITE)
         case str():
             kind = facts_of_text(value).kind
-            return TypedText(value, kind if kind in _TIMES else CellKind.TEXT)
+            return model.TypedText(value, kind if kind in _TIMES else model.CellKind.TEXT)
         case _:
-            return TypedText(_text(value) or "", CellKind.TEXT)
+            return model.TypedText(_text(value) or "", model.CellKind.TEXT)
 
 
 def _text(value: Any) -> str | None:
@@ -339,9 +316,9 @@ def _text(value: Any) -> str | None:
 def json_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines that are not blank. Raises record_too_long."""
     is_first = True
-    while line := file.readline(MAX_RECORD_CHARACTERS + 1):
-        if len(line) > MAX_RECORD_CHARACTERS:
-            raise record_too_long("A line of the file is too long.")
+    while line := file.readline(model.MAX_RECORD_CHARACTERS + 1):
+        if len(line) > model.MAX_RECORD_CHARACTERS:
+            raise errors.record_too_long("A line of the file is too long.")
         if is_first:
             line, is_first = line.removeprefix(_MARK), False
         if stripped := line.strip():
@@ -351,33 +328,33 @@ def json_lines(file: BinaryIO) -> Iterator[bytes]:
 def avro_file(file: BinaryIO) -> LinesFile:
     """Raises format_mismatch, DecompressionFailed, UnsupportedFormat (its records are no records)."""
     if file.read(4) != b"Obj\x01":
-        raise format_mismatch("The file is no avro file.")
+        raise errors.format_mismatch("The file is no avro file.")
     file.seek(0)
     records = AvroFile(file)
     declared = records.schema
     try:
         if declared["type"] != "record":
-            raise UnsupportedFormat
+            raise errors.UnsupportedFormat
         columns = [RecordColumn(str(one["name"]), _avro_type(one["type"])) for one in declared["fields"]]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise FileCorrupt("The avro schema is broken.") from None
+        raise errors.FileCorrupt("The avro schema is broken.") from None
 
     def lines() -> Iterator[bytes]:
         for line in records.lines():
-            if len(line) > MAX_RECORD_CHARACTERS:
-                raise record_too_long("A record of the file is too long.")
+            if len(line) > model.MAX_RECORD_CHARACTERS:
+                raise errors.record_too_long("A record of the file is too long.")
             yield line
 
     return LinesFile(lines(), columns)
 
 
-def _avro_type(declared: Any) -> ColumnType:
+def _avro_type(declared: Any) -> model.ColumnType:
     """Unions with null are of the other type; what the dialects have no type for is text."""
     if isinstance(declared, list):
         others = [one for one in cast("list[Any]", declared) if one != "null"]
-        return _avro_type(others[0]) if len(others) == 1 else STRING
+        return _avro_type(others[0]) if len(others) == 1 else model.STRING
     if isinstance(declared, str):
-        return ColumnType(_AVRO.get(declared, BaseType.STRING))
+        return model.ColumnType(_AVRO.get(declared, model.BaseType.STRING))
     details = cast("Mapping[str, Any]", declared)
     logical, kind = str(details.get("logicalType", "")), details["type"]
     if not isinstance(kind, str):
@@ -385,13 +362,13 @@ def _avro_type(declared: Any) -> ColumnType:
     if logical == "decimal" and kind in {"bytes", "fixed"}:
         precision, scale = details.get("precision"), details.get("scale", 0)
         is_usual = type(precision) is int and type(scale) is int and 0 <= scale <= precision <= _MAX_DIGITS
-        return ColumnType(BaseType.DECIMAL, precision, scale) if is_usual and precision else STRING
+        return model.ColumnType(model.BaseType.DECIMAL, precision, scale) if is_usual and precision else model.STRING
     if base := _AVRO_LOGICAL.get((kind, logical)):
-        return ColumnType(base)
+        return model.ColumnType(base)
     return _avro_type(kind)
 
 
-def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iterator[bytes]:
+def record_frames(file: BinaryIO, kind: model.FileType, fields: Fields | None) -> Iterator[bytes]:
     """The frames of an answer. `fields` None: the preview; else the names of the columns that the file must have.
 
     Raises FileCorrupt, format_mismatch, FileTooComplex, file_empty, too_many_columns, record_too_long,
@@ -406,26 +383,26 @@ def record_frames(file: BinaryIO, kind: FileType, fields: Fields | None) -> Iter
             return
         records = _opened(file, kind, fields)
         if [column.name for column in records.columns] != list(fields):
-            raise FileCorrupt("The columns of the file have changed.")
+            raise errors.FileCorrupt("The columns of the file have changed.")
         for batch in records.batches():
             yield batch_frame(BATCH, batch.rows, batch.strange)
         yield frame(END, True)
 
 
-def _opened(file: BinaryIO, kind: FileType, fields: Fields) -> ColumnarFile | LinesFile:
+def _opened(file: BinaryIO, kind: model.FileType, fields: Fields) -> ColumnarFile | LinesFile:
     match kind:
-        case FileType.PARQUET:
+        case model.FileType.PARQUET:
             return parquet_file(file)
-        case FileType.ARROW:
+        case model.FileType.ARROW:
             return arrow_file(file)
-        case FileType.AVRO:
+        case model.FileType.AVRO:
             return avro_file(file)
         case _:
-            return LinesFile(json_lines(file), [RecordColumn(name, STRING) for name in fields])
+            return LinesFile(json_lines(file), [RecordColumn(name, model.STRING) for name in fields])
 
 
-def _preview(file: BinaryIO, kind: FileType) -> Analysis:
-    if kind is FileType.NDJSON:
+def _preview(file: BinaryIO, kind: model.FileType) -> Analysis:
+    if kind is model.FileType.NDJSON:
         return _of_lines(file)
     records = _opened(file, kind, ())
     names = [column.name for column in records.columns]
@@ -433,16 +410,16 @@ def _preview(file: BinaryIO, kind: FileType) -> Analysis:
     rows, size = list[list[str]](), 0
     for batch in records.batches():
         kinds = [RESULT_TYPES.get(column.type.base, ResultType.STRING) for column in records.columns]
-        shown = batch.rows.slice(0, PREVIEW_ROWS - len(rows))
+        shown = batch.rows.slice(0, model.PREVIEW_ROWS - len(rows))
         cells = [texts(own, Column("", kind, "")).to_pylist() for own, kind in zip(shown.columns, kinds, strict=True)]
         for row in zip(*cells, strict=True):
             size += sum(len(cell or "") for cell in row)
-            if size > SAMPLE_TEXT_BYTES:
+            if size > model.SAMPLE_TEXT_BYTES:
                 break
             rows.append([cell or "" for cell in row])
-        if len(rows) == PREVIEW_ROWS or size > SAMPLE_TEXT_BYTES:
+        if len(rows) == model.PREVIEW_ROWS or size > model.SAMPLE_TEXT_BYTES:
             break
-    warnings = [SampleWarning(Oddity.TRUNCATED_SAMPLE, 1)] if size > SAMPLE_TEXT_BYTES else []
+    warnings = [SampleWarning(Oddity.TRUNCATED_SAMPLE, 1)] if size > model.SAMPLE_TEXT_BYTES else []
     columns = [
         PreviewColumn(name, column.type)
         for name, column in zip(header_names(names, len(names)), records.columns, strict=True)
@@ -453,24 +430,24 @@ def _preview(file: BinaryIO, kind: FileType) -> Analysis:
 def _of_lines(file: BinaryIO) -> Analysis:
     """Types are those of the values of the first records, as far as a sample goes."""
     lines = json_lines(file)
-    found, size, read = list[dict[str, TypedText]](), 0, 0
+    found, size, read = list[dict[str, model.TypedText]](), 0, 0
     for line in lines:
         read += 1
         record = record_of(line)
         if record is not None:
             found.append({name: cell_of(value) for name, value in record.items()})
         size += len(line)
-        if len(found) == SAMPLE_RECORDS or size >= SAMPLE_TEXT_BYTES or read == 2 * SAMPLE_RECORDS:
+        if len(found) == model.SAMPLE_RECORDS or size >= model.SAMPLE_TEXT_BYTES or read == 2 * model.SAMPLE_RECORDS:
             break
     if not read:
-        raise file_empty("File is empty.")
+        raise errors.file_empty("File is empty.")
     if not found:
-        raise format_mismatch("The lines of the file are no JSON objects.")
+        raise errors.format_mismatch("The lines of the file are no JSON objects.")
     is_whole = next(lines, None) is None
     names = list(dict.fromkeys(name for record in found for name in record))
     _check_columns(names)
     # Most records may lack most names.
-    cells = {name: list[TypedText]() for name in names}
+    cells = {name: list[model.TypedText]() for name in names}
     for record in found:
         for name, cell in record.items():
             cells[name].append(cell)
@@ -478,26 +455,28 @@ def _of_lines(file: BinaryIO) -> Analysis:
         PreviewColumn(shown, column_type(facts_of_cells(cells[name]), is_whole=is_whole))
         for shown, name in zip(header_names(names, len(names)), names, strict=True)
     ]
-    rows = [[str(record.get(name, "")) for name in names] for record in found[:PREVIEW_ROWS]]
+    rows = [[str(record.get(name, "")) for name in names] for record in found[: model.PREVIEW_ROWS]]
     return Analysis(columns, rows, [], has_header=True, is_whole=is_whole, fields=names)
 
 
 def _check_columns(names: Sequence[str]) -> None:
     if not names:
-        raise file_empty("The file has no columns.")
-    if len(names) > MAX_COLUMNS:
-        raise too_many_columns(f"The file has more than {MAX_COLUMNS} columns.")
+        raise errors.file_empty("The file has no columns.")
+    if len(names) > model.MAX_COLUMNS:
+        raise errors.too_many_columns(f"The file has more than {model.MAX_COLUMNS} columns.")
 
 
 @contextmanager
 def _reading_errors() -> Generator[None]:
     try:
         yield
-    except (pa.ArrowMemoryError, DecompressionLimit) as error:
-        raise FileTooComplex("The file needs more memory to be read than there is.") from error
-    except (DecompressionFailed, CodecNotAvailable) as error:
-        raise FileCorrupt(error.message) from error
-    except UnsupportedFormat:
+    except (pa.ArrowMemoryError, errors.DecompressionLimit) as error:
+        raise errors.FileTooComplex("The file needs more memory to be read than there is.") from error
+    except (errors.DecompressionFailed, errors.CodecNotAvailable) as error:
+        raise errors.FileCorrupt(error.message) from error
+    except errors.UnsupportedFormat:
         raise
     except (pa.ArrowException, OSError, OverflowError, ValueError) as error:
-        raise FileCorrupt("The file cannot be read: it is broken, or of a kind that is not known here.") from error
+        raise errors.FileCorrupt(
+            "The file cannot be read: it is broken, or of a kind that is not known here."
+        ) from error

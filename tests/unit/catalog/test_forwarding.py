@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.timing import settle
 
-from queryserver.catalog.forwarding import Flights
+from queryserver.catalog.lookups import Flights
 from queryserver.errors.statements import EngineTimeout, MetadataNotFound, database_not_found
 
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.05)

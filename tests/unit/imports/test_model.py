@@ -9,21 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import each
 
+from queryserver.formats.conversion import arrow_type
 from queryserver.imports.model import (
-    MAX_NAME,
     PREVIEW_DIALECTS,
     SQL_TYPES,
     TABLE_DIALECTS,
     BaseType,
     ColumnType,
-    UploadReference,
-    arrow_type,
     chosen_base,
     chosen_type,
     declared_type,
-    reminder_of,
     type_name,
 )
+from queryserver.imports.uploads import MAX_NAME, UploadReference, reminder_of
 
 TABLE = """
 Base type|hive, sparksql|impala|trino|phoenix|postgresql|mysql|sqlite|duckdb

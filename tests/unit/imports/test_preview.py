@@ -13,9 +13,9 @@ from tests.refusals import raises_code
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.files import UnsupportedFormat
 from queryserver.formats.cell_types.header import Analysis
-from queryserver.formats.detection import Detected
+from queryserver.formats.detection import Detected, ReadingOptions
 from queryserver.imports import computed as samples
-from queryserver.imports.computed import CUT_FIELD_BYTES, ReadingOptions
+from queryserver.imports.computed import CUT_FIELD_BYTES
 from queryserver.imports.model import SAMPLE_BYTES, SAMPLE_RECORDS, BaseType, CellKind, Cells, FileType, TypedText
 from queryserver.imports.preview import Detection, KeptAnswers, Previews, Sheets
 from queryserver.platform.limits import FairPlaces

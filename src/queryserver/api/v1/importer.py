@@ -7,18 +7,8 @@ import orjson
 from fastapi import Request, Response
 
 from queryserver import errors
+from queryserver.api import bodies
 from queryserver.api.answers import answer, moment, while_connected
-from queryserver.api.bodies import (
-    MULTIPART,
-    Body,
-    announced_bytes,
-    came,
-    came_unread,
-    multipart_type,
-    pieces,
-    query_fields,
-    read_body,
-)
 from queryserver.api.calls import Call, CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
@@ -26,12 +16,11 @@ from queryserver.api.schemas import requests
 from queryserver.files.model import repaired
 from queryserver.formats.cell_types.header import Analysis, PreviewColumn
 from queryserver.formats.cell_types.written_forms import NOT_GIVEN, GivenFormats
+from queryserver.formats.detection import ReadingOptions
 from queryserver.formats.multipart import MultipartStream
 from queryserver.identity.model import IMPORTER, User
-from queryserver.imports.computed import ReadingOptions
-from queryserver.imports.create_table import TableRequest
 from queryserver.imports.model import PREVIEW_DIALECTS, RECORD_TYPES, SQL_TYPES, Origin, type_name
-from queryserver.imports.plans import ColumnRequest
+from queryserver.imports.plans import ColumnRequest, TableRequest
 from queryserver.imports.preview import Records, Sheets
 from queryserver.imports.uploads import ImportFile
 from queryserver.services import Services
@@ -66,19 +55,19 @@ class ImporterRoute(CallRoute):
         _require_importer(user)
         return ImporterCall(request, services, user, await self.body(request, user.id))
 
-    async def body(self, request: Request, user_id: int) -> Body:
+    async def body(self, request: Request, user_id: int) -> bodies.Body:
         """The fields of the call; of a repeated one the last counts. Raises as `read_body`."""
         if request.method == "GET":
-            return query_fields(request)
-        return await read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
+            return bodies.query_fields(request)
+        return await bodies.read_body(request, max_bytes=_MAX_BODY_BYTES, user_id=user_id)
 
 
 class StreamedImporterRoute(ImporterRoute):
     """A route that reads its body itself."""
 
-    async def body(self, request: Request, user_id: int) -> Body:
+    async def body(self, request: Request, user_id: int) -> bodies.Body:
         del request, user_id
-        return Body(dict[str, Any]())
+        return bodies.Body(dict[str, Any]())
 
 
 async def _file(call: ImporterCall, asked: requests.MetadataParameters | requests.HeaderParameters) -> ImportFile:
@@ -128,15 +117,15 @@ router = PathGroup(ImporterRoute)
 async def upload_file(call: ImporterCall) -> Response:
     """Keep a file for its owner until it was not used for a day. Spec §4, Contract importer 3."""
     uploads = call.services.importing.uploads
-    content_type = multipart_type(call.request)
+    content_type = bodies.multipart_type(call.request)
     if content_type is None:
-        raise errors.not_multipart(f"An upload is {MULTIPART}.")
-    length = announced_bytes(call.request)
+        raise errors.not_multipart(f"An upload is {bodies.MULTIPART}.")
+    length = bodies.announced_bytes(call.request)
     if length == 0:
         raise errors.MissingParameter(_MISSING)
     with call.services.streams.place(call.user) as place, call.services.metrics.uploads.track_inprogress():
         room_bytes = await uploads.admit(call.user, length)
-        stream = MultipartStream(pieces(call.request), content_type)
+        stream = MultipartStream(bodies.pieces(call.request), content_type)
         try:
             name = await stream.file_name()
         except errors.MissingParameter:
@@ -145,8 +134,8 @@ async def upload_file(call: ImporterCall) -> Response:
             raise errors.MissingParameter(_MISSING)
         content = place.rechecked(stream.content(), _require_importer)
         received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
-    came_unread(call.request.scope)
-    came(call.request.scope, (field for field, _ in stream.fields))
+    bodies.came_unread(call.request.scope)
+    bodies.came(call.request.scope, (field for field, _ in stream.fields))
     return answer(
         wire.ImportedFile(
             file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""

@@ -18,7 +18,7 @@ from queryserver.engines.loading import column_definitions, publishing_steps
 from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
 from queryserver.engines.threaded import with_lower_priority
 from queryserver.engines.threaded_loading import TableWriter
-from queryserver.imports.model import arrow_type
+from queryserver.formats.conversion import arrow_type
 from queryserver.platform.limits import DiskFloor
 
 Config = dict[str, str | bool | int | float | list[str]]

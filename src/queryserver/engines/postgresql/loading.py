@@ -7,27 +7,13 @@ at any place undoes all of it.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyarrow import csv
 
+from queryserver.engines import loading
 from queryserver.engines.catalog_queries import identifier, qualified
-from queryserver.engines.loading import (
-    Staging,
-    column_definitions,
-    duration_text,
-    hex_texts,
-    no_table,
-    passing,
-    publishing_steps,
-    read_ahead,
-    refuse_changes,
-    refuse_long_names,
-    refuse_target,
-    rows_failures,
-    staged,
-)
 from queryserver.engines.postgresql.connection import PostgresqlConnection, statement_errors
 from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
@@ -41,23 +27,41 @@ _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
 # All names have their schema: types and tables of users may come first along the session's search_path.
 _PLACE = "COALESCE($1::pg_catalog.text, pg_catalog.current_schema()::pg_catalog.text)"
-_SCHEMA = f"SELECT {_PLACE}"
-_EXISTS = f"""
-    SELECT EXISTS (
-        SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-        WHERE n.nspname = {_PLACE} AND c.relname = $2::pg_catalog.text AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-    )
-"""
-# What may be replaced. A partitioned table would take its partitions with it, a partition the rows of its parent.
-_IS_PLAIN = f"""
-    SELECT c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = c.oid)
-    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-    WHERE n.nspname = {_PLACE} AND c.relname = $2::pg_catalog.text
+_TARGET = f"""
+    SELECT place.schema, COALESCE(c.relkind IN ('r', 'p', 'v', 'm', 'f'), false) AS is_there,
+        c.relkind = 'r' AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits AS i WHERE i.inhrelid = c.oid) AS is_plain
+    FROM (SELECT {_PLACE} AS schema) AS place
+    LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = place.schema
+    LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2::pg_catalog.text
 """
 # Types whose names are no keywords would be searched along the session's search_path.
 _NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
 """All texts between quotes, NULL as nothing without quotes: so COPY distinguishes '' from NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What there is by the name of a table."""
+
+    schema: str | None
+    """Where the table is, or would be made."""
+    is_there: bool
+    is_plain: bool | None
+    """Whether it may be replaced: a partitioned table would take its partitions with it, a partition the rows of its
+    parent. None: nothing has the name.
+    """
+
+    @property
+    def required_schema(self) -> str:
+        if self.schema is None:
+            raise StatementRejected("no schema has been selected to create in")
+        return self.schema
+
+    def refuse_replacing(self, load: TableLoad) -> None:
+        """Raises StatementRejected for what is no plain table; the server refuses one that other objects need."""
+        if load.replace and self.is_plain is False:
+            raise loading.no_table(load.target)
 
 
 class PostgresqlLoader:
@@ -69,74 +73,62 @@ class PostgresqlLoader:
         self._read_only = read_only
 
     async def exists(self, table: TableName) -> bool:
-        with statement_errors(started=False):
-            return bool(await self._connection.fetchval(_EXISTS, table.database, table.name, timeout=_DROP_S))
+        return (await self._found(table)).is_there
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         _refuse_cut_names(load.target, *(column.name for column in load.columns))
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
-            raise passing(load.target.database)
-        schema = await self._schema(load.target)
-        refuse_target(load, exists=await self.exists(load.target))
-        await self._refuse_replacing(load)
+            raise loading.passing(load.target.database)
+        found = await self._found(load.target)
+        schema = found.required_schema
+        loading.refuse_target(load, exists=found.is_there)
+        found.refuse_replacing(load)
         try:
-            with rows_failures():
-                async with staged(load.staging, ledger, self._roll_back) as staging:
-                    return await self._load(load, schema, batches, staging)
+            async with loading.staged(load.staging, ledger, self._roll_back) as staging:
+                return await self._load(load, schema, batches, staging)
         except asyncio.CancelledError:
             # The stop signal may still be on its way to the server's process, which must serve no other session.
             await asyncio.shield(self._connection.shut())
             raise
 
     async def drop(self, table: TableName) -> None:
-        refuse_changes(read_only=self._read_only)
+        loading.refuse_changes(read_only=self._read_only)
         _refuse_cut_names(table)
-        schema = await self._schema(table)
+        schema = (await self._found(table)).required_schema
         with statement_errors(started=True):
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
 
-    async def _refuse_replacing(self, load: TableLoad) -> None:
-        """Raises StatementRejected for what is no plain table; the server refuses one that other objects need."""
-        if not load.replace:
-            return
+    async def _found(self, table: TableName) -> "_Found":
         with statement_errors(started=False):
-            found = await self._connection.fetchval(_IS_PLAIN, load.target.database, load.target.name, timeout=_DROP_S)
-        if found is False:
-            raise no_table(load.target)
-
-    async def _schema(self, table: TableName) -> str:
-        """Where the table is, or would be made."""
-        with statement_errors(started=False):
-            schema: str | None = await self._connection.fetchval(_SCHEMA, table.database, timeout=_DROP_S)
-        if schema is None:
-            raise StatementRejected("no schema has been selected to create in")
-        return schema
+            [row] = await self._connection.fetch(_TARGET, table.database, table.name, timeout=_DROP_S)
+        return _Found(*row)
 
     async def _load(
-        self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch], staging: Staging
+        self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch], staging: loading.Staging
     ) -> int:
         source = qualified(schema, load.staging.name)
         with statement_errors(started=True):
-            await self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             kind = "UNLOGGED TABLE" if load.append else "TABLE"
             resolved = [
                 replace(one, declared=f"pg_catalog.{one.declared.lower()}") if one.declared in _NO_KEYWORDS else one
                 for one in load.columns
             ]
-            columns = column_definitions(resolved, identifier)
-            await self._connection.execute(f"CREATE {kind} {source} ({columns})")
+            columns = loading.column_definitions(resolved, identifier)
+            creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"
+            await self._connection.execute(creation)
             rows = await self._copy(load, schema, batches)
-            await self._refuse_replacing(load)
+            if load.replace:
+                (await self._found(load.target)).refuse_replacing(load)
             # DROP TABLE refuses a view, and a table that views or keys of other tables need.
-            steps = publishing_steps(load, source, qualified(schema, load.target.name))
+            steps = loading.publishing_steps(load, source, qualified(schema, load.target.name))
             await self._connection.execute("; ".join(steps))
             await staging.publish(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
         with self._connection.watched() as tap:
-            async with read_ahead(batches, _encode, self._executor) as encoded:
+            async with loading.read_ahead(batches, _encode, self._executor) as encoded:
                 tag = await self._connection.copy_to_table(
                     load.staging.name,
                     schema_name=schema,
@@ -159,9 +151,9 @@ def _encode(batch: pa.RecordBatch) -> pa.Buffer:
     columns = list(batch.columns)
     for place, column in enumerate(columns):
         if pa.types.is_duration(column.type):
-            columns[place] = duration_text(column)
+            columns[place] = loading.duration_text(column)
         elif pa.types.is_binary(column.type):
-            columns[place] = hex_texts(column, before="\\x")
+            columns[place] = loading.hex_texts(column, before="\\x")
     sink = pa.BufferOutputStream()
     csv.write_csv(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), sink, _AS_COPY_READS)
     return sink.getvalue()
@@ -179,4 +171,4 @@ async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGe
 
 def _refuse_cut_names(table: TableName, *columns: str) -> None:
     names = (table.database or "", table.name, *columns)
-    refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=lambda name: len(name.encode()))
+    loading.refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=lambda name: len(name.encode()))

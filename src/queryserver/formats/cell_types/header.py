@@ -212,6 +212,8 @@ class Analysis:
     is_whole: bool
     fields: Sequence[str] = ()
     """The names of columns in a file of records; `columns` may have other names, which are all different."""
+    encoding: str = "utf-8"
+    """Of a text: the given one, else the detected one."""
 
 
 class WidthUncertain(Exception):

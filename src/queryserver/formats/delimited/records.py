@@ -10,17 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from queryserver.formats.delimited.cutting import (
-    Grammar,
-    PlainReader,
-    RecordCutter,
-    RegularText,
-    are_simple,
-    field_too_long,
-    grammar_of,
-    table_too_wide,
-    whole_record_too_long,
-)
+from queryserver.formats.delimited import cutting
 from queryserver.formats.delimited.encodings import Decoder
 from queryserver.imports.model import (
     BLANKS,
@@ -58,9 +48,11 @@ class RecordReader:
     def __init__(self, delimiters: Delimiters, *, counts_quotes: bool = False, max_columns: int = MAX_COLUMNS) -> None:
         """`counts_quotes`: keep `quotes`, which takes longer."""
         self._delimiters = delimiters
-        self._grammar: Grammar = grammar_of(delimiters)
-        self._regular = RegularText(delimiters) if are_simple(delimiters) and not counts_quotes else None
-        self._cutter = RecordCutter(delimiters, max_columns=max_columns)
+        self._grammar: cutting.Grammar = cutting.grammar_of(delimiters)
+        self._regular = (
+            cutting.RegularText(delimiters) if cutting.are_simple(delimiters) and not counts_quotes else None
+        )
+        self._cutter = cutting.RecordCutter(delimiters, max_columns=max_columns)
         self._max_columns = max_columns
         self._counts_quotes = counts_quotes
         self._waiting: list[str] = []
@@ -119,7 +111,7 @@ class RecordReader:
         self._waiting_characters = len(rest)
         self._retry_at = len(rest) * 5 // 4 if len(rest) > _WAIT_CHARACTERS else 0
         if len(rest) > MAX_RECORD_CHARACTERS:
-            raise whole_record_too_long()
+            raise cutting.whole_record_too_long()
 
     def _read(self, text: str, position: int, final: bool, found: list[Record]) -> tuple[int, bool]:
         """Adds some of the next records; returns where the next one begins, and whether none is left to read."""
@@ -166,9 +158,9 @@ class RecordReader:
             if len(max(lines, key=len)) > MAX_FIELD_CHARACTERS:
                 for cells in records:
                     if max(map(len, cells)) > MAX_FIELD_CHARACTERS:
-                        raise field_too_long()
+                        raise cutting.field_too_long()
                     if sum(map(len, cells)) + len(cells) > MAX_RECORD_CHARACTERS:
-                        raise whole_record_too_long()
+                        raise cutting.whole_record_too_long()
             self._add(records, found)
         return limit - len(last), is_end
 
@@ -176,7 +168,7 @@ class RecordReader:
         kept = [cells for cells in records if len(cells) > 1 or not _is_blank(cells)]
         if kept:
             if max(map(len, kept)) > self._max_columns:
-                raise table_too_wide()
+                raise cutting.table_too_wide()
             self.records += len(kept)
             found += kept
 
@@ -231,7 +223,7 @@ class BlockReader:
         self.decoder = Decoder(encoding)
         """Counts the characters that could not be decoded."""
         self._width = width
-        self._plain = PlainReader(delimiters, width)
+        self._plain = cutting.PlainReader(delimiters, width)
         self._reader = RecordReader(delimiters)
         self._reader_waits = False
         self._text = b""

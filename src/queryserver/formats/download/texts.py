@@ -183,3 +183,24 @@ class JsonLinesEncoder(Encoder):
         for key, array, column in zip(self._keys, batch.columns, self._columns, strict=True):
             pieces += [key, json_texts(array, column)]
         return row_bytes(*pieces, "}\n", null="null")
+
+
+_HOUR_US = 3_600_000_000
+
+
+def duration_text(durations: pa.Array) -> pa.Array:
+    """Durations in microseconds as `30:00:00`, `-00:00:00.500000`: hours, which may exceed 24; a fraction if any."""
+    microseconds = durations.cast(pa.int64())
+    size = kernels.abs(microseconds)
+    hours = kernels.divide(size, _HOUR_US)
+    rest = kernels.subtract(size, kernels.multiply(hours, _HOUR_US)).cast(pa.time64("us"))
+    minutes = kernels.utf8_slice_codeunits(without_zero_fraction(rest.cast(pa.string())), 2)
+    sign = kernels.if_else(kernels.less(microseconds, 0), "-", "")
+    padded = kernels.utf8_lpad(hours.cast(pa.string()), 2, "0")
+    return kernels.binary_join_element_wise(sign, padded, minutes, "")
+
+
+def without_zero_fraction(texts: pa.Array) -> pa.Array:
+    """Times as Arrow writes them, `10:20:30.000000`, without a fraction of zeros."""
+    cut = kernels.utf8_slice_codeunits(texts, 0, -7)
+    return kernels.if_else(kernels.ends_with(texts, ".000000"), cut, texts)

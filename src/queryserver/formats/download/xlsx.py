@@ -17,20 +17,8 @@ import pyarrow as pa
 from queryserver.errors.base import InvalidParameter
 from queryserver.formats.cells import cell_values
 from queryserver.formats.columns import Column, ResultType, is_binary, is_text, kernels
+from queryserver.formats.download import texts
 from queryserver.formats.download.encoder import XLSX_MAX_CHARACTERS, XLSX_MAX_COLUMNS, XLSX_MAX_ROWS, Drain, Encoder
-from queryserver.formats.download.texts import (
-    NUMERIC_TYPES,
-    changed,
-    every,
-    is_free_text,
-    joined,
-    largest,
-    needs_values,
-    row_bytes,
-    some,
-    texts,
-    value_texts,
-)
 
 # Index of each in `cellXfs`; 0 is a plain cell.
 HEADER_STYLE = 1
@@ -175,12 +163,12 @@ def _read(array: pa.Array, column: Column) -> pa.Array | None:
         case ResultType.TIMESTAMP_TZ:
             form, kind = _ZONED_TEXT, pa.timestamp("us", "UTC")
         case ResultType.STRING if _TIME_NAME.fullmatch(column.native_type):
-            cells = texts(array, column)
+            cells = texts.texts(array, column)
             clocks = kernels.if_else(kernels.match_substring_regex(cells, f"^{_CLOCK_TEXT}$"), cells, None)
-            return joined("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
+            return texts.joined("1970-01-01 ", clocks).cast(pa.timestamp("us")).cast(pa.time64("us"))
         case _:
             return None
-    cells = texts(array, column)
+    cells = texts.texts(array, column)
     cells = kernels.if_else(kernels.match_substring_regex(cells, form), cells, None)
     if cells.null_count == len(cells):
         return None
@@ -215,24 +203,24 @@ def cells_xml(array: pa.Array, column: Column, reference: pa.Array) -> pa.Array:
     kind = array.type
     moments = moments_of(array, column)
     if moments is not None:
-        cells = joined('<c r="', reference, '" s="', moments.styles, '"><v>', moments.serials, "</v></c>")
+        cells = texts.joined('<c r="', reference, '" s="', moments.styles, '"><v>', moments.serials, "</v></c>")
         if moments.serials.null_count == array.null_count:
             return cells
         # A value that a sheet has no number for is text.
-        written = text_cells_xml(texts(array, column), reference)
+        written = text_cells_xml(texts.texts(array, column), reference)
         return kernels.if_else(kernels.is_valid(moments.serials), cells, written)
     if pa.types.is_boolean(kind):
         return _booleans(array.cast(pa.int8()).cast(pa.string()), reference)
     if is_text(kind) or is_binary(kind):
-        cells = texts(array, column)
+        cells = texts.texts(array, column)
         numbers = pa.repeat(False, len(cells))
-        if column.type in NUMERIC_TYPES:
+        if column.type in texts.NUMERIC_TYPES:
             # Numbers that come as text: decimals of any length, values of a column without one type.
             numbers = kernels.and_(*(kernels.match_substring_regex(cells, form) for form in (_NUMBER, _FEW_DIGITS)))
         return _numbers_and_texts(cells, numbers, reference)
-    if needs_values(kind, column):
+    if texts.needs_values(kind, column):
         return _mixed(cell_values(array, column), reference)
-    cells = texts(array, column)
+    cells = texts.texts(array, column)
     if pa.types.is_floating(kind):
         # A cell holds a double: nothing is lost.
         numbers = kernels.is_finite(array)
@@ -249,17 +237,17 @@ def text_cells_xml(cells: pa.Array, reference: pa.Array, style: str = "") -> pa.
 
 def _mixed(values: Sequence[object], reference: pa.Array) -> pa.Array:
     are_numbers = [type(v) is float or (type(v) is int and abs(v) < 10**NUMBER_DIGITS) for v in values]
-    cells = _numbers_and_texts(value_texts(values), pa.array(are_numbers, pa.bool_()), reference)
+    cells = _numbers_and_texts(texts.value_texts(values), pa.array(are_numbers, pa.bool_()), reference)
     are_booleans = pa.array([type(v) is bool for v in values], pa.bool_())
     digits = pa.array([str(int(v)) if type(v) is bool else None for v in values], pa.string())
     return kernels.if_else(are_booleans, _booleans(digits, reference), cells)
 
 
 def _numbers_and_texts(cells: pa.Array, numbers: pa.Array, reference: pa.Array) -> pa.Array:
-    if not some(numbers):
+    if not texts.some(numbers):
         return text_cells_xml(cells, reference)
     as_numbers = _cells(reference, "><v>", cells, "</v></c>")
-    if every(numbers):
+    if texts.every(numbers):
         return as_numbers
     return kernels.if_else(numbers, as_numbers, text_cells_xml(cells, reference))
 
@@ -269,7 +257,7 @@ def _booleans(digits: pa.Array, reference: pa.Array) -> pa.Array:
 
 
 def _cells(reference: pa.Array, opening: str, values: pa.Array, closing: str) -> pa.Array:
-    return joined('<c r="', reference, f'"{opening}', values, closing)
+    return texts.joined('<c r="', reference, f'"{opening}', values, closing)
 
 
 def _escaped(cells: pa.Array) -> pa.Array:
@@ -278,8 +266,8 @@ def _escaped(cells: pa.Array) -> pa.Array:
         return _UNWRITABLE_CHARACTER.sub(lambda found: f"_x{ord(found[0]):04X}_", marked)
 
     strange = kernels.match_substring_regex(cells, f"{_UNWRITABLE}|{_LOOKS_ESCAPED}")
-    cells = changed(cells, strange, written)
-    if some(kernels.match_substring_regex(cells, "[&<>]")):
+    cells = texts.changed(cells, strange, written)
+    if texts.some(kernels.match_substring_regex(cells, "[&<>]")):
         for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
             cells = kernels.replace_substring(cells, character, entity)
     return cells
@@ -365,20 +353,20 @@ class XlsxLimits:
             self._is_measured = True
             first = batch.slice(0, _MEASURED_ROWS)
             for number, (array, column) in enumerate(zip(first.columns, self._columns, strict=True)):
-                longest = largest(kernels.utf8_length(texts(array, column)))
+                longest = texts.largest(kernels.utf8_length(texts.texts(array, column)))
                 self._characters[number] = max(self._characters[number], longest)
         for array, column in zip(batch.columns, self._columns, strict=True):
             if is_binary(array.type):
-                longest = -(-largest(kernels.binary_length(array.cast(pa.binary()))) // 3) * 4
+                longest = -(-texts.largest(kernels.binary_length(array.cast(pa.binary()))) // 3) * 4
                 self._refuse(longest, column)
                 self._sheet_bytes += len(array) * longest
-            elif is_free_text(array.type):
-                self._check_text(array if is_text(array.type) else texts(array, column), column)
+            elif texts.is_free_text(array.type):
+                self._check_text(array if is_text(array.type) else texts.texts(array, column), column)
 
     def _check_text(self, array: pa.Array, column: Column) -> None:
         cells = array.cast(pa.string())
         lengths = kernels.binary_length(cells)
-        if largest(lengths) > XLSX_MAX_CHARACTERS:
+        if texts.largest(lengths) > XLSX_MAX_CHARACTERS:
             for text in cells.filter(kernels.greater(lengths, XLSX_MAX_CHARACTERS)).to_pylist():
                 self._refuse(len(text.encode("utf-16-le")) // 2, column)
         escapes = kernels.sum(kernels.count_substring_regex(cells, _TO_ESCAPE)).as_py() or 0
@@ -443,10 +431,10 @@ class XlsxEncoder(Encoder):
 
     def _references(self, rows: int) -> list[pa.Array]:
         numbers = self._numbers(rows)
-        return [joined(letters, numbers) for letters in self._letters]
+        return [texts.joined(letters, numbers) for letters in self._letters]
 
     def _write_rows(self, rows: int, cells: list[pa.Array]) -> bytes:
-        self._sheet.write(row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
+        self._sheet.write(texts.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
         self._next_row += rows
         return self._sink.take()
 
