@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.callers import Callers, CallerSource, Challenge
+from queryserver.identity.callers import Callers, CallerSource, Challenge, JwtCodec, OwnBearers
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
 from queryserver.identity.external_tokens import ANY, ExternalBearers, ExternalTokens
@@ -24,7 +24,7 @@ from queryserver.identity.plug_ins import PluggedCaller, PluggedLogin, PlugInThr
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, CallerRepository
 from queryserver.identity.throttling import LoginThrottle
-from queryserver.identity.tokens import JwtCodec, Tokens
+from queryserver.identity.tokens import Tokens
 from queryserver.identity.users import AccountRules, Accounts, Groups, Identities, IdentityRules
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
@@ -75,8 +75,9 @@ async def open_accounts(
         throttle = LoginThrottle(database, auth)
         accounts = Accounts(records, passwords, throttle, rules)
         await accounts.ensure_default_group()
+        codec = JwtCodec(bearers.keyring)
         tokens = Tokens(
-            JwtCodec(bearers.keyring),
+            codec,
             bearers.callers,
             auth,
             audit=trail,
@@ -97,7 +98,7 @@ async def open_accounts(
             first_login_becomes_admin=auth.first_login_becomes_admin,
         )
         yield AccountServices(
-            authenticator=await _callers(settings, bearers, tokens.caller, stack),
+            authenticator=await _callers(settings, bearers, OwnBearers(codec, bearers.callers).caller, stack),
             directory=bearers.callers,
             sealer=AesSealer(bearers.keyring),
             accounts=accounts,

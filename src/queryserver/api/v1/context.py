@@ -6,7 +6,8 @@ There is one of each for all interfaces, also for unknown ones: clients request 
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.calls import Call, PathGroup, PublicCall, PublicRoute
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
 from queryserver.api.schemas import generated as wire
 
 router = PathGroup()

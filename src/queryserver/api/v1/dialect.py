@@ -6,7 +6,8 @@
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.v1.editor.results import shown_handle
 

@@ -2,7 +2,8 @@
 
 from fastapi import Response
 
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.errors.base import NotSupported
 
 router = PathGroup()

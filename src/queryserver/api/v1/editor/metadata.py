@@ -9,7 +9,8 @@ import orjson
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.calls import Call, PathGroup, names_of
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest

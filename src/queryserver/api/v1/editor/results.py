@@ -23,7 +23,8 @@ from queryserver.api.answers import (
     stream,
     while_connected,
 )
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.editor import EndRequest, OperationRequest

@@ -9,7 +9,8 @@ import structlog
 from fastapi import Response
 
 from queryserver.api.answers import answer, milliseconds, moment, while_connected
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor.results import (
