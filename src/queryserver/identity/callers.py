@@ -16,17 +16,7 @@ import structlog
 from jose import jwt
 from jose.exceptions import JOSEError
 
-from queryserver.errors.base import (
-    AuthenticationFailed,
-    DatabaseUnavailable,
-    InvalidToken,
-    NotAuthenticated,
-    TooManyRequests,
-    TooManyStreams,
-    UserInactive,
-    UserNotFound,
-    bad_authorization_header,
-)
+from queryserver import errors
 from queryserver.identity.external_keys import algorithm_of
 from queryserver.identity.keys import Keyring
 from queryserver.identity.model import AuthRequest, User
@@ -54,7 +44,7 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The token of the `Authorization` header. Raises NotAuthenticated, bad_authorization_header, InvalidToken."""
     token = bearer_of(headers)
     if token is None:
-        raise NotAuthenticated
+        raise errors.NotAuthenticated
     return token
 
 
@@ -65,16 +55,16 @@ def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """
     values = [value for name, value in headers if name == b"authorization"]
     if len(values) > 1:
-        raise bad_authorization_header()
+        raise errors.bad_authorization_header()
     parts = values[0].split() if values else []
     if not parts or parts[0].lower() != b"bearer":
         return None
     if len(parts) != 2:
-        raise bad_authorization_header()
+        raise errors.bad_authorization_header()
     try:
         return parts[1].decode("ascii")
     except UnicodeDecodeError:
-        raise InvalidToken from None
+        raise errors.InvalidToken from None
 
 
 def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
@@ -83,11 +73,11 @@ def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
     Raises UserNotFound, UserInactive, InvalidToken.
     """
     if owner is None:
-        raise UserNotFound
+        raise errors.UserNotFound
     if not owner.is_active:
-        raise UserInactive
+        raise errors.UserInactive
     if owner.is_revoked or epoch not in (None, owner.token_epoch):
-        raise InvalidToken
+        raise errors.InvalidToken
     return owner
 
 
@@ -141,27 +131,27 @@ class JwtCodec:
         """The content of a good token. Raises InvalidToken for a bad form, key, signature or time."""
         claims = self._good(token)
         if claims.expires_at <= self._clock() and not expired_too:
-            raise InvalidToken
+            raise errors.InvalidToken
         return claims
 
     def _verified(self, token: str) -> TokenClaims:
         if len(token) > _MOST_CHARACTERS or not token.isascii():
-            raise InvalidToken
+            raise errors.InvalidToken
         try:
             header = jwt.get_unverified_header(token)
             key = self._keyring.find(str(header.get("kid")))
             if key is None or header.get("alg") != ALGORITHM:
-                raise InvalidToken
+                raise errors.InvalidToken
             content = jwt.decode(token, key.signing, algorithms=[ALGORITHM], options=_OPTIONS)
         except (JOSEError, ValueError, TypeError, AttributeError, RecursionError):
             # The library answers some malformed headers with plain Python errors.
-            raise InvalidToken from None
+            raise errors.InvalidToken from None
         return _claims(content)
 
 
 def _claims(content: Mapping[str, Any]) -> TokenClaims:
     if "user_id" not in content:
-        raise InvalidToken("Token contained no recognizable user identification")
+        raise errors.InvalidToken("Token contained no recognizable user identification")
     numbers = [content.get(name) for name in ("user_id", "epoch", "iat", "exp")]
     names = [content.get(name) for name in ("family", "jti")]
     kind = content.get("token_type")
@@ -171,7 +161,7 @@ def _claims(content: Mapping[str, Any]) -> TokenClaims:
         and kind in ("access", "refresh")
     )
     if not well_formed:
-        raise InvalidToken
+        raise errors.InvalidToken
     return TokenClaims(
         token_type=TokenType(kind),
         user_id=content["user_id"],
@@ -189,7 +179,7 @@ async def bearer(claims: TokenClaims, wanted: TokenType, records: CallerReposito
     Raises InvalidToken, UserNotFound, UserInactive, DatabaseUnavailable.
     """
     if claims.token_type is not wanted:
-        raise InvalidToken("Token has wrong type")
+        raise errors.InvalidToken("Token has wrong type")
     owner = alive(await records.owner(claims.key), claims.epoch)
     return replace(owner.user, token_ids=(claims.family, claims.jti), token_epoch=claims.epoch)
 
@@ -210,7 +200,7 @@ class OwnBearers:
             return None
         try:
             claims = self._codec.read(token)
-        except InvalidToken:
+        except errors.InvalidToken:
             if algorithm_of(token) == ALGORITHM:
                 raise
             return None
@@ -238,11 +228,11 @@ class Callers:
                 if user is not None:
                     return user
             bearer_token(request.raw_headers)
-            raise InvalidToken
-        except AuthenticationFailed:
+            raise errors.InvalidToken
+        except errors.AuthenticationFailed:
             # An entry that refuses the caller at once says all there is to say.
             raise
-        except NotAuthenticated as refusal:
+        except errors.NotAuthenticated as refusal:
             # Side by side: one that is slow adds nothing to another.
             async with asyncio.TaskGroup() as group:
                 challenges = [group.create_task(challenge(request)) for challenge in self._challenges]
@@ -321,7 +311,7 @@ class RequestLimits:
         if one.own + one.others >= self._most:
             left_s = _WINDOW_S - now % _WINDOW_S
             message = f"More than {self._most} calls in a minute. Try again later."
-            raise TooManyRequests(message, retry_after=timedelta(seconds=left_s))
+            raise errors.TooManyRequests(message, retry_after=timedelta(seconds=left_s))
         one.own += 1
 
     def _turn(self) -> float:
@@ -341,7 +331,7 @@ class RequestLimits:
                 if forgotten < self._minute:
                     await self._counts.forget(before=self._minute)
                     forgotten = self._minute
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 log.warning("calls of other servers are not known: the database is out of reach")
             except Exception:  # the outer wall of a task: without it each server would count for itself for ever
                 log.exception("counts of calls not exchanged")
@@ -385,7 +375,7 @@ class StreamPlace:
         user = self._user
         try:
             owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
-        except DatabaseUnavailable:
+        except errors.DatabaseUnavailable:
             log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
             return user
         present = alive(owner, user.token_epoch).user
@@ -415,7 +405,7 @@ class Streams:
     def place(self, user: User) -> Generator[StreamPlace]:
         """Inside, one place is taken. Raises TooManyStreams."""
         if self._open[user.id] >= self._max_per_user:
-            raise TooManyStreams(f"{self._max_per_user} waits, event streams and downloads of yours are open.")
+            raise errors.TooManyStreams(f"{self._max_per_user} waits, event streams and downloads of yours are open.")
         self._open[user.id] += 1
         try:
             yield StreamPlace(user, self._records, self._every_s, self._clock)

@@ -14,14 +14,7 @@ from typing import Any, cast
 
 import structlog
 
-from queryserver.errors.base import (
-    IdentityRefused,
-    InvalidToken,
-    NotAuthenticated,
-    ServiceUnavailable,
-    UserInactive,
-    UserNotFound,
-)
+from queryserver import errors
 from queryserver.identity.callers import bearer_of
 from queryserver.identity.external_keys import KeyCache, VerifyingKey, algorithm_of, decoded, header_of, object_of
 from queryserver.identity.model import (
@@ -50,7 +43,7 @@ _REMEMBERED = 4096
 _LATEST = 250_000_000_000  # in the year 9892: moments after 9999 have no name
 
 
-class TokenRefused(InvalidToken):
+class TokenRefused(errors.InvalidToken):
     """A token that failed a check; the answer is that of any bad token."""
 
     def __init__(self, check: str, reason: str) -> None:
@@ -236,16 +229,16 @@ class ExternalBearers:
             claims = await self._reader.read(token)
             try:
                 user = await self._provisioning.user(claims.identity, token_id=claims.id, may_create=self._create_users)
-            except IdentityRefused as refused:
+            except errors.IdentityRefused as refused:
                 _log_refused(refused.reason)
-                raise InvalidToken from None
-            except InvalidToken:
+                raise errors.InvalidToken from None
+            except errors.InvalidToken:
                 _log_refused(_REVOKED)
                 raise
-        except NotAuthenticated:
+        except errors.NotAuthenticated:
             self._metrics.external_token("refused")
             raise
-        except ServiceUnavailable:
+        except errors.ServiceUnavailable:
             self._metrics.external_token("unavailable")
             raise
         self._metrics.external_token("accepted")
@@ -255,9 +248,9 @@ class ExternalBearers:
         """Nothing, when `user` would give a user; none is made. Raises as `user`."""
         try:
             await self.judge(token)
-        except IdentityRefused as refused:
+        except errors.IdentityRefused as refused:
             _log_refused(refused.reason)
-            raise InvalidToken from None
+            raise errors.InvalidToken from None
 
     async def judge(self, token: str) -> None:
         """As `verify`, with the reason of a refused identity. Raises IdentityRefused, else as `user`."""
@@ -265,12 +258,12 @@ class ExternalBearers:
         known = await self._provisioning.known(claims.identity, token_id=claims.id)
         if known is None:
             if not self._create_users:
-                raise UserNotFound
+                raise errors.UserNotFound
         elif not known.is_active:
-            raise UserInactive
+            raise errors.UserInactive
         elif known.is_revoked:
             _log_refused(_REVOKED)
-            raise InvalidToken
+            raise errors.InvalidToken
 
     async def revoke(self, token: str, *, everything: bool) -> str | None:
         """Refuse the token until it expires; with `everything` also end all own tokens of its user.
@@ -280,11 +273,11 @@ class ExternalBearers:
         """
         try:
             claims = await self._reader.read(token)
-        except InvalidToken:
+        except errors.InvalidToken:
             return None
         try:
             known = await self._provisioning.known(claims.identity, token_id=claims.id)
-        except IdentityRefused:
+        except errors.IdentityRefused:
             known = None  # the token stays ended when an administrator links the identity later
         if everything and known is not None and known.is_active and not known.is_revoked:
             await self._records.end_all(known.user.id, epoch=known.token_epoch)

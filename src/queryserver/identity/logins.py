@@ -6,18 +6,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from queryserver.errors.base import (
-    AuthenticationFailed,
-    ConfigurationError,
-    IdentityRefused,
-    InvalidPassword,
-    InvalidUsername,
-    LoginBackendUnavailable,
-    LoginThrottled,
-    QueryServerError,
-    UserInactive,
-    UserNotFound,
-)
+from queryserver import errors
 from queryserver.identity.model import AuthenticatedUser, LoginBackend, RequestInfo, UsernameRule, identity_of
 from queryserver.identity.passwords import Passwords
 from queryserver.identity.provisioning import Provisioning
@@ -76,7 +65,7 @@ class Logins:
     ) -> None:
         """`backends` are tried in their order. Raises ConfigurationError when there is none."""
         if not backends:
-            raise ConfigurationError(["desktop.auth.backend: names no login back end."])
+            raise errors.ConfigurationError(["desktop.auth.backend: names no login back end."])
         self._accounts = accounts
         self._records = records
         self._tokens = tokens
@@ -96,13 +85,13 @@ class Logins:
         """
         try:
             login, back_end = await self._log_in(_Attempt(username, self._key(username), password, request))
-        except QueryServerError as error:
+        except errors.QueryServerError as error:
             match error:
-                case LoginThrottled():
+                case errors.LoginThrottled():
                     self._metrics.login_throttled()
-                case AuthenticationFailed():
+                case errors.AuthenticationFailed():
                     self._metrics.login("refused", "")
-                case LoginBackendUnavailable():
+                case errors.LoginBackendUnavailable():
                     self._metrics.login("unavailable", "")
                 case _:
                     pass
@@ -122,7 +111,7 @@ class Logins:
             # Read first: a password change during the check raises the epoch, and ends the tokens that are issued here.
             before = await self._records.login_of(key)
             login, back_end = await self._accepted(attempt, before)
-        except AuthenticationFailed:
+        except errors.AuthenticationFailed:
             log.info("login refused", client=request.client)
             if not await self._users_known():
                 log.warning("there are no users yet: make one with `queryserver create-user NAME --admin`")
@@ -142,7 +131,7 @@ class Logins:
         key = self._key(await self._settle(source, accepted))
         login = before if before and key == attempt.key else await self._records.login_of(key)
         if login is None or not login.is_active:
-            raise AuthenticationFailed
+            raise errors.AuthenticationFailed
         if self._first_login_becomes_admin and await self._records.promote_first(login.user_id):
             log.warning("the first login has become an administrator", user_id=login.user_id)
             self._record_change("user.make_admin", login.username, attempt)
@@ -155,10 +144,10 @@ class Logins:
         identity = identity_of(source.issuer, accepted.username)
         try:
             user = await self._provisioning.user(identity, person=accepted, may_create=source.creates_users)
-        except (UserNotFound, UserInactive) as error:
-            if isinstance(error, IdentityRefused):
+        except (errors.UserNotFound, errors.UserInactive) as error:
+            if isinstance(error, errors.IdentityRefused):
                 log.info("user of a login back end refused", backend=source.name, reason=error.reason)
-            raise AuthenticationFailed from None
+            raise errors.AuthenticationFailed from None
         return user.username
 
     async def _try_backends(self, attempt: _Attempt) -> tuple[LoginSource, AuthenticatedUser]:
@@ -168,10 +157,10 @@ class Logins:
             try:
                 async with asyncio.timeout(_BACKEND_LIMIT_S):
                     accepted = await source.backend.login(attempt.username, attempt.password, attempt.request)
-            except AuthenticationFailed:
+            except errors.AuthenticationFailed:
                 # Without the text of the back end: every refused login looks the same (Rule T15).
-                raise AuthenticationFailed from None
-            except (LoginBackendUnavailable, TimeoutError) as error:
+                raise errors.AuthenticationFailed from None
+            except (errors.LoginBackendUnavailable, TimeoutError) as error:
                 log.warning("login back end out of reach", backend=source.name, reason=str(error))
                 is_out_of_reach = True
             else:
@@ -182,8 +171,8 @@ class Logins:
             if is_refused:
                 # While one of them is away, passwords of the others must not be free to guess.
                 await self._throttle.count(attempt.key, attempt.request.client)
-            raise LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
-        raise AuthenticationFailed
+            raise errors.LoginBackendUnavailable("A login back end cannot be reached. Try again later.")
+        raise errors.AuthenticationFailed
 
     async def _create_first(self, attempt: _Attempt) -> None:
         """Only into an empty database, and only a user that could log in afterwards.
@@ -198,7 +187,7 @@ class Logins:
                 log.warning("the first login has become an administrator")
                 self._record_change("user.create", shown, attempt)
                 self._record_change("user.make_admin", shown, attempt)
-        except (InvalidUsername, InvalidPassword):
+        except (errors.InvalidUsername, errors.InvalidPassword):
             return
 
     def _record_change(self, operation: str, username: str, attempt: _Attempt) -> None:
@@ -214,7 +203,7 @@ class Logins:
         """The key that failures count under; an illegal name counts under itself."""
         try:
             return self._usernames.read(username).key
-        except InvalidUsername:
+        except errors.InvalidUsername:
             return username.strip().casefold()
 
 
@@ -230,7 +219,7 @@ class LocalLogin:
         del request
         try:
             stored = await self._records.login_of(self._rule.read(username).key)
-        except InvalidUsername:
+        except errors.InvalidUsername:
             stored = None
         known_hash = stored.password_hash if stored else None
         if not await self._passwords.verify(known_hash, password) or stored is None or not stored.is_active:

@@ -12,13 +12,7 @@ from typing import TypeAlias, cast
 
 import structlog
 
-from queryserver.errors.base import (
-    AuthenticationFailed,
-    ConfigurationError,
-    IdentityRefused,
-    InvalidUsername,
-    LoginBackendUnavailable,
-)
+from queryserver import errors
 from queryserver.identity.model import (
     AuthenticatedUser,
     AuthRequest,
@@ -200,9 +194,9 @@ async def open_plug_in(
     except Exception as error:  # a plug-in may raise anything when it is imported and built
         text = str(error).partition("\n")[0][:300].rstrip(".")
         reason = f"{type(error).__name__}{': ' if text else ''}{text}."
-        raise ConfigurationError([f"{key}: {name} cannot be loaded: {reason}"]) from error
+        raise errors.ConfigurationError([f"{key}: {name} cannot be loaded: {reason}"]) from error
     if not callable(getattr(instance, method, None)):
-        raise ConfigurationError([f"{key}: {name} cannot be loaded: it has no method {method}."])
+        raise errors.ConfigurationError([f"{key}: {name} cannot be loaded: it has no method {method}."])
     try:
         yield instance
     finally:
@@ -249,7 +243,7 @@ class PluggedCaller:
         """
         try:
             given = await self._threads.call(self._authenticate, request)
-        except AuthenticationFailed:
+        except errors.AuthenticationFailed:
             raise
         except Exception as error:  # a plug-in may raise anything
             raise RuntimeError(f"{self._name}: {type(error).__name__}") from error
@@ -262,7 +256,7 @@ class PluggedCaller:
             raise TypeError(f"{self._name}: gave no AuthenticatedUser of texts")
         try:
             return await self._provisioning.user(ExternalIdentity(self._issuer, person.username), person=person)
-        except IdentityRefused as refused:
+        except errors.IdentityRefused as refused:
             log.info("user of an authenticator refused", authenticator=self._name, reason=refused.reason)
             raise
 
@@ -299,18 +293,18 @@ class PluggedLogin:
         """
         try:
             name = self._usernames.read(username).shown
-        except InvalidUsername:
+        except errors.InvalidUsername:
             return None
         try:
             given = await self._threads.call(self._login, name, password, request)
-        except AuthenticationFailed:
+        except errors.AuthenticationFailed:
             raise
         except TooManyWaiting:
-            raise LoginBackendUnavailable("Too many logins at once.") from None
+            raise errors.LoginBackendUnavailable("Too many logins at once.") from None
         except Exception as error:  # a plug-in may raise anything
             log.exception("login back end failed", backend=self._name)
-            raise LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
+            raise errors.LoginBackendUnavailable(f"{type(error).__name__} in {self._name}") from error
         if given is None or (isinstance(given, AuthenticatedUser) and is_well_formed(given)):
             return given
         log.error("login back end gave no AuthenticatedUser of texts", backend=self._name, given=type(given).__name__)
-        raise LoginBackendUnavailable(f"{self._name} gave no AuthenticatedUser of texts")
+        raise errors.LoginBackendUnavailable(f"{self._name} gave no AuthenticatedUser of texts")

@@ -7,15 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from queryserver.errors.base import (
-    InvalidParameter,
-    InvalidPassword,
-    NameTaken,
-    UnknownGroup,
-    default_group_kept,
-    invalid_group_name,
-    unknown_user,
-)
+from queryserver import errors
 from queryserver.identity.model import (
     IDENTITIES_MAX_LENGTH,
     ExternalIdentity,
@@ -323,15 +315,16 @@ class Accounts:
         )
 
     async def _hash(self, password: str) -> str:
-        if len(password) < self._rules.password_min_length:
-            raise InvalidPassword(f"The password must have at least {self._rules.password_min_length} characters.")
+        least = self._rules.password_min_length
+        if len(password) < least:
+            raise errors.InvalidPassword(f"The password must have at least {least} characters.")
         if len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD_BYTES:
-            raise InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
+            raise errors.InvalidPassword(f"The password must have at most {MAX_PASSWORD_BYTES} bytes.")
         return await self._passwords.hash(password)
 
     async def _change(self, name: str, change: Change) -> None:
         if not await self._records.change(self._rules.usernames.read(name).key, change):
-            raise unknown_user(name)
+            raise errors.unknown_user(name)
 
 
 MAX_NAME_LENGTH = 150
@@ -374,20 +367,20 @@ class Groups:
         # Lists of groups are written with commas between them, and lines of commands with tabs.
         is_printable = name.isprintable() and name == name.strip() and "," not in name
         if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
-            raise invalid_group_name(
+            raise errors.invalid_group_name(
                 "A group name has 1 to 150 printable characters without comma, and no blank at its ends."
             )
         insert = "insert into groups (name) values ($1) on conflict (name) do nothing"
         if not await self._database.execute(insert, name):
-            raise NameTaken(f"Group {name} exists already.")
+            raise errors.NameTaken(f"Group {name} exists already.")
 
     async def delete(self, name: str) -> None:
         """Take a group away. Raises UnknownGroup, default_group_kept, last_administrator."""
         if name == self._default_group:
-            raise default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
+            raise errors.default_group_kept(f"Group {name} is the one that new users join, and cannot be deleted.")
         async with self._database.transaction() as connection, administrator_kept(connection):
             if await connection.execute("delete from groups where name = $1", name) == "DELETE 0":
-                raise UnknownGroup(name)
+                raise errors.UnknownGroup(name)
 
     async def add(self, username: str, group: str) -> None:
         """Make a user a member. Raises InvalidUsername, unknown_user, UnknownGroup."""
@@ -413,7 +406,7 @@ class Groups:
         """One group, or all in order. Raises UnknownGroup."""
         rows = await self._database.fetch(_GRANTS, group)
         if group is not None and not rows:
-            raise UnknownGroup(group)
+            raise errors.UnknownGroup(group)
         return [GroupGrants(row["name"], tuple(row["rights"]), row["members"]) for row in rows]
 
     async def _change_member(self, username: str, group: str, change: str) -> None:
@@ -431,7 +424,7 @@ class Groups:
 async def _group_id(connection: Connection, name: str) -> int:
     group_id = await connection.fetchval(_GROUP, name)
     if group_id is None:
-        raise UnknownGroup(name)
+        raise errors.UnknownGroup(name)
     return group_id
 
 
@@ -450,14 +443,14 @@ class IdentityRules:
         username = self.usernames.read(name)
         if self.issuers is not None and issuer not in self.issuers:
             known = ", ".join(sorted(self.issuers)) or "none"
-            raise InvalidParameter(f"issuer: {issuer} is not in the settings; they name {known}.")
+            raise errors.InvalidParameter(f"issuer: {issuer} is not in the settings; they name {known}.")
         identity = identity_of(issuer, username.shown if subject is None else subject)
         if (
             not identity.subject.strip()
             or len(identity.subject) > IDENTITIES_MAX_LENGTH
             or not identity.subject.isprintable()
         ):
-            raise InvalidParameter(
+            raise errors.InvalidParameter(
                 f"subject: it must be a text of at most {IDENTITIES_MAX_LENGTH} printable characters."
             )
         return identity
@@ -513,7 +506,7 @@ class Identities:
         async with self._database.transaction() as connection:
             user_id = await _user_id(connection, self._rules.usernames.read(name).key)
             if not await connection.fetchval(_LINK, identity.issuer, identity.subject, user_id):
-                raise NameTaken(f"The subject {identity.subject} is linked to another user already.")
+                raise errors.NameTaken(f"The subject {identity.subject} is linked to another user already.")
         return identity
 
     async def unlink(self, name: str | None, *, issuer: str | None = None, subject: str | None = None) -> int:
@@ -533,7 +526,7 @@ async def _user_id(connection: Connection, username_key: str) -> int:
     """Locked against deletion until the end of the transaction."""
     user_id = await connection.fetchval("select id from users where username_key = $1 for key share", username_key)
     if user_id is None:
-        raise unknown_user(username_key)
+        raise errors.unknown_user(username_key)
     return user_id
 
 

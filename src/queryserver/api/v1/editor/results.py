@@ -27,7 +27,7 @@ from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.api.schemas.requests.editor import EndRequest, OperationRequest
+from queryserver.api.schemas.requests.editor import OperationRequest
 from queryserver.errors.base import NotAuthenticated, PermissionDenied
 from queryserver.errors.statements import OperationNotFound
 from queryserver.files.downloading import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
@@ -359,12 +359,10 @@ class _File:
 async def operation_of(call: Call, asked: OperationRequest) -> UUID:
     """By `operationId`, else by the handle's `guid`, else (cancel and close) by the notebook.
 
-    Raises OperationNotFound; the services check the owner.
+    Raises MissingParameter, OperationNotFound; the services check the owner.
     """
-    named = asked.operation_id
-    if isinstance(asked, EndRequest) and asked.notebook_uuid:
-        named = asked.notebook_uuid
-    return await call.services.statements.access.id_of(call.user, named, asked.guid)
+    operation_id, guid = (asked.operation_id, None) if asked.operation_id else asked.named
+    return await call.services.statements.access.id_of(call.user, operation_id, guid)
 
 
 def query_status(status: StatementStatus) -> wire.QueryStatus:
@@ -379,14 +377,14 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         rows=status.rows,
         **truncation(status),
         modified_row_count=status.modified_row_count,
-        expires_at=moment(status.expires_at) if state is StatementState.AVAILABLE else None,
         **shown_times(status),
+        expires_at=moment(status.expires_at) if state is StatementState.AVAILABLE else None,
     )
 
 
 def truncation(status: StatementStatus) -> dict[str, Any]:
     """Whether the stored result was cut, and by what (Contract editor 6.4)."""
-    found = status.truncation
+    found = status.truncation if status.truncated_reason else None
     return {
         "truncated": found is not None,
         "truncated_reason": found.reason.value if found else None,
@@ -397,12 +395,13 @@ def truncation(status: StatementStatus) -> dict[str, Any]:
 def shown_times(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
     """When a statement was recorded, sent and ended, and its place in the queue (Contract editor 2.5)."""
     known = shown.times
+    elapsed, queued = known.elapsed, known.queued
     return {
         "submitted": moment(known.submitted),
         "started": moment(known.started),
         "ended": moment(known.ended),
-        "elapsed_ms": known.elapsed // _MILLISECOND,
-        "queued_ms": known.queued // _MILLISECOND,
+        "elapsed_ms": elapsed // _MILLISECOND,
+        "queued_ms": queued // _MILLISECOND,
         "queue_position": shown.queue_position,
     }
 
@@ -534,8 +533,9 @@ async def _pieces(head: bytes, page: ResultPage, tail: bytes) -> AsyncGenerator[
 
 def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) -> tuple[bytes, bytes]:
     status = page.status
+    has_more, message = page.has_more, page.message
     fields = {
-        "has_more": page.has_more,
+        "has_more": has_more,
         "type": "table",
         "isEscaped": form.is_escaped,
         "meta": plain_meta(page.columns, big_numbers_as_text=form.big_numbers_as_text),
@@ -545,8 +545,8 @@ def _around_rows(page: ResultPage, beside: Mapping[str, Any], form: CellForm) ->
         **truncation(status),
         "expires_at": moment(status.expires_at) if status.state is StatementState.AVAILABLE else None,
     }
-    if page.message:
-        fields["message"] = page.message
+    if message:
+        fields["message"] = message
     # Within a text of JSON the quotes would have backslashes before them.
     head, mark, tail = orjson.dumps({**beside, "result": fields}).partition(_NO_ROWS)
     return head + mark[:-2], tail

@@ -121,6 +121,7 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
 
 
 def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None) -> Submission:
+    script = asked.script
     continued = parse_operation_id(asked.operation_id) if asked.operation_id else None
     if dialect is not None and not dialect.strip():
         # Only a path without the segment means the default connector.
@@ -134,7 +135,7 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
         names = (connector.key, connector.dialect, named or "")
     return Submission(
         connector=named,
-        script=asked.script,
+        script=script,
         database=asked.current_database,
         session_id=asked.session_for(names),
         continued=continued,
