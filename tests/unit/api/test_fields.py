@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.api.openapi_answers import query_parameters
+from queryserver.api.openapi import query_parameters
 from queryserver.api.schemas.fields import Flag, Text, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
