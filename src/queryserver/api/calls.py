@@ -27,21 +27,9 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.answers import HEADERS_ONLY
-from queryserver.api.bodies import (
-    BODY_SHARES,
-    HEADER,
-    SEEN_FIELDS,
-    BodyShares,
-    Call,
-    SeenFields,
-    UnknownFieldsLog,
-    header_value,
-    query_fields,
-    read_body,
-    reads,
-)
 from queryserver.api.errors import failure, internal_error, respond
 from queryserver.api.table import Operation
 from queryserver.errors.base import QueryServerError, TooManyRequests, admin_required
@@ -252,8 +240,8 @@ class Frame:
         self._metrics = metrics
         self._users = UserPlaces(calls_per_user)
         self._prefix = prefix.rstrip("/")
-        self._bodies = BodyShares()
-        self._unknown_fields = UnknownFieldsLog()
+        self._bodies = bodies.BodyShares()
+        self._unknown_fields = bodies.UnknownFieldsLog()
         self._hosts = frozenset(host.casefold() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -263,7 +251,7 @@ class Frame:
             return
         request_id = _request_id(scope)
         # A scope of our own: the server writes what its own one says, so a HEAD there must stay a HEAD.
-        call = {**scope, "request_id": request_id, AS_IT_CAME: scope, BODY_SHARES: self._bodies}
+        call = {**scope, "request_id": request_id, AS_IT_CAME: scope, bodies.BODY_SHARES: self._bodies}
         call[CALLER] = CallRecord(self._users)
         answer = _Answer(call, send, request_id)
         started = time.perf_counter()
@@ -353,10 +341,10 @@ class _Answer:
             headers["X-Content-Type-Options"] = "nosniff"
             if self._uncached and "cache-control" not in headers:
                 headers["Cache-Control"] = "no-store"
-            seen: SeenFields | None = self._call.get(SEEN_FIELDS)
+            seen: bodies.SeenFields | None = self._call.get(bodies.SEEN_FIELDS)
             if seen is not None and (seen.unread or seen.misplaced) and (unknown := seen.unknown(self.status)):
                 self.unknown_fields = unknown
-                headers[HEADER] = header_value(unknown)
+                headers[bodies.HEADER] = bodies.header_value(unknown)
             self._head = message
             return
         if self._head is not None:
@@ -478,11 +466,12 @@ class CallRoute(OperationRoute):
         if self.operation.rights == "admin" and not user.is_admin:
             raise admin_required("You must be an administrator.")
         if request.method == "GET":
-            return Call(request, services, user, query_fields(request))
+            return bodies.Call(request, services, user, bodies.query_fields(request))
         is_platform = self.operation.error_style == "platform"
         settings = services.settings
         max_bytes = settings.limits.max_body_bytes if is_platform else settings.editor.request_body_max_bytes
-        return Call(request, services, user, await read_body(request, max_bytes=max_bytes, user_id=user.id))
+        body = await bodies.read_body(request, max_bytes=max_bytes, user_id=user.id)
+        return bodies.Call(request, services, user, body)
 
 
 class PublicRoute(OperationRoute):
@@ -500,10 +489,10 @@ class PublicRoute(OperationRoute):
         if request.method == "GET" or model is None:
             return PublicCall(request, {})
         # Its fields are known before the body is read, so that a refused body names the unread ones of its query.
-        request.scope[SEEN_FIELDS] = SeenFields()
-        reads(request.scope, model)
+        request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
+        bodies.reads(request.scope, model)
         max_bytes = services_of(request).settings.limits.max_body_bytes
-        return PublicCall(request, (await read_body(request, max_bytes=max_bytes)).fields)
+        return PublicCall(request, (await bodies.read_body(request, max_bytes=max_bytes)).fields)
 
 
 class PathGroup:

@@ -11,6 +11,7 @@ from queryserver.api.answers import answer, moment, while_connected
 from queryserver.api.bodies import (
     MULTIPART,
     Body,
+    Call,
     announced_bytes,
     came,
     came_unread,
@@ -19,7 +20,7 @@ from queryserver.api.bodies import (
     query_fields,
     read_body,
 )
-from queryserver.api.calls import Call, CallRoute, PathGroup
+from queryserver.api.calls import CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests

@@ -420,8 +420,7 @@ class SessionRequest(Fields):
     @model_validator(mode="after")
     def _has_a_type(self) -> Self:
         if self.session.type is None:
-            message = "session.type is required."
-            raise MissingParameter(message)
+            raise MissingParameter("session.type is required.")
         return self
 
 
@@ -433,8 +432,7 @@ class CloseSessionRequest(Fields):
     @model_validator(mode="after")
     def _says_which(self) -> Self:
         if self.session.type is None and self.session.id is None:
-            message = "session.type is required."
-            raise MissingParameter(message)
+            raise MissingParameter("session.type is required.")
         return self
 
 

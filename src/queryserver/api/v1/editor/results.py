@@ -135,8 +135,8 @@ async def fetch_result_data(call: Call) -> Response:
     `big_numbers=text` gives those columns as text, and `meta` says so.
     """
     asked = await call.read(requests.FetchRequest)
-    operation_id = await operation_of(call, asked)
     form = cell_form(call, asked.escape, asked.big_numbers)
+    operation_id = await operation_of(call, asked)
     page = await call.services.statements.reading.page(
         call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form)
     )

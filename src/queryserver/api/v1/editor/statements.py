@@ -13,16 +13,7 @@ from queryserver.api.bodies import Call
 from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.api.v1.editor.results import (
-    cell_form,
-    error_place,
-    failure_body,
-    operation_of,
-    page_answer,
-    query_status,
-    shown_handle,
-    shown_times,
-)
+from queryserver.api.v1.editor import results
 from queryserver.catalog.explaining import PlanRequest
 from queryserver.engines.protocol import Credentials
 from queryserver.errors.base import ServiceUnavailable, TooManyRequests, TooManyStreams
@@ -75,14 +66,17 @@ async def execute(call: Call, dialect: str | None = None) -> Response:
     page = await _first_page(call, asked, status) if asked.rows and status.has_ended_well else None
     if page is None:
         return answer(body, headers=headers)
-    return page_answer(
-        page, cell_form(call, asked.escape, asked.big_numbers), beside=body.model_dump(by_alias=True), headers=headers
+    return results.page_answer(
+        page,
+        results.cell_form(call, asked.escape, asked.big_numbers),
+        beside=body.model_dump(by_alias=True),
+        headers=headers,
     )
 
 
 async def _first_page(call: Call, asked: requests.ExecuteRequest, status: StatementStatus) -> ResultPage | None:
     """The first rows; None: fetch_result_data answers why. The statement has run: the client gets its handle anyway."""
-    wanted = PageRequest(asked.rows, start_over=True, form=cell_form(call, asked.escape, asked.big_numbers))
+    wanted = PageRequest(asked.rows, start_over=True, form=results.cell_form(call, asked.escape, asked.big_numbers))
     try:
         page = await call.services.statements.reading.page(call.user, status.id, wanted)
     except (PageRowTooLarge, TooManyRequests, ServiceUnavailable) as error:
@@ -157,13 +151,13 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
 def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
     parent = record.parent_uuid or None
     if record.status.outcome is not None:
-        return failure_body(record).model_copy(update={"history_parent_uuid": parent})
+        return results.failure_body(record).model_copy(update={"history_parent_uuid": parent})
     return wire.ExecuteResponse(
         status=0,
         history_id=record.status.history_id,
         history_uuid=str(record.status.id),
-        handle=shown_handle(record),
-        query_status=query_status(record.status),
+        handle=results.shown_handle(record),
+        query_status=results.query_status(record.status),
         history_parent_uuid=parent,
     )
 
@@ -171,15 +165,17 @@ def _executed(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementF
 @router.operation("cancel_statement")
 async def cancel_statement(call: Call) -> Response:
     """Stop the work at the engine and wait a while for its confirmation. Contract editor 7.2."""
-    operation_id = await operation_of(call, await call.read(requests.EndRequest))
+    operation_id = await results.operation_of(call, await call.read(requests.EndRequest))
     status = await call.services.statements.ending.cancel(call.user, operation_id)
-    return answer(wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=query_status(status)))
+    return answer(
+        wire.CancelResponse(status=0, result=wire.ActionResult(status=0), query_status=results.query_status(status))
+    )
 
 
 @router.operation("close_statement")
 async def close_statement(call: Call) -> Response:
     """Delete the result, or stop the statement; logs and history stay. Contract editor 7.3."""
-    operation_id = await operation_of(call, await call.read(requests.EndRequest))
+    operation_id = await results.operation_of(call, await call.read(requests.EndRequest))
     before = await call.services.statements.ending.close(call.user, operation_id)
     closed = before in ACTIVE or before is StatementState.AVAILABLE
     message = "Query already expired." if before is StatementState.EXPIRED else "Query closed."
@@ -204,7 +200,7 @@ async def explain(call: Call, dialect: str | None = None) -> Response:
             code=refusal.code,
             message=refusal.message,
             statement=explained.statement,
-            **error_place(refusal.position),
+            **results.error_place(refusal.position),
         )
     )
 
@@ -253,8 +249,8 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             message=entry.message,
             database=entry.database or "",
             rows=entry.rows,
-            **shown_times(entry),
-            **error_place(entry.error_position),
+            **results.shown_times(entry),
+            **results.error_place(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",
     )
