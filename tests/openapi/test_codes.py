@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.openapi.test_completeness import DOCUMENT
 
-from queryserver.api.openapi_answers import error_codes, statuses_by_code, texts
+from queryserver.api.openapi import error_codes, statuses_by_code, texts
 from queryserver.connectors.options import OptionsRefused
 from queryserver.errors.base import ConfigurationError
 

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from scripts.check_operations import SERVED, read_operations, shape
 from scripts.export_openapi import TARGET
 
-from queryserver.api.openapi_answers import FORM, JSON, PARTS, texts
+from queryserver.api.openapi import FORM, JSON, PARTS, texts
 from queryserver.api.schemas import requests
 from queryserver.api.schemas.requests.importer import parse_import
 from queryserver.api.schemas.requests.storage import Given, StorageFields, parse_given

@@ -9,7 +9,7 @@ from tests.cases import each
 from tests.openapi.test_completeness import COMPONENTS, DOCUMENT, OPERATIONS
 
 from queryserver.api.errors import BODY_STATUS
-from queryserver.api.openapi_answers import FORM, JSON, references, texts
+from queryserver.api.openapi import FORM, JSON, references, texts
 from queryserver.api.table import operations
 from queryserver.api.v1.editor.metadata import TABLE_TYPES
 from queryserver.connectors.types import Category

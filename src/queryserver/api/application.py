@@ -26,19 +26,7 @@ from queryserver.api.calls import (
 )
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
 from queryserver.api.table import operations
-from queryserver.api.v1 import (
-    admin,
-    connector,
-    context,
-    dialect,
-    get_config,
-    iam,
-    importer,
-    metadata,
-    optimizer,
-    taskserver,
-    token,
-)
+from queryserver.api.v1 import admin, connector, context, get_config, iam, importer, metadata, taskserver, token
 from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.editor import results, statements
 from queryserver.api.v1.storage import calls as storage_calls
@@ -112,7 +100,7 @@ class Cors:
 
 
 _GROUPS = (
-    *(admin, connector, context, debug, dialect, get_config, iam, importer, metadata, optimizer, pages),
+    *(admin, connector, context, debug, get_config, iam, importer, metadata, pages),
     *(taskserver, token, editor_metadata, results, statements, storage_calls, changing, reading, uploads),
 )
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 
 import structlog
@@ -19,9 +19,10 @@ from starlette.types import Scope
 from queryserver import errors
 from queryserver.api.addresses import client_address
 from queryserver.api.connections import counted_address
-from queryserver.api.schemas.fields import Fields
+from queryserver.api.schemas.fields import Fields, parse
 from queryserver.api.schemas.requests.storage import wire_names
 from queryserver.formats.multipart import text_parts
+from queryserver.identity.model import User
 from queryserver.platform.text import MAX_DEPTH, parse_json
 from queryserver.services import Services
 
@@ -206,27 +207,29 @@ class SeenFields:
     """The names of the fields of one call: those that came, and those that its route reads."""
 
     def __init__(self) -> None:
-        self._came: set[str] = set()
-        self._unread: set[str] = set()
-        self._known: set[str] | None = None
+        self._read: set[str] | None = None
+        self.unread: set[str] = set()
+        """Names that came and are not read so far."""
+        self.misplaced: set[str] = set()
+        """Names in a place that this call does not read at all: the query string of a POST."""
 
     def came(self, names: Iterable[str]) -> None:
         """Names of the fields or query parameters that the call takes; the first 2000 of them count."""
-        self._came.update(islice(names, _MOST_SEEN))
-
-    def came_unread(self, names: Iterable[str]) -> None:
-        """Names in a place that this call does not read at all: the query string of a POST."""
-        self._unread.update(names)
+        self.unread.update(islice(names, _MOST_SEEN))
+        self.unread -= SENT_BY_HUE
+        if self._read:
+            self.unread -= self._read
 
     def read(self, names: Iterable[str]) -> None:
         """Names that the route reads, whether they came or not."""
-        self._known = (self._known or set()) | set(names)
+        self._read = {*(self._read or ()), *names}
+        self.unread -= self._read
 
     def unknown(self, status: int) -> tuple[str, ...]:
         """What came and is not read, in order; nothing for a call that was refused before its fields were read."""
-        if not (self._came or self._unread) or (self._known is None and status >= 400):
+        if self._read is None and status >= 400:
             return ()
-        return tuple(sorted(((self._came - (self._known or set())) | self._unread) - SENT_BY_HUE))
+        return tuple(sorted(self.unread | self.misplaced))
 
 
 def came(scope: Scope, names: Iterable[str]) -> None:
@@ -239,15 +242,15 @@ def came_unread(scope: Scope, but: Collection[str] = ()) -> None:
     if scope.get("query_string"):
         seen: SeenFields = scope.setdefault(SEEN_FIELDS, SeenFields())
         with suppress(errors.InvalidRequest):  # what is not read need not be valid
-            seen.came_unread(name for name, _ in form_fields(scope["query_string"]) if name not in but)
+            names = {name for name, _ in form_fields(scope["query_string"])}
+            seen.misplaced |= names.difference(but, SENT_BY_HUE)
 
 
 def reads(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> None:
     """Note that the route of this call reads the fields of `models`."""
     seen: SeenFields | None = scope.get(SEEN_FIELDS)
     if seen is not None:  # else nothing came
-        seen.read(name for model in models for name in wire_names(model))
-        seen.read(also)
+        seen.read({*also}.union(*map(wire_names, models)))
 
 
 def header_value(names: Iterable[str]) -> str:
@@ -331,6 +334,7 @@ _THREAD_ABOVE_BYTES = 64 * 1024
 _BODY_WITHIN_S = 60.0
 
 T = TypeVar("T")
+Model = TypeVar("Model", bound=Fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +343,26 @@ class Body:
 
     fields: Mapping[str, Any]
     is_large: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    request: Request
+    services: Services
+    user: User
+    body: Body
+
+    parse: ClassVar[Callable[..., Any]] = staticmethod(parse)
+    """Reads the fields of a model."""
+
+    async def read(self, model: type[Model]) -> Model:
+        """The fields as the call wants them. Raises InvalidRequest."""
+        services = self.services
+        reads(self.request.scope, model)
+        parsed = partial(self.parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
+        if not self.body.is_large:
+            return parsed()
+        return await services.threads.bodies.run(self.user.id, lambda _: parsed())
 
 
 @dataclass(frozen=True, slots=True)

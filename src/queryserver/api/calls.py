@@ -6,19 +6,20 @@ of it, so they are routes of Starlette. FastAPI makes the description of the API
 
 import asyncio
 import re
-import sys
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from datetime import timedelta
 from typing import Any, ClassVar, TypeVar, cast
 from urllib.parse import quote, unquote_to_bytes
 from uuid import uuid4
 
 import structlog
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import Counter as MetricCounter
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import URL, Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -26,33 +27,18 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from queryserver.api import bodies
 from queryserver.api.addresses import client_address
 from queryserver.api.answers import HEADERS_ONLY
-from queryserver.api.bodies import (
-    BODY_SHARES,
-    HEADER,
-    SEEN_FIELDS,
-    Body,
-    BodyShares,
-    SeenFields,
-    UnknownFieldsLog,
-    header_value,
-    query_fields,
-    read_body,
-    reads,
-)
 from queryserver.api.errors import failure, internal_error, respond
-from queryserver.api.schemas.fields import Fields, parse
 from queryserver.api.table import Operation
 from queryserver.errors.base import QueryServerError, TooManyRequests, admin_required
 from queryserver.identity.model import User
-from queryserver.platform.limits import FairPlaces
 from queryserver.platform.logs import log_call
 from queryserver.platform.settings.sections import Network, contains
 from queryserver.services import Services
 
 Handler = Callable[..., Awaitable[Response]]
-Model = TypeVar("Model", bound=Fields)
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 # A load balancer must always get a response about health; metrics have a rule of their own, and the root is a page.
@@ -73,6 +59,8 @@ _NO_HOST_CHECK = "/desktop/debug/"
 _LONGEST_PATH = 500
 _MAX_WAITING = 500
 _WAIT_S = 30.0  # bounds of the calls of one user that wait for their turn
+_RETRY_AFTER = timedelta(seconds=2)
+_CROWDED = "Too many calls of yours are under way."
 # Characters that a segment may show as they are (RFC 3986 pchar); everything else is written percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
 _PATH_FORM = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
@@ -126,22 +114,53 @@ class CallToJudge:
         return self._request.scope.get(AS_IT_CAME, self._request.scope)
 
 
+class UserPlaces:
+    """At most `per_user` calls of one user at a time; up to 500 further ones wait in their order, 30 s at most."""
+
+    def __init__(self, per_user: int) -> None:
+        self._per_user = per_user
+        self._turns: dict[int, asyncio.Semaphore] = {}
+        self.calls: Counter[int] = Counter()
+        """By user, those that wait included."""
+
+    async def take(self, user_id: int) -> None:
+        """Wait for a place, which must be given back. Raises TooManyRequests."""
+        if self.calls[user_id] >= self._per_user + _MAX_WAITING:
+            raise TooManyRequests(_CROWDED, retry_after=_RETRY_AFTER)
+        self.calls[user_id] += 1
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await self._turns.setdefault(user_id, asyncio.Semaphore(self._per_user)).acquire()
+        except TimeoutError:
+            self._forget(user_id)
+            raise TooManyRequests(_CROWDED, retry_after=_RETRY_AFTER) from None
+        except asyncio.CancelledError:
+            self._forget(user_id)
+            raise
+
+    def give_back(self, user_id: int) -> None:
+        self._turns[user_id].release()
+        self._forget(user_id)
+
+    def _forget(self, user_id: int) -> None:
+        self.calls[user_id] -= 1
+        if not self.calls[user_id]:
+            del self.calls[user_id], self._turns[user_id]
+
+
+@dataclass(slots=True)
 class CallRecord:
     """Who makes a call, once that is known. The frame has one for each call."""
 
-    name = ""
-    places: FairPlaces
+    places: UserPlaces
+    name: str = ""
     user_id: int | None = None
     """The user who holds a place among `places` for this call."""
 
-
-async def take_place(caller: CallRecord, user_id: int) -> None:
-    """Wait for the place of a call of this user; the frame gives it back. Raises TooManyRequests."""
-    try:
-        await caller.places.take(user_id)
-    except TooManyRequests as error:
-        raise TooManyRequests("Too many calls of yours are under way.", retry_after=error.retry_after) from None
-    caller.user_id = user_id
+    async def take_place(self, user_id: int) -> None:
+        """Wait for the place of a call of this user; the frame gives it back. Raises TooManyRequests."""
+        await self.places.take(user_id)
+        self.user_id = user_id
 
 
 async def authenticated(request: Request, services: Services) -> User:
@@ -157,7 +176,7 @@ async def authenticated(request: Request, services: Services) -> User:
         caller.name = user.username
     services.request_limits.count_user(user.id)
     if caller is not None and caller.user_id is None:
-        await take_place(caller, user.id)
+        await caller.take_place(user.id)
     if user.connectors_version > services.connectors.version:
         await services.connectors.at_least(user.connectors_version)
     return user
@@ -165,7 +184,7 @@ async def authenticated(request: Request, services: Services) -> User:
 
 class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
+        self._requests = MetricCounter(
             "queryserver_http_requests", "Calls answered.", ["method", "route", "status"], registry=registry
         )
         self._seconds = Histogram(
@@ -219,10 +238,10 @@ class Frame:
         self._app = app
         self._access_log = access_log
         self._metrics = metrics
-        self._users = FairPlaces(sys.maxsize, per_user=calls_per_user, max_waiting=_MAX_WAITING, wait_s=_WAIT_S)
+        self._users = UserPlaces(calls_per_user)
         self._prefix = prefix.rstrip("/")
-        self._bodies = BodyShares()
-        self._unknown_fields = UnknownFieldsLog()
+        self._bodies = bodies.BodyShares()
+        self._unknown_fields = bodies.UnknownFieldsLog()
         self._hosts = frozenset(host.casefold() for host in allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -232,9 +251,8 @@ class Frame:
             return
         request_id = _request_id(scope)
         # A scope of our own: the server writes what its own one says, so a HEAD there must stay a HEAD.
-        call = {**scope, "request_id": request_id, AS_IT_CAME: scope, BODY_SHARES: self._bodies}
-        caller = call[CALLER] = CallRecord()
-        caller.places = self._users
+        call = {**scope, "request_id": request_id, AS_IT_CAME: scope, bodies.BODY_SHARES: self._bodies}
+        call[CALLER] = CallRecord(self._users)
         answer = _Answer(call, send, request_id)
         started = time.perf_counter()
         self._metrics.active.inc()
@@ -307,6 +325,8 @@ class _Answer:
         self._request_id = request_id
         self._uncached = scope["path"].startswith("/api/v1/") or "/api/v1/" in scope["path"]
         self._has_body = scope["method"] != "HEAD"
+        self._head: Message | None = None
+        """Sent with the first piece of the body: the two are one visit to the connection."""
         self.started = False
         self.ended = False
         self.status = 0
@@ -315,18 +335,23 @@ class _Answer:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
             self.status = message["status"]
             headers = MutableHeaders(raw=message.setdefault("headers", []))
             headers["X-Request-Id"] = self._request_id
             headers["X-Content-Type-Options"] = "nosniff"
             if self._uncached and "cache-control" not in headers:
                 headers["Cache-Control"] = "no-store"
-            seen: SeenFields | None = self._call.get(SEEN_FIELDS)
-            if seen is not None and (unknown := seen.unknown(self.status)):
+            seen: bodies.SeenFields | None = self._call.get(bodies.SEEN_FIELDS)
+            if seen is not None and (seen.unread or seen.misplaced) and (unknown := seen.unknown(self.status)):
                 self.unknown_fields = unknown
-                headers[HEADER] = header_value(unknown)
-        elif message["type"] == "http.response.body":
+                headers[bodies.HEADER] = bodies.header_value(unknown)
+            self._head = message
+            return
+        if self._head is not None:
+            head, self._head = self._head, None
+            self.started = True
+            await self._send(head)
+        if message["type"] == "http.response.body":
             self.ended = not message.get("more_body", False)
             if not self._has_body:
                 message = {**message, "body": b""}
@@ -364,26 +389,6 @@ def normalized(raw_path: bytes, *, prefix: str = "") -> str | None:
 def answers_head(path: str) -> bool:
     """Whether a path that has GET also has HEAD: an event stream has no end to wait for, so it has none."""
     return not path.startswith("/api/v1/editor/events/")
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    request: Request
-    services: Services
-    user: User
-    body: Body
-
-    parse: ClassVar[Callable[..., Any]] = staticmethod(parse)
-    """Reads the fields of a model."""
-
-    async def read(self, model: type[Model]) -> Model:
-        """The fields as the call wants them. Raises InvalidRequest."""
-        services = self.services
-        reads(self.request.scope, model)
-        parsed = partial(self.parse, model, self.body.fields, max_json_depth=services.settings.limits.max_json_depth)
-        if not self.body.is_large:
-            return parsed()
-        return await services.threads.bodies.run(self.user.id, lambda _: parsed())
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,11 +466,12 @@ class CallRoute(OperationRoute):
         if self.operation.rights == "admin" and not user.is_admin:
             raise admin_required("You must be an administrator.")
         if request.method == "GET":
-            return Call(request, services, user, query_fields(request))
+            return bodies.Call(request, services, user, bodies.query_fields(request))
         is_platform = self.operation.error_style == "platform"
         settings = services.settings
         max_bytes = settings.limits.max_body_bytes if is_platform else settings.editor.request_body_max_bytes
-        return Call(request, services, user, await read_body(request, max_bytes=max_bytes, user_id=user.id))
+        body = await bodies.read_body(request, max_bytes=max_bytes, user_id=user.id)
+        return bodies.Call(request, services, user, body)
 
 
 class PublicRoute(OperationRoute):
@@ -483,10 +489,10 @@ class PublicRoute(OperationRoute):
         if request.method == "GET" or model is None:
             return PublicCall(request, {})
         # Its fields are known before the body is read, so that a refused body names the unread ones of its query.
-        request.scope[SEEN_FIELDS] = SeenFields()
-        reads(request.scope, model)
+        request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
+        bodies.reads(request.scope, model)
         max_bytes = services_of(request).settings.limits.max_body_bytes
-        return PublicCall(request, (await read_body(request, max_bytes=max_bytes)).fields)
+        return PublicCall(request, (await bodies.read_body(request, max_bytes=max_bytes)).fields)
 
 
 class PathGroup:

@@ -1,39 +1,379 @@
-"""The OpenAPI document, as it is served and committed."""
+"""The OpenAPI document, as it is served and committed: the answers of an operation, then the whole."""
 
 import copy
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
+from dataclasses import dataclass
+from functools import cache, reduce
+from importlib.resources import files
 from inspect import Parameter, Signature
 from operator import or_
 from typing import Any
 
+import yaml
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from queryserver.api.calls import OperationRoute
-from queryserver.api.openapi_answers import (
-    FORM,
-    JSON,
-    PARTS,
-    REF,
-    Answers,
-    Texts,
-    as_form,
-    definitions_of,
-    describe_defaults,
-    error_codes,
-    form_example,
-    query_parameters,
-    references,
-    repeated_fields,
-    texts,
-    tidy,
-    without_citations,
-)
+from queryserver.api.errors import STATUS
 from queryserver.api.schemas import generated, requests
+from queryserver.api.schemas.requests.storage import StorageFields
 from queryserver.api.table import Operation
+from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated, QueryServerError, SchemaMismatch
+
+REF = "#/components/schemas/{model}"
+FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
+
+_TEXTS = files("queryserver.api").joinpath("texts")
+_CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
+_SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
+_NULL = {"type": "null"}
+_JSON_TEXT = {"type": "string", "contentMediaType": JSON}
+
+
+def definitions_of(models: list[type[BaseModel]]) -> dict[str, Any]:
+    """The schemas of request models and of all that they hold, by name."""
+    _, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    return definitions.get("$defs", {})
+
+
+def tidy(schema: Any) -> Any:
+    """Without the titles that are made of the names, in place."""
+    if isinstance(schema, list):
+        for element in schema:
+            tidy(element)
+    elif isinstance(schema, dict):
+        if isinstance(schema.get("title"), str):
+            del schema["title"]
+        for key, value in schema.items():
+            if key == "properties":
+                for member in value.values():
+                    tidy(member)
+            elif key not in {"example", "examples", "default", "const", "enum"}:
+                tidy(value)
+    return schema
+
+
+def without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != _NULL]
+    kept = {key: value for key, value in schema.items() if key != "anyOf"}
+    if kept.get("default", ...) is None:
+        del kept["default"]
+    if len(choices) == 1:
+        return {**choices[0], **kept}
+    return {**kept, "anyOf": choices} if choices else kept
+
+
+def as_form(schema: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
+    """A JSON body as a form: objects and arrays are JSON text, but for the repeated fields `repeats`."""
+    properties = {
+        name: _form_field(field, repeats=name in repeats) for name, field in schema.get("properties", {}).items()
+    }
+    return {**copy.deepcopy(dict(schema)), "properties": properties}
+
+
+def _form_field(field: Mapping[str, Any], *, repeats: bool) -> dict[str, Any]:
+    plain = without_null(copy.deepcopy(dict(field)))
+    if plain.get("contentMediaType") == JSON and not isinstance(plain.get("default", ""), str):
+        plain["default"] = json.dumps(plain["default"])
+    if repeats or not _is_deep(plain):
+        return plain
+    description = plain.get("description")
+    return {**_JSON_TEXT, **({"description": description} if description else {})}
+
+
+def query_parameters(model: type[BaseModel]) -> list[dict[str, Any]]:
+    """The fields of a GET call as OpenAPI parameters; none of them is ever null on the wire."""
+    schema = model.model_json_schema()
+    required = schema.get("required", ())
+    properties: dict[str, dict[str, Any]] = schema["properties"]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": tidy(_form_field(field, repeats=field.get("type") == "array")),
+        }
+        for name, field in properties.items()
+    ]
+
+
+def _is_deep(schema: Mapping[str, Any]) -> bool:
+    if "$ref" in schema or schema.get("type") in {"array", "object"}:
+        return True
+    return any(_is_deep(choice) for choice in (*schema.get("anyOf", ()), *schema.get("allOf", ())))
+
+
+def repeated_fields(model: type[BaseModel]) -> frozenset[str]:
+    """Fields of which every value counts; only storage calls have some (Contract storage 2.1)."""
+    return model.REPEATABLE if issubclass(model, StorageFields) else frozenset()
+
+
+def form_example(example: Mapping[str, Any], *, repeats: frozenset[str]) -> dict[str, Any]:
+    return {
+        name: json.dumps(value) if isinstance(value, dict | list) and name not in repeats else value
+        for name, value in example.items()
+    }
+
+
+def describe_defaults(schema: Mapping[str, Any]) -> None:
+    """Write the default of each field into its description and into `x-default`, in place.
+
+    Generators of TypeScript take a field with `default` for one that is always there, also in a request.
+    """
+    for field in schema.get("properties", {}).values():
+        default = field.pop("default", None)
+        if not isinstance(default, str | int | float) or default == "":
+            continue
+        field["x-default"] = default
+        text = default if isinstance(default, str) else json.dumps(default)
+        field["description"] = f"{field.get('description', '')} Default: `{text}`.".strip()
+
+
+def references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(name := schema.get("$ref"), str):
+            yield name.rpartition("/")[2]
+        for value in schema.values():
+            yield from references(value)
+    elif isinstance(schema, list):
+        for element in schema:
+            yield from references(element)
+
+
+def choices_of(schema: Mapping[str, Any]) -> list[str]:
+    """Names of the models of an answer: one, or several of which the outcome decides."""
+    return [choice["$ref"].rpartition("/")[2] for choice in (schema, *schema.get("anyOf", ())) if "$ref" in choice]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """The files of `texts/`.
+
+    `words`: about the service, its tags, fields, headers and failures. `samples`: a body of each answer, by its schema.
+    `guide`: for beginners, in Markdown. `codes`: the meaning of each error code; with `http` where the error classes do
+    not say the status.
+    """
+
+    words: Mapping[str, Any]
+    samples: Mapping[str, Any]
+    guide: str
+    codes: Mapping[str, str | Mapping[str, Any]]
+
+
+def without_citations(text: str) -> str:
+    """A docstring without the sections that it cites: readers of the description do not have them."""
+    return _SOURCE.sub("", _CITED.sub("", text)).strip()
+
+
+@cache
+def texts() -> Texts:
+    """Read once per process, at the first request for the document."""
+    samples = {name: json.loads(text) for name, text in _read("samples.yaml").items()}
+    guide = _TEXTS.joinpath("guide.md").read_text(encoding="utf-8")
+    return Texts(_read("words.yaml"), samples, guide, _read("codes.yaml"))
+
+
+def _read(name: str) -> dict[str, Any]:
+    return yaml.load(_TEXTS.joinpath(name).read_bytes(), Loader=yaml.CSafeLoader)
+
+
+_OF_STATEMENTS = (200, 409)
+"""A statement that failed: the calls that follow it answer 200, a download of its result 409."""
+_NEVER_SHOWN = {error.code for error in (NotAuthenticated, SchemaMismatch, ConfigurationError)}
+"""Codes that no answer has; the subclasses of NotAuthenticated have codes of their own."""
+
+
+def error_codes(meanings: Mapping[str, str | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """`code`, `http` and `meaning` of every code that an answer may have, by name."""
+    statuses = statuses_by_code()
+    found: list[dict[str, Any]] = []
+    for code, text in sorted(meanings.items()):
+        meaning, more = (text, ()) if isinstance(text, str) else (text["meaning"], text["http"])
+        found.append({"code": code, "http": sorted({*statuses.get(code, ()), *more}), "meaning": meaning})
+    return found
+
+
+def statuses_by_code() -> dict[str, set[int]]:
+    """The codes of the errors that clients see, with their HTTP statuses."""
+    found: dict[str, set[int]] = {QueryServerError.code: {500}}
+    for code, error in [(error.code, error) for error in _descendants(QueryServerError)] + KINDS:
+        if code in _NEVER_SHOWN:
+            continue
+        status = next((STATUS[kind] for kind in error.__mro__ if kind in STATUS), 500)
+        found.setdefault(code, set()).update(_OF_STATEMENTS if status == 200 else (status,))
+    return found
+
+
+def _descendants(kind: type[QueryServerError]) -> Iterator[type[QueryServerError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+# Of calls with several outcomes, the status by the model.
+_OTHER_STATUS = {"RunningOperation": "202", "UploadCompleteResponse": "201"}
+_BYTES = "application/octet-stream"
+_HEALTH = "/desktop/debug/"
+_IMPORTER = "/api/v1/importer/"
+_TOKEN = "/api/v1/token/"  # noqa: S105 a path
+# Headers that the answers of a status have beside those of all.
+_HEADERS = {
+    "206": ("Content-Range",),
+    "401": ("WWW-Authenticate",),
+    "405": ("Allow",),
+    "416": ("Content-Range",),
+    "429": ("Retry-After",),
+    "503": ("Retry-After",),
+}
+# Of the headers of an operation: a part is never compressed, and without a body only the version is named.
+_LEFT_OUT_OF_PARTS = frozenset({"Content-Encoding"})
+_KEPT_WITHOUT_BODY = frozenset({"ETag", "Last-Modified"})
+
+
+class Answers:
+    """Completes the answers of operations; `responses` are the failures that many share, by name."""
+
+    def __init__(self, texts: Texts, schemas: Mapping[str, Any]) -> None:
+        self._texts = texts
+        self._schemas = schemas
+        self.responses: dict[str, Any] = {}
+
+    def complete(self, operation: dict[str, Any], row: Operation) -> None:
+        """Give `operation` every status that it can answer with, in order."""
+        declared: dict[str, Any] = operation["responses"]
+        successes = {} if row.fails else self._successes(declared, row)
+        bulk = "BulkResponse" in {name for one in successes.values() for name in _models(one)}
+        failing: dict[str, Any] = {}
+        for status in sorted({*always(row), *map(str, row.failures)}):
+            failing[status] = self._shared(status, _style(row.path, status, bulk=bulk))
+        for status in map(str, row.failing):
+            failing[status] = declared[status]
+            self._dress(status, failing[status], ())
+        operation["responses"] = dict(sorted({**successes, **failing}.items()))
+
+    def _successes(self, declared: Mapping[str, Any], row: Operation) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for status, answer in declared.items():
+            if status >= "400":
+                continue
+            for split, one in _split(status, answer):
+                content = one.get("content", {})
+                if any(media.get("schema", {}).get("format") == "binary" for media in content.values()):
+                    # Plain bytes before the real types: generators of clients take the first type they know.
+                    one["content"] = {_BYTES: {"schema": {"type": "string", "format": "binary"}}, **content}
+                self._dress(split, one, tuple(row.headers))
+                found[split] = one
+        return found
+
+    def _dress(self, status: str, answer: dict[str, Any], headers: tuple[str, ...]) -> None:
+        """Headers, a description, and an example of each model."""
+        unread = ("X-Unknown-Fields",) if status.startswith("2") or status == "400" else ()
+        if status == "206":
+            headers = tuple(name for name in headers if name not in _LEFT_OUT_OF_PARTS)
+        elif status == "304":
+            headers = tuple(name for name in headers if name in _KEPT_WITHOUT_BODY)
+        names = ("X-Request-Id", *unread, *_HEADERS.get(status, ()), *headers)
+        answer["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+        models = _models(answer)
+        if models and answer.get("description", "Successful Response") == "Successful Response":
+            answer["description"] = str(self._schemas[models[0]].get("description", "")).partition("\n")[0]
+        if models:
+            answer["content"][JSON] |= self._examples(models)
+        for kind, media in answer.get("content", {}).items():
+            sample = self._texts.words["files"].get(kind.partition(";")[0])
+            if sample is not None:
+                media["example"] = sample
+
+    def _examples(self, models: list[str]) -> dict[str, Any]:
+        known = [name for name in models if name in self._texts.samples]
+        if len(known) == 1:
+            return {"example": self._texts.samples[known[0]]}
+        return {"examples": {name: {"value": self._texts.samples[name]} for name in known}} if known else {}
+
+    def _shared(self, status: str, style: tuple[str, ...]) -> dict[str, Any]:
+        name = f"{''.join(style)}{status}"
+        if name not in self.responses:
+            refs = [{"$ref": REF.format(model=model)} for model in style]
+            schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
+            words = self._texts.words["failures"][int(status)]
+            response = {"description": words["description"], "content": {JSON: {"schema": schema}}}
+            self._dress(status, response, ())
+            response["content"][JSON].pop("examples", None)
+            response["content"][JSON]["example"] = _example(words, style)
+            self.responses[name] = response
+        return {"$ref": f"#/components/responses/{name}"}
+
+
+def always(row: Operation) -> Iterator[str]:
+    """Statuses that every operation of that kind can answer with."""
+    yield "405"
+    if row.path.startswith(_HEALTH):
+        return
+    yield from ("400", "429", "500", "503") if not row.path.startswith(_IMPORTER) else ("400", "429", "500")
+    if "{" in row.path:
+        yield "404"
+    if not row.is_public:
+        yield "401"
+    if row.rights == "admin":
+        yield "403"
+    if row.method == "POST" and not row.path.startswith(_IMPORTER):
+        yield from ("413", "415")
+
+
+def _split(status: str, answer: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    models = _models(answer)
+    others = [name for name in models if name in _OTHER_STATUS and len(models) > 1 and _OTHER_STATUS[name] != status]
+    usual = [name for name in models if name not in others]
+    if not others:
+        yield status, answer
+        return
+    yield status, _answering(usual, answer["description"])
+    for name in others:
+        yield _OTHER_STATUS[name], _answering([name], answer["description"])
+
+
+def _answering(models: list[str], description: str) -> dict[str, Any]:
+    refs = [{"$ref": REF.format(model=name)} for name in models]
+    schema = refs[0] if len(refs) == 1 else {"anyOf": refs}
+    return {"description": description, "content": {JSON: {"schema": schema}}}
+
+
+def _models(answer: Mapping[str, Any]) -> list[str]:
+    return choices_of(answer.get("content", {}).get(JSON, {}).get("schema", {}))
+
+
+def _style(path: str, status: str, *, bulk: bool) -> tuple[str, ...]:
+    """Models of a failure (Contract platform 1.4, 3.2; importer 2.2; storage 7.8).
+
+    Of two, the one comes first that requires a key which the other lacks: clients take the first that fits.
+    """
+    if status == "401":
+        return ("Unauthorized",)
+    if path.startswith(_TOKEN) and status == "400":
+        return ("ErrorBody", "FieldErrors")
+    if path.startswith(_IMPORTER) and status != "404":
+        return ("ImporterError",)
+    return ("BulkResponse", "ErrorBody") if bulk and status not in {"405", "413", "415", "429"} else ("ErrorBody",)
+
+
+def _example(words: Mapping[str, Any], style: tuple[str, ...]) -> dict[str, Any]:
+    code, message = words["code"], words["message"]
+    match style:
+        case ("Unauthorized",):
+            return {"detail": message}
+        case ("ImporterError",):
+            return {"error": message, "code": code}
+        case (_, "FieldErrors"):
+            return {"username": ["This field is required."]}
+        case _:
+            return {"status": -1, "code": code, "message": message, **words.get("beside", {})}
+
 
 _BINARY = {"type": "string", "format": "binary"}
 # No type for events: generators and checkers differ on whether it is that of the stream or of an event.

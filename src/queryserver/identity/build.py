@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from queryserver.errors.base import ConfigurationError
-from queryserver.identity.callers import Callers, CallerSource, Challenge
+from queryserver.identity.callers import Callers, CallerSource, Challenge, JwtCodec, OwnBearers
 from queryserver.identity.explaining import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
 from queryserver.identity.external_tokens import ExternalBearers
@@ -24,7 +24,7 @@ from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository, CallerRepository
 from queryserver.identity.threads import LimitedThreads
 from queryserver.identity.throttling import LoginThrottle
-from queryserver.identity.tokens import JwtCodec, Tokens
+from queryserver.identity.tokens import Tokens
 from queryserver.identity.users import Accounts
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
@@ -74,8 +74,9 @@ async def open_accounts(
         throttle = LoginThrottle(database, auth)
         accounts = Accounts(records, passwords, throttle, auth)
         await accounts.ensure_default_group()
+        codec = JwtCodec(bearers.keyring)
         tokens = Tokens(
-            JwtCodec(bearers.keyring),
+            codec,
             bearers.callers,
             auth,
             audit=trail,
@@ -95,7 +96,7 @@ async def open_accounts(
             metrics=metrics,
         )
         yield AccountServices(
-            authenticator=await _callers(settings, bearers, tokens.caller, stack),
+            authenticator=await _callers(settings, bearers, OwnBearers(codec, bearers.callers).caller, stack),
             directory=bearers.callers,
             sealer=AesSealer(bearers.keyring),
             accounts=accounts,

@@ -1,32 +1,41 @@
-"""Who makes a call: the entries of `desktop.auth.api_auth` in their order (Contract platform 4.2)."""
+"""Who makes a call: the entries of `desktop.auth.api_auth` in their order (Contract platform 4.2), and own tokens."""
 
 import asyncio
+import re
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import structlog
+from jose import jwt
+from jose.exceptions import JOSEError
 
-from queryserver.errors.base import (
-    AuthenticationFailed,
-    DatabaseUnavailable,
-    InvalidToken,
-    NotAuthenticated,
-    TooManyRequests,
-    TooManyStreams,
-    UserInactive,
-    UserNotFound,
-    bad_authorization_header,
-)
+from queryserver import errors
+from queryserver.identity.external_keys import algorithm_of
+from queryserver.identity.keys import Keyring
 from queryserver.identity.model import AuthRequest, User
 from queryserver.identity.repository import CallerRepository, TokenKey, TokenOwner
 from queryserver.identity.throttling import network_of
 from queryserver.platform.deployment import RequestCounts
 from queryserver.platform.threads import background
+
+ALGORITHM = "HS256"
+
+_MOST_CHARACTERS = 4096
+# A token of ours has 400 characters: four thousand people at work cost 4 MB.
+_REMEMBERED = 4096
+
+_HEX32 = re.compile(r"[0-9a-f]{32}")
+
+# The library is asked for the signature and the form. Which claims there must be, and whether the time is over, is
+# decided here: its `require_exp` would switch its own clock on, and an expired token could not be revoked.
+_OPTIONS = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False}
 
 Owner = TypeVar("Owner", bound=TokenOwner)
 
@@ -35,7 +44,7 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """The token of the `Authorization` header. Raises NotAuthenticated, bad_authorization_header, InvalidToken."""
     token = bearer_of(headers)
     if token is None:
-        raise NotAuthenticated
+        raise errors.NotAuthenticated
     return token
 
 
@@ -46,16 +55,16 @@ def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """
     values = [value for name, value in headers if name == b"authorization"]
     if len(values) > 1:
-        raise bad_authorization_header()
+        raise errors.bad_authorization_header()
     parts = values[0].split() if values else []
     if not parts or parts[0].lower() != b"bearer":
         return None
     if len(parts) != 2:
-        raise bad_authorization_header()
+        raise errors.bad_authorization_header()
     try:
         return parts[1].decode("ascii")
     except UnicodeDecodeError:
-        raise InvalidToken from None
+        raise errors.InvalidToken from None
 
 
 def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
@@ -64,12 +73,138 @@ def alive(owner: Owner | None, epoch: int | None = None) -> Owner:
     Raises UserNotFound, UserInactive, InvalidToken.
     """
     if owner is None:
-        raise UserNotFound
+        raise errors.UserNotFound
     if not owner.is_active:
-        raise UserInactive
+        raise errors.UserInactive
     if owner.is_revoked or epoch not in (None, owner.token_epoch):
-        raise InvalidToken
+        raise errors.InvalidToken
     return owner
+
+
+class TokenType(StrEnum):
+    ACCESS = "access"
+    REFRESH = "refresh"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenClaims:
+    """The content of an own token (Contract platform 3.3)."""
+
+    token_type: TokenType
+    user_id: int
+    epoch: int
+    family: str
+    jti: str = field(repr=False)
+    issued_at: int
+    expires_at: int
+    """Seconds since 1970."""
+
+    @property
+    def key(self) -> TokenKey:
+        """What the state of the token depends on."""
+        return TokenKey(self.user_id, self.family, self.jti)
+
+
+class JwtCodec:
+    """Own tokens as text."""
+
+    def __init__(self, keyring: Keyring, *, clock: Callable[[], float] = time.time) -> None:
+        self._keyring = keyring
+        self._clock = clock
+        # The same token comes with every call of a client: its signature is checked once, its time on each call.
+        self._good = lru_cache(_REMEMBERED)(self._verified)
+
+    def sign(self, claims: TokenClaims) -> str:
+        content = {
+            "token_type": claims.token_type.value,
+            "exp": claims.expires_at,
+            "iat": claims.issued_at,
+            "jti": claims.jti,
+            "user_id": claims.user_id,
+            "epoch": claims.epoch,
+            "family": claims.family,
+        }
+        key = self._keyring.present
+        return jwt.encode(content, key.signing, algorithm=ALGORITHM, headers={"kid": key.id})
+
+    def read(self, token: str, *, expired_too: bool = False) -> TokenClaims:
+        """The content of a good token. Raises InvalidToken for a bad form, key, signature or time."""
+        claims = self._good(token)
+        if claims.expires_at <= self._clock() and not expired_too:
+            raise errors.InvalidToken
+        return claims
+
+    def _verified(self, token: str) -> TokenClaims:
+        if len(token) > _MOST_CHARACTERS or not token.isascii():
+            raise errors.InvalidToken
+        try:
+            header = jwt.get_unverified_header(token)
+            key = self._keyring.find(str(header.get("kid")))
+            if key is None or header.get("alg") != ALGORITHM:
+                raise errors.InvalidToken
+            content = jwt.decode(token, key.signing, algorithms=[ALGORITHM], options=_OPTIONS)
+        except (JOSEError, ValueError, TypeError, AttributeError, RecursionError):
+            # The library answers some malformed headers with plain Python errors.
+            raise errors.InvalidToken from None
+        return _claims(content)
+
+
+def _claims(content: Mapping[str, Any]) -> TokenClaims:
+    if "user_id" not in content:
+        raise errors.InvalidToken("Token contained no recognizable user identification")
+    numbers = [content.get(name) for name in ("user_id", "epoch", "iat", "exp")]
+    names = [content.get(name) for name in ("family", "jti")]
+    kind = content.get("token_type")
+    well_formed = (
+        all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+        and all(isinstance(name, str) and _HEX32.fullmatch(name) for name in names)
+        and kind in ("access", "refresh")
+    )
+    if not well_formed:
+        raise errors.InvalidToken
+    return TokenClaims(
+        token_type=TokenType(kind),
+        user_id=content["user_id"],
+        epoch=content["epoch"],
+        family=content["family"],
+        jti=content["jti"],
+        issued_at=content["iat"],
+        expires_at=content["exp"],
+    )
+
+
+async def bearer(claims: TokenClaims, wanted: TokenType, records: CallerRepository) -> User:
+    """The user of a token of the wanted type.
+
+    Raises InvalidToken, UserNotFound, UserInactive, DatabaseUnavailable.
+    """
+    if claims.token_type is not wanted:
+        raise errors.InvalidToken("Token has wrong type")
+    owner = alive(await records.owner(claims.key), claims.epoch)
+    return replace(owner.user, token_ids=(claims.family, claims.jti), token_epoch=claims.epoch)
+
+
+class OwnBearers:
+    def __init__(self, codec: JwtCodec, records: CallerRepository) -> None:
+        self._codec = codec
+        self._records = records
+
+    async def caller(self, request: AuthRequest) -> User | None:
+        """The authenticator `jwt`: None when the bearer, if there is one, is no own token.
+
+        Each call reads the database: the end of a token is seen at once.
+        Raises NotAuthenticated and its kinds, DatabaseUnavailable.
+        """
+        token = bearer_of(request.raw_headers)
+        if token is None:
+            return None
+        try:
+            claims = self._codec.read(token)
+        except errors.InvalidToken:
+            if algorithm_of(token) == ALGORITHM:
+                raise
+            return None
+        return await bearer(claims, TokenType.ACCESS, self._records)
 
 
 CallerSource: TypeAlias = Callable[[AuthRequest], Coroutine[Any, Any, User | None]]
@@ -93,11 +228,11 @@ class Callers:
                 if user is not None:
                     return user
             bearer_token(request.raw_headers)
-            raise InvalidToken
-        except AuthenticationFailed:
+            raise errors.InvalidToken
+        except errors.AuthenticationFailed:
             # An entry that refuses the caller at once says all there is to say.
             raise
-        except NotAuthenticated as refusal:
+        except errors.NotAuthenticated as refusal:
             # Side by side: one that is slow adds nothing to another.
             async with asyncio.TaskGroup() as group:
                 challenges = [group.create_task(challenge(request)) for challenge in self._challenges]
@@ -176,7 +311,7 @@ class RequestLimits:
         if one.own + one.others >= self._most:
             left_s = _WINDOW_S - now % _WINDOW_S
             message = f"More than {self._most} calls in a minute. Try again later."
-            raise TooManyRequests(message, retry_after=timedelta(seconds=left_s))
+            raise errors.TooManyRequests(message, retry_after=timedelta(seconds=left_s))
         one.own += 1
 
     def _turn(self) -> float:
@@ -196,7 +331,7 @@ class RequestLimits:
                 if forgotten < self._minute:
                     await self._counts.forget(before=self._minute)
                     forgotten = self._minute
-            except DatabaseUnavailable:
+            except errors.DatabaseUnavailable:
                 log.warning("calls of other servers are not known: the database is out of reach")
             except Exception:  # the outer wall of a task: without it each server would count for itself for ever
                 log.exception("counts of calls not exchanged")
@@ -240,7 +375,7 @@ class StreamPlace:
         user = self._user
         try:
             owner = await self._records.owner(TokenKey(user.id, *user.token_ids))
-        except DatabaseUnavailable:
+        except errors.DatabaseUnavailable:
             log.warning("rights of a lasting call not read: the database is out of reach", user_id=user.id)
             return user
         present = alive(owner, user.token_epoch).user
@@ -270,7 +405,7 @@ class Streams:
     def place(self, user: User) -> Generator[StreamPlace]:
         """Inside, one place is taken. Raises TooManyStreams."""
         if self._open[user.id] >= self._max_per_user:
-            raise TooManyStreams(f"{self._max_per_user} waits, event streams and downloads of yours are open.")
+            raise errors.TooManyStreams(f"{self._max_per_user} waits, event streams and downloads of yours are open.")
         self._open[user.id] += 1
         try:
             yield StreamPlace(user, self._records, self._every_s, self._clock)

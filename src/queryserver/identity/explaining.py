@@ -4,13 +4,13 @@ import time
 from dataclasses import dataclass
 
 from queryserver import errors
+from queryserver.identity.callers import ALGORITHM as OWN
+from queryserver.identity.callers import JwtCodec, TokenType
 from queryserver.identity.external_keys import algorithm_of, header_of
 from queryserver.identity.external_tokens import ALGORITHM as EXTERNAL
 from queryserver.identity.external_tokens import CHECKS, ExternalBearers, TokenRefused
 from queryserver.identity.keys import Keyring
 from queryserver.identity.repository import CallerRepository
-from queryserver.identity.tokens import ALGORITHM as OWN
-from queryserver.identity.tokens import JwtCodec, TokenType
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,9 +204,6 @@ class FairPlaces:
                 line.remove(turn)
             self._assign()
 
-    def held(self, user_id: int) -> int:
-        return self._held[user_id]
-
     def _assign(self) -> None:
         self._forget_empty_lines()
         while self._free:

@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from starlette.types import Message, Receive, Scope, Send
 
-from queryserver.api.calls import CALLER, Frame, RequestMetrics, take_place
+from queryserver.api.calls import CALLER, Frame, RequestMetrics
 from queryserver.errors.base import TooManyRequests
 
 
@@ -60,7 +60,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await take_place(scope[CALLER], scope["user"])
+            await scope[CALLER].take_place(scope["user"])
         except TooManyRequests as refused:
             self.refused.append(refused)
             return
@@ -103,7 +103,7 @@ async def test_calls_that_end_in_whatever_way_leave_their_places() -> None:
     application.go.set()
     await asyncio.gather(*held, *waiting, return_exceptions=True)
     assert application.under_way == []
-    assert application.frame._users.is_unused
+    assert not application.frame._users.calls
 
 
 async def test_a_long_line_is_refused_to_its_user() -> None:
@@ -116,4 +116,4 @@ async def test_a_long_line_is_refused_to_its_user() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert application.frame._users.is_unused
+    assert not application.frame._users.calls

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.cases import each
 from tests.refusals import raises_code
 
-from queryserver.api.openapi_answers import query_parameters
+from queryserver.api.openapi import query_parameters
 from queryserver.api.schemas.fields import Flag, Text, parse
 from queryserver.api.schemas.requests.editor import (
     CheckStatusRequest,
@@ -208,7 +208,7 @@ class TestExecute:
     @each("fields", {}, {"statement": ""}, {"statement": " \n\t"}, {"snippet": "{}"}, {"statement": None})
     def test_a_script_or_an_operation_is_required(self, fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="statement"):
-            parse(ExecuteRequest, fields)
+            _ = parse(ExecuteRequest, fields).script
 
     def test_an_operation_may_stand_for_the_script(self):
         request = parse(ExecuteRequest, {"operationId": "u", "statement": ""})
@@ -290,19 +290,19 @@ class TestOperations:
     @each("fields", {}, {"operationId": " "}, {"snippet": '{"result": {"handle": {}}}'})
     def test_an_operation_must_be_named(self, model: type[OperationRequest], fields: dict[str, Any]):
         with pytest.raises(MissingParameter, match="operationId"):
-            parse(model, fields)
+            _ = parse(model, fields).named
 
     def test_the_id_comes_before_the_guid(self):
         snippet = {"result": {"handle": {"guid": "g"}}}
-        assert parse(OperationRequest, {"snippet": snippet}).guid == "g"
-        assert parse(OperationRequest, {"operationId": "u", "snippet": snippet}).guid is None
+        assert parse(OperationRequest, {"snippet": snippet}).named == (None, "g")
+        assert parse(OperationRequest, {"operationId": "u", "snippet": snippet}).named == ("u", None)
 
     def test_only_cancel_and_close_read_the_notebook_uuid(self):
         fields = {"notebook": {"uuid": "n"}}
-        assert parse(EndRequest, fields).notebook_uuid == "n"
-        assert parse(EndRequest, {"operationId": "u", **fields}).notebook_uuid is None
+        assert parse(EndRequest, fields).named == ("n", None)
+        assert parse(EndRequest, {"operationId": "u", **fields}).named == ("u", None)
         with pytest.raises(MissingParameter):
-            parse(CheckStatusRequest, fields)
+            _ = parse(CheckStatusRequest, fields).named
 
     def test_logs_take_from_size_and_an_unused_word(self):
         request = parse(LogsRequest, {"operationId": "u", "from": "3", "size": "10", "full_log": "x"})

@@ -11,8 +11,8 @@ from pydantic import SecretStr
 from tests.cases import each
 
 from queryserver.errors.base import InvalidToken
+from queryserver.identity.callers import JwtCodec, TokenClaims, TokenType
 from queryserver.identity.keys import Keyring, SecretKey
-from queryserver.identity.tokens import JwtCodec, TokenClaims, TokenType
 
 NOW = 1_700_000_000
 KEY = SecretKey.derive(SecretStr("a secret of more than thirty-two characters"))
@@ -145,4 +145,4 @@ def test_a_changed_token_is_refused_after_the_good_one_was_read(codec: JwtCodec)
 def test_memory_of_good_tokens_is_bounded(codec: JwtCodec) -> None:
     for number in range(5000):
         codec.read(signed(content(user_id=number)))
-    assert len(codec._good) <= 4096
+    assert codec._good.cache_info().maxsize == 4096

@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
+from functools import partial
+from operator import is_
 from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 from pydantic import (
@@ -202,7 +204,7 @@ def _without_default(schema: dict[str, Any]) -> None:
 
 
 Omittable: TypeAlias = Annotated[
-    T | SkipJsonSchema[None], Field(exclude_if=lambda value: value is None, json_schema_extra=_without_default)
+    T | SkipJsonSchema[None], Field(exclude_if=partial(is_, None), json_schema_extra=_without_default)
 ]
 """The type of a key that an answer may lack: None keeps the key out of the answer."""
 

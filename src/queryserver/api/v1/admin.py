@@ -3,7 +3,8 @@
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported

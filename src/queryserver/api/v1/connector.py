@@ -6,7 +6,8 @@ from typing import Any
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.connectors.instances import GivenConnector, ShownInstance, ShownType

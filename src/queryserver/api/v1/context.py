@@ -1,13 +1,17 @@
-"""Namespaces, computes and clusters, which Hue clients request first, and the banner (Contract platform 7.3, 7.4).
+"""Namespaces, computes and clusters, which Hue clients request first, the banner, and calls of an optimizer.
 
-There is one of each for all interfaces, also for unknown ones: clients request them before they know the interfaces.
+Contract platform 7.3 and 7.4; 7.8 for the optimizer calls of Hue, none of which this server carries out. There is one
+namespace, compute and cluster for all interfaces, also for unknown ones: clients request them before they know the
+interfaces.
 """
 
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.calls import Call, PathGroup, PublicCall, PublicRoute
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup, PublicCall, PublicRoute
 from queryserver.api.schemas import generated as wire
+from queryserver.errors.base import NotSupported
 
 router = PathGroup()
 
@@ -41,6 +45,13 @@ async def clusters(call: Call, interface: str) -> Response:
 async def banners(call: PublicCall) -> Response:
     """What `desktop.custom.banner_top_html` says, in harmless tags. Without credentials."""
     return answer(wire.BannersResponse(system=None, configured=call.services.configuration.banner, status=0))
+
+
+@router.operation("ask_optimizer")
+async def optimizer(call: Call, name: str) -> Response:
+    """Always refused: there is no optimizer, as `get_config` says."""
+    del call
+    raise NotSupported(f"The optimizer call {name} is not served.")
 
 
 def _cluster() -> wire.Cluster:

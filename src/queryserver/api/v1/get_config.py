@@ -8,7 +8,8 @@ from fastapi import Response
 
 from queryserver import __version__
 from queryserver.administration.client_configuration import Browser, Configuration, Interpreter
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.connectors.types import flags_of
 from queryserver.platform.settings.tree import Settings

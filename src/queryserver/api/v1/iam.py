@@ -6,8 +6,8 @@ from urllib.parse import quote
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment_without_zone
-from queryserver.api.bodies import Body, form_fields
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Body, Call, form_fields
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.errors.base import UserNotFound

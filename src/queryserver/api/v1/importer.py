@@ -9,7 +9,8 @@ from fastapi import Request, Response
 from queryserver import errors
 from queryserver.api import bodies
 from queryserver.api.answers import answer, moment, while_connected
-from queryserver.api.calls import Call, CallRoute, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import CallRoute, PathGroup
 from queryserver.api.errors import IMPORTER_STYLE
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests

@@ -6,7 +6,8 @@ from html import escape
 from fastapi import Response
 
 from queryserver.api.answers import answer, moment_without_zone, while_connected
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests.platform import SearchRequest
 from queryserver.connectors.types import TYPES

@@ -274,8 +274,11 @@ class ExecuteRequest(Fields):
 
     @property
     def script(self) -> str | None:
-        """The script as sent; None when the stored script of `operation_id` goes on."""
-        return self.statement or self.snippet.statement
+        """The script as sent; None when the stored script of `operation_id` goes on. Raises MissingParameter."""
+        script = self.statement or self.snippet.statement
+        if script is None and self.operation_id is None:
+            raise MissingParameter("statement is required and must not be blank.")
+        return script
 
     @property
     def current_database(self) -> str | None:
@@ -297,21 +300,15 @@ class ExecuteRequest(Fields):
 
         Raises InvalidParameter for a bad header, conflicting_parameters when the two differ.
         """
+        if header is None:
+            return self.client_request_id
         key = parse(IdempotencyHeader, {"Idempotency-Key": header}).key
-        if None not in {key, self.client_request_id} and key != self.client_request_id:
-            message = "client_request_id and the header Idempotency-Key differ."
-            raise conflicting_parameters(message)
-        return key or self.client_request_id
+        if self.client_request_id not in (None, key):
+            raise conflicting_parameters("client_request_id and the header Idempotency-Key differ.")
+        return key
 
     def session_for(self, names: Collection[str]) -> int | None:
         return self.notebook.session_of(names) if self.session_id is None else self.session_id
-
-    @model_validator(mode="after")
-    def _has_a_script(self) -> Self:
-        if self.script is None and self.operation_id is None:
-            message = "statement is required and must not be blank."
-            raise MissingParameter(message)
-        return self
 
 
 class OperationRequest(Fields):
@@ -322,33 +319,22 @@ class OperationRequest(Fields):
     notebook: Json[NotebookFields] = NotebookFields()
 
     @property
-    def guid(self) -> str | None:
-        """The token that names the operation when `operation_id` is absent."""
-        return None if self.operation_id else self.snippet.guid
-
-    @property
-    def names_something(self) -> bool:
-        return bool(self.operation_id or self.guid)
-
-    @model_validator(mode="after")
-    def _names_an_operation(self) -> Self:
-        if not self.names_something:
-            message = "operationId is required."
-            raise MissingParameter(message)
-        return self
+    def named(self) -> tuple[str | None, str | None]:
+        """The id of the operation, or without one the token that names it. Raises MissingParameter."""
+        guid = None if self.operation_id else self.snippet.guid
+        if not (self.operation_id or guid):
+            raise MissingParameter("operationId is required.")
+        return self.operation_id, guid
 
 
 class EndRequest(OperationRequest):
     """Fields of cancel_statement and close_statement: `notebook.uuid` may name the operation too."""
 
     @property
-    def notebook_uuid(self) -> str | None:
-        """What names the operation when neither `operation_id` nor `guid` does."""
-        return None if self.operation_id or self.guid else self.notebook.uuid
-
-    @property
-    def names_something(self) -> bool:
-        return bool(self.operation_id or self.guid or self.notebook_uuid)
+    def named(self) -> tuple[str | None, str | None]:
+        if self.notebook.uuid and not (self.operation_id or self.snippet.guid):
+            return self.notebook.uuid, None
+        return super().named
 
 
 class CheckStatusRequest(OperationRequest):
@@ -434,8 +420,7 @@ class SessionRequest(Fields):
     @model_validator(mode="after")
     def _has_a_type(self) -> Self:
         if self.session.type is None:
-            message = "session.type is required."
-            raise MissingParameter(message)
+            raise MissingParameter("session.type is required.")
         return self
 
 
@@ -447,8 +432,7 @@ class CloseSessionRequest(Fields):
     @model_validator(mode="after")
     def _says_which(self) -> Self:
         if self.session.type is None and self.session.id is None:
-            message = "session.type is required."
-            raise MissingParameter(message)
+            raise MissingParameter("session.type is required.")
         return self
 
 

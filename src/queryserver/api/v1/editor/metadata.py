@@ -1,4 +1,4 @@
-"""autocomplete, describe and sample: databases, tables, columns, functions and some of their values."""
+"""autocomplete, describe, sample and analyze: databases, tables, columns, functions and some of their values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,7 +9,8 @@ import orjson
 from fastapi import Response
 
 from queryserver.api.answers import answer
-from queryserver.api.calls import Call, PathGroup, names_of
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup, names_of
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.fields import WireModel
 from queryserver.api.schemas.requests.editor import AutocompleteRequest, DescribeRequest, SampleRequest
@@ -284,3 +285,24 @@ def _parts(of: SqlType) -> dict[str, Any]:
             for one in of.fields
         ]
     return parts
+
+
+@router.operation("analyze_table", "analyze_column")
+async def analyze(call: Call, dialect: str, database: str, table: str, column: str | None = None) -> Response:
+    """Start the engine's statistics statement as an operation. Spec §4, Contract editor 10.5."""
+    if not dialect.strip():
+        raise call.services.connectors.unknown(call.user, dialect)
+    started = await call.services.metadata.analyses.start(call.user, dialect, database, table, column)
+    status = started.record.status
+    return answer(
+        wire.AnalyzeResponse(
+            status=0,
+            message="",
+            redirect="",
+            watch_url=f"/api/v1/editor/watch/{status.id}",
+            operationId=str(status.id),
+            history_uuid=str(status.id),
+            history_id=status.history_id,
+            handle=shown_handle(started.record),
+        )
+    )

@@ -15,10 +15,11 @@ from pydantic import BaseModel
 
 from queryserver import errors
 from queryserver.api import answers
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
-from queryserver.api.schemas.requests.editor import EndRequest, OperationRequest
+from queryserver.api.schemas.requests.editor import OperationRequest
 from queryserver.files.downloading import Conditions, Version, is_unchanged, only_part, requested_part, wants_part
 from queryserver.formats.columns import NUMBERS_AS_TEXT, CellForm, Column, Truncation
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
@@ -124,8 +125,8 @@ async def fetch_result_data(call: Call) -> Response:
     `big_numbers=text` gives those columns as text, and `meta` says so.
     """
     asked = await call.read(requests.FetchRequest)
-    operation_id = await operation_of(call, asked)
     form = cell_form(call, asked.escape, asked.big_numbers)
+    operation_id = await operation_of(call, asked)
     page = await call.services.statements.reading.page(
         call.user, operation_id, PageRequest(asked.rows, asked.start_row, asked.start_over, form)
     )
@@ -350,12 +351,10 @@ class _File:
 async def operation_of(call: Call, asked: OperationRequest) -> UUID:
     """By `operationId`, else by the handle's `guid`, else (cancel and close) by the notebook.
 
-    Raises OperationNotFound; the services check the owner.
+    Raises MissingParameter, OperationNotFound; the services check the owner.
     """
-    named = asked.operation_id
-    if isinstance(asked, EndRequest) and asked.notebook_uuid:
-        named = asked.notebook_uuid
-    return await call.services.statements.access.id_of(call.user, named, asked.guid)
+    operation_id, guid = (asked.operation_id, None) if asked.operation_id else asked.named
+    return await call.services.statements.access.id_of(call.user, operation_id, guid)
 
 
 def query_status(status: StatementStatus) -> wire.QueryStatus:

@@ -10,7 +10,8 @@ from fastapi import Response
 
 from queryserver import errors
 from queryserver.api.answers import answer, milliseconds, moment, while_connected
-from queryserver.api.calls import Call, PathGroup
+from queryserver.api.bodies import Call
+from queryserver.api.calls import PathGroup
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas import requests
 from queryserver.api.v1.editor import results
@@ -116,6 +117,7 @@ async def _submitted(call: Call, submission: Submission, *, wait_s: float) -> Re
 
 
 def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None) -> Submission:
+    script = asked.script
     continued = parse_operation_id(asked.operation_id) if asked.operation_id else None
     if dialect is not None and not dialect.strip():
         # Only a path without the segment means the default connector.
@@ -129,7 +131,7 @@ def _submission(call: Call, asked: requests.ExecuteRequest, dialect: str | None)
         names = (connector.key, connector.dialect, named or "")
     return Submission(
         connector=named,
-        script=asked.script,
+        script=script,
         database=asked.current_database,
         session_id=asked.session_for(names),
         continued=continued,
