@@ -40,7 +40,8 @@ def arrows() -> dict[str, set[str]]:
         targets = found.setdefault(own, set())
         for name in imports_of(file):
             room = room_of(name)
-            if room and room != own and room != "__version__" and not f"{name}.".startswith(f"queryserver.{room}.model."):
+            is_model = f"{name}.".startswith(f"queryserver.{room}.model.")
+            if room and room != own and room != "__version__" and not is_model:
                 targets.add(room)
     return found
 
