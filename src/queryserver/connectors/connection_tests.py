@@ -14,8 +14,8 @@ import orjson
 import structlog
 
 from queryserver import errors
+from queryserver.connectors.connection_failures import cleaned, reason_of
 from queryserver.connectors.engine_builders import EngineBuilder
-from queryserver.connectors.failures import cleaned, reason_of
 from queryserver.connectors.instances import Draft, GivenConnector, StoredConnectors, connector_event
 from queryserver.connectors.model import Connector
 from queryserver.connectors.options import HdfsOptions, flag_of

@@ -1,4 +1,7 @@
-"""All connectors of this process: which there are, who may use them, and the engine that is open for each."""
+"""All connectors of this process: which there are, who may use them, and the engine that is open for each.
+
+An unknown name is refused by `Connectors.unknown`, with the text of `UnknownDialect` in `errors/statements.py`.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence

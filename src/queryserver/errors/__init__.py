@@ -1,5 +1,8 @@
 """The errors of this service. HTTP statuses and bodies are in `api/errors.py`, nowhere else.
 
+Three chapters: `base` (callers, requests, limits, the service), `statements` (statements, dialects, connectors,
+metadata, search), `files` (storage and imports).
+
 A class exists where code must distinguish the failure: it is caught, has a status of its own, or carries values.
 Every other failure is an `ErrorKind`, a code of one of these classes: `raise same_path("…")` raises an
 `InvalidRequest` whose `code` is `same_path`; a `FixedError` also has its message: `raise database_not_found("shop")`.

@@ -1,4 +1,7 @@
-"""Failures of statements, sessions, data sources and their objects, connectors and the metadata search."""
+"""Failures of statements, sessions, data sources and their objects, connectors and the metadata search.
+
+The HTTP status of each is that of its base class in `api/errors.py`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,8 @@
 """Builds the services of files from the settings: `open_storage`; below it the stores and how paths are read.
 
-A new scheme is a member of `Scheme` and its rows in `files/model.py`, a folder in `files/stores` with a function that
-builds its store from the settings, and a row of `_MODULES` here.
+A new scheme is a member of `Scheme` with its rows and its authority in `files/model.py`, settings in
+`platform/settings/stores.py`, a folder in `files/stores` with a function that builds its store (`files/protocol.py`)
+from them, and a row of `_MODULES` here.
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping

@@ -1,4 +1,7 @@
-"""What is deleted by age: results, logs, texts, history, old keys (Contract editor 13, platform 12.1, 12.2)."""
+"""What is deleted by age: results, logs, texts, history, old keys (Contract editor 13, platform 12.1, 12.2).
+
+How long each is kept is in `platform/settings/editor.py`: `EditorSettings.result_retention_h` for results.
+"""
 
 import asyncio
 import random

@@ -290,7 +290,7 @@ class LimitsSettings(Section):
 
 
 class RetentionSettings(Section):
-    """The automatic clean-up."""
+    """The automatic clean-up. A result is kept for `editor.result_retention_h`."""
 
     tasks_days: Days = 30
     """How long ended tasks are listed."""

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tests.cases import each
 from tests.fakes import http_driver
 
-from queryserver.connectors.failures import reason_of
+from queryserver.connectors.connection_failures import reason_of
 from queryserver.engines import sessions as direct
 from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.engines.sqlalchemy.engine import SqlalchemyAddress, SqlalchemyEngine

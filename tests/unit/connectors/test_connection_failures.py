@@ -5,7 +5,7 @@ import ssl
 import pytest
 from tests.cases import each
 
-from queryserver.connectors.failures import cleaned, reason_of
+from queryserver.connectors.connection_failures import cleaned, reason_of
 from queryserver.errors.statements import CredentialsRequired, EngineError, EngineUnavailable, StatementRejected
 from queryserver.platform.addresses import HostRefused, UnknownHost
 
