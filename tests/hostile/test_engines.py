@@ -19,8 +19,7 @@ from tests.contract.engine_driving import ended, failure, operation, run, starte
 from tests.contract.postgresql_basis import address_of
 from tests.fixtures.database import execute
 
-from queryserver.connectors import sqlalchemy as sqlalchemy_interface
-from queryserver.connectors.engine_builders import EngineBuilder
+from queryserver.connectors.engine_builders import BUILDERS, EngineBuilder
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.engines.duckdb.engine import DuckdbEngine
 from queryserver.engines.postgresql.engine import PostgresqlEngine, UserLogins
@@ -593,10 +592,10 @@ class TestSample:
             )
             for embedded in (True, False)
         )
-        own = sqlalchemy_interface.build(connector, embedded)
+        own = BUILDERS["sqlalchemy"](connector, embedded)
         assert isinstance(own, PostgresqlEngine)
         assert own._user_logins is not None
-        other = sqlalchemy_interface.build(connector, external)
+        other = BUILDERS["sqlalchemy"](connector, external)
         assert isinstance(other, PostgresqlEngine)
         assert other._user_logins is None
         for engine in (own, other):

@@ -231,9 +231,11 @@ async def _exactly(pieces: AsyncIterator[bytes], length: int) -> AsyncGenerator[
         if len(piece) > left:
             raise StorageError("The store gave more bytes than the file has.")
         left -= len(piece)
+        if not piece:
+            continue
         if left:
             yield piece
-        elif piece:
+        else:
             last = piece
     if left:
         raise StorageError("The store gave fewer bytes than the file has.")

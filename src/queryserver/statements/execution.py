@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeGuard, TypeVar, assert_never
 from uuid import uuid4
 
@@ -325,7 +325,7 @@ class Execution:
         engine_columns = await session.columns(handle)
         columns = bounded(engine_columns)
         settings, assignment = self._settings, self.assignment
-        may_change = partial(changes_data, assignment.statement, assignment.dialect)
+        may_change = cache(partial(changes_data, assignment.statement, assignment.dialect))  # looks at the whole text
 
         async def make_visible(segment: Segment, token: str | None) -> None:
             await self._record.mark_running(self._progress, self._token)

@@ -141,8 +141,7 @@ class Submissions:
         before = await self._previous(user, asked)
         inherited = before if asked.continued is not None else None
         connector = self._connector(user, asked, inherited)
-        capabilities = self._connectors.engine(connector).capabilities
-        if capabilities.wants_external_token:
+        if self._connectors.engine(connector).capabilities.wants_external_token:
             self._credentials.require_token(user, connector)
         script = await self._script(asked, inherited)
         previous, full_form = asked.previous, inherited is None
@@ -160,12 +159,12 @@ class Submissions:
             return model.Recorded(known, replayed=True)
         if choice.is_over:
             raise errors.NoMoreStatements
-        if capabilities.wants_credentials and await self._credentials.of(user, connector) is None:
+        if await self._credentials.are_missing(user, connector):
             raise errors.CredentialsRequired(
                 "The data source wants credentials: call create_session with user and password."
             )
         session = await self._session(user, asked, before, connector)
-        data = self._connectors.data_of(connector) if capabilities.one_process else None
+        data = self._connectors.data_of(connector)  # asked anew: the connector may have changed meanwhile
         owner = await self._queue.owner_for(data, session_owner=session.owner)
         new = self._new(user, asked, inherited, connector, script, choice, session, owner, key)
         if before_recording is not None:

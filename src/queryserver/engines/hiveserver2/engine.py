@@ -367,7 +367,8 @@ class Hs2Engine:
             try:
                 async with self._pool.borrowed(login) as connection:
                     request = structs.TCloseSessionReq(session_handle=session.handle)
-                    await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
+                    with suppress(ServerRefused):  # a session that is gone leaves the connection as good as it was
+                        await connection.call(messages.CLOSE_SESSION, request, limit_s=self._address.limits.end_s)
             except (errors.EngineUnavailable, WireLost):
                 continue
             except (errors.EngineError, *CALL_FAILURES):

@@ -32,10 +32,9 @@ from queryserver.engines.postgresql.values import (
 )
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
 from queryserver.engines.protocol import SessionOptions
-from queryserver.engines.statement_texts import KeptLines
+from queryserver.engines.statement_texts import KeptLines, first_keyword
 from queryserver.engines.values import Rows, Values, record_batch
 from queryserver.formats.columns import Column
-from queryserver.sql.splitter_scan import UNKNOWN, first_keyword
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -202,7 +201,7 @@ class PostgresqlStatement:
         self.is_open = False
         self._connection = connection
         self._sql = sql
-        self._keyword = first_keyword(sql, "postgresql")
+        self._keyword = first_keyword(sql)
         self._interrupt_process = interrupt_process
         self._read_only = read_only
         self._readers: Sequence[PostgresqlColumnReader] = ()
@@ -216,7 +215,7 @@ class PostgresqlStatement:
         connection.on_notice = self.log_lines.keep
 
     async def execute(self, go_on: Callable[[], None]) -> None:
-        if self._keyword in {"COPY", UNKNOWN} and _COPY_STREAM.search(self._sql):
+        if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
             raise errors.StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
         connection = self._connection
         with statement_errors(started=False):

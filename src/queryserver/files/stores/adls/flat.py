@@ -243,40 +243,48 @@ class AzureFlatStorage(AzureStorage):
         """Raises DirectoryNotEmpty."""
         if not recursive and set(await self._keys_below(place, 2)) - {f"{place.key}/"}:
             raise errors.DirectoryNotEmpty(f"abfs://{place.path} is not empty.")
-        async for items, _ in self._calls.pages(place.container, _prefix(place)):
-            below = [AzurePlace((place.container, *item.name.split("/"))) for item in items]
-            for start in range(0, len(below), _DELETES_AT_ONCE):
-                some = below[start : start + _DELETES_AT_ONCE]
-                for outcome in await asyncio.gather(*map(self._discard, some), return_exceptions=True):
-                    if isinstance(outcome, BaseException):
-                        raise outcome
+        async with aclosing(self._calls.pages(place.container, _prefix(place))) as pages:
+            async for items, _ in pages:
+                below = [AzurePlace((place.container, *item.name.split("/"))) for item in items]
+                for start in range(0, len(below), _DELETES_AT_ONCE):
+                    some = below[start : start + _DELETES_AT_ONCE]
+                    for outcome in await asyncio.gather(*map(self._discard, some), return_exceptions=True):
+                        if isinstance(outcome, BaseException):
+                            raise outcome
 
     async def _discard(self, staged: AzurePlace) -> None:
         with unless_missing():
             await self._client.change(AzureCall("DELETE", staged.names, {}, {"x-ms-delete-snapshots": "include"}))
 
     async def _containers(self, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
-        async for items, marker in self._calls.pages(None, marker=cursor or "", size=size):
-            found = [entries.directory(item.name, entries.time(item.last_modified)) for item in items]
-            yield Batch(tuple(found), marker or None)
+        async with aclosing(self._calls.pages(None, marker=cursor or "", size=size)) as pages:
+            async for items, marker in pages:
+                found = [entries.directory(item.name, entries.time(item.last_modified)) for item in items]
+                yield Batch(tuple(found), marker or None)
 
     async def _entries(self, place: AzurePlace, cursor: str | None, size: int) -> AsyncGenerator[Batch]:
         """Raises NotADirectory, PathNotFound."""
         prefix, is_known = _prefix(place), cursor is not None
         begin, above = ("", list[str]()) if cursor is None else json.loads(cursor)
-        async for items, marker in self._calls.pages(place.container, prefix, marker=begin, size=size, delimiter="/"):
-            is_known = is_known or bool(items)
-            if not is_known and not marker:
-                await self._require_directory(place)
-            found, above = _entries(place, len(prefix), items, above)
-            yield Batch(tuple(found), json.dumps([marker, above]) if marker else None)
+        async with aclosing(
+            self._calls.pages(place.container, prefix, marker=begin, size=size, delimiter="/")
+        ) as pages:
+            async for items, marker in pages:
+                is_known = is_known or bool(items)
+                if not is_known and not marker:
+                    await self._require_directory(place)
+                found, above = _entries(place, len(prefix), items, above)
+                yield Batch(tuple(found), json.dumps([marker, above]) if marker else None)
 
     async def _reserved_in(self, folder: AzurePlace) -> AsyncGenerator[tuple[str, str]]:
         await self._find(folder)
-        async for items, _ in self._calls.pages(folder.container, _prefix(folder) + RESERVED_PREFIX, delimiter="/"):
-            for item in items:
-                if not item.is_prefix:
-                    yield item.name.rpartition("/")[2], item.last_modified
+        async with aclosing(
+            self._calls.pages(folder.container, _prefix(folder) + RESERVED_PREFIX, delimiter="/")
+        ) as pages:
+            async for items, _ in pages:
+                for item in items:
+                    if not item.is_prefix:
+                        yield item.name.rpartition("/")[2], item.last_modified
 
     async def _write(
         self, place: AzurePlace, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,19 +89,21 @@ class Objects:
         if not place.bucket:
             yield await self._buckets()
             return
-        async for page in self.pages(place, cursor, batch_size, delimiter="/"):
-            if cursor is None and place.key and not (page.get("Contents") or page.get("CommonPrefixes")):
-                if await self.find(place):
-                    raise errors.NotADirectory(f"{place.label} is a file.")
-                raise errors.PathNotFound(f"{place.label} does not exist.")
-            cursor = page["NextContinuationToken"] if page.get("IsTruncated") else None
-            yield Batch(tuple(_entries(place, page)), cursor)
+        async with aclosing(self.pages(place, cursor, batch_size, delimiter="/")) as pages:
+            async for page in pages:
+                if cursor is None and place.key and not (page.get("Contents") or page.get("CommonPrefixes")):
+                    if await self.find(place):
+                        raise errors.NotADirectory(f"{place.label} is a file.")
+                    raise errors.PathNotFound(f"{place.label} does not exist.")
+                cursor = page["NextContinuationToken"] if page.get("IsTruncated") else None
+                yield Batch(tuple(_entries(place, page)), cursor)
 
     async def below(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
         """All keys below a bucket or a folder, one batch for each call of the store."""
         place = place_of(path)
-        async for page in self.pages(place):
-            yield tuple(_keys(place, page))
+        async with aclosing(self.pages(place)) as pages:
+            async for page in pages:
+                yield tuple(_keys(place, page))
 
     def pages(
         self, place: ObjectPlace, cursor: str | None = None, size: int = MAX_KEYS, *, delimiter: str = ""
