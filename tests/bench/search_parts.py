@@ -84,7 +84,7 @@ async def search(folder: Path) -> list[Measured]:
         await plain.close()
         dsn = server.admin_dsn("bench")
         await migrate(dsn)
-        settings = make_settings(folder, dsn, server.sample_dsn(), index=True)
+        settings = make_settings(folder, dsn, server.defaults.sample_dsn, index=True)
         async with open_api(settings) as api:
             measured = [await _refreshed(api)]
             caller = await api.user("bench")

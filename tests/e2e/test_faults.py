@@ -370,7 +370,7 @@ async def limited(place: Installation, *, kib: int) -> AsyncIterator[Node]:
 def _dsn_over(cable: Cable, place: Installation, postgres: EmbeddedPostgres) -> str:
     """The service database at the other end of the cable."""
     database = place.database_dsn.partition("@/")[2].partition("?")[0]
-    password = quote(postgres.role_password(SERVICE_ROLE), safe="")
+    password = quote(postgres.cluster.secrets.service, safe="")
     return f"postgresql://{SERVICE_ROLE}:{password}@127.0.0.1:{cable.port}/{database}"
 
 

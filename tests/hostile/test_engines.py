@@ -436,7 +436,7 @@ def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
     logins = UserLogins(
         server.service_dsn(), group=SAMPLE_OWNER, database=SAMPLE_DATABASE, role_of=f"{SAMPLE_ROLE}_{{:d}}".format
     )
-    return PostgresqlEngine(address_of(server.sample_dsn()), user_logins=logins)
+    return PostgresqlEngine(address_of(server.defaults.sample_dsn), user_logins=logins)
 
 
 async def said(engine: PostgresqlEngine, user: User, sql: str) -> list[tuple[Any, ...]]:
@@ -575,7 +575,7 @@ class TestSample:
     async def test_only_the_connector_of_the_server_itself_logs_in_for_its_users(
         self, server: EmbeddedPostgres
     ) -> None:
-        url = server.sample_dsn()
+        url = server.defaults.sample_dsn
         addresses = EngineBuilder(Settings()).addresses
         connector = Connector(
             key="pg",
@@ -605,5 +605,9 @@ class TestSample:
         await said(sample, ANA, "ALTER ROLE CURRENT_USER PASSWORD 'known'")
         with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
             await asyncpg.connect(
-                host="127.0.0.1", port=server.port, user=SAMPLE_OWNER, password="known", database=SAMPLE_DATABASE
+                host="127.0.0.1",
+                port=server.address.port,
+                user=SAMPLE_OWNER,
+                password="known",
+                database=SAMPLE_DATABASE,
             )

@@ -166,7 +166,7 @@ async def own_url(database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncGenerat
     database = database_dsn.partition("?")[0].rpartition("/")[2]
     role = f"service_of_{database}"
     await execute(tcp_open.admin_dsn(), f"CREATE ROLE {role} LOGIN PASSWORD '{role}' IN ROLE {SERVICE_ROLE}")
-    yield f"postgresql://{role}:{role}@127.0.0.1:{tcp_open.port}/{database}"
+    yield f"postgresql://{role}:{role}@127.0.0.1:{tcp_open.address.port}/{database}"
     await execute(tcp_open.admin_dsn(), f"DROP ROLE {role}")
 
 
@@ -230,7 +230,7 @@ async def test_the_service_database_itself_is_refused_however_it_is_spelled(
     urls = [
         own_url,
         own_url.replace(f"/{database}", f"/{encoded}"),
-        f"postgresql://{database}:x@127.0.0.1:{tcp_open.port}",
+        f"postgresql://{database}:x@127.0.0.1:{tcp_open.address.port}",
     ]
     try:
         async with opener(allow_service_database_server=True, blocked_networks=()) as api:
@@ -266,14 +266,19 @@ async def test_the_service_database_behind_another_port_is_known_by_what_it_says
     opener: Opener, own_url: str, tcp_open: EmbeddedPostgres
 ) -> None:
     """A forwarding port, as of a connection pooler: neither host nor port are the service's."""
-    async with forwarded("127.0.0.1", tcp_open.port) as port, opener(allow_service_database_server=False) as api:
+    async with (
+        forwarded("127.0.0.1", tcp_open.address.port) as port,
+        opener(allow_service_database_server=False) as api,
+    ):
         keeper = await Keeper.of(api)
-        hostile = own_url.replace(f":{tcp_open.port}/", f":{port}/")
+        hostile = own_url.replace(f":{tcp_open.address.port}/", f":{port}/")
         ok, reason, text = await outcome(keeper, hostile)
         assert (ok, reason) == (False, "refused"), text
         assert "it is the service's own database" in text
         # Through the same port another database of the server is served: only the service's own is known.
-        ok, _, text = await outcome(keeper, tcp_open.sample_dsn().replace(f":{tcp_open.port}/", f":{port}/"))
+        ok, _, text = await outcome(
+            keeper, tcp_open.defaults.sample_dsn.replace(f":{tcp_open.address.port}/", f":{port}/")
+        )
         assert ok, text
 
 
