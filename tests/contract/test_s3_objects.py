@@ -264,7 +264,7 @@ class NoRecords:
         del write_id
         return True
 
-    def record(self, event: object) -> None: ...
+    def record(self, *event: object, **facts: object) -> None: ...
 
 
 async def test_an_upload_of_five_bytes_takes_six_calls(store, base):
@@ -277,11 +277,8 @@ async def test_an_upload_of_five_bytes_takes_six_calls(store, base):
     directory = stores.path(f"s3a://{base}")
     for file in ("a.csv", "b.csv"):
         store.calls.clear()
-        uploaded = await uploads.receive(caller, ArrivingFile(directory, file), body(b"12345"))
-        assert (uploaded.entry.size_bytes, dict(store.calls)) == (
-            5,
-            {"HeadObject": 3, "ListObjectsV2": 2, "PutObject": 1},
-        )
+        entry, _ = await uploads.receive(caller, ArrivingFile(directory, file), body(b"12345"))
+        assert (entry.size_bytes, dict(store.calls)) == (5, {"HeadObject": 3, "ListObjectsV2": 2, "PutObject": 1})
     with pytest.raises(PathExists):
         await uploads.receive(caller, ArrivingFile(directory, "a.csv"), body(b"12345"))
 
