@@ -65,8 +65,9 @@ async def account(api: Api, username: str = "ana") -> Account:
     return next(one for one in await accounts(api).all() if one.username == username)
 
 
-@each("settings", [{}, DIRECT])
-@each("tls", [False, True])
+# Each case begins with a database without users.
+@pytest.mark.parametrize("settings", [{}, DIRECT])
+@pytest.mark.parametrize("tls", [False, True])
 async def test_a_person_of_the_directory_is_made_a_user_at_the_first_login(directory, ldap_server, settings, tls):
     async with directory(**settings, **(over_tls(ldap_server) if tls else {})) as api:
         assert [await attempt(api, password=wrong) for wrong in ("", "wrong", PASSWORD)] == [400, 401, 401]
@@ -182,7 +183,7 @@ async def test_login_groups_and_filters_limit_who_enters(directory: Directories)
 
 
 @pytest.mark.platform(48)
-@each("backend", [("local", "ldap"), ("ldap", "local")])
+@pytest.mark.parametrize("backend", [("local", "ldap"), ("ldap", "local")])
 async def test_with_the_directory_down_local_users_enter_and_others_are_told(directory, backend):
     async with directory(backend, ldap_url=f"ldap://127.0.0.1:{free_port()}") as api:
         await accounts(api).create(AuthenticatedUser("cy"), PASSWORD)
