@@ -16,6 +16,7 @@ from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
 from tests.contract.engine_driving import Footprint, count_rows, ended, failure, operation, patient_poll, run, started
 from tests.contract.engine_facts import SessionState
 from tests.contract.engine_stopping import StoppingContract
+from tests.tasks import tasks_begun
 from tests.timing import at_best, soon
 
 from queryserver.engines.protocol import Engine, EngineSession, OperationState, SessionOptions
@@ -311,12 +312,13 @@ class EngineContract(StoppingContract):
     @pytest.mark.capability("Many sessions side by side")
     @pytest.mark.slow
     async def test_many_sessions_leave_nothing_behind(self, engine: Engine) -> None:
-        for _ in range(20):
-            await self._short_session(engine)
-        before = Footprint.now()
-        for _ in range(self.facts.many_sessions):
-            await self._short_session(engine)
-        after = Footprint.now()
+        with tasks_begun() as begun:
+            for _ in range(20):
+                await self._short_session(engine)
+            before = Footprint.now(begun)
+            for _ in range(self.facts.many_sessions):
+                await self._short_session(engine)
+            after = Footprint.now(begun)
         assert after.tasks <= before.tasks
         assert after.threads <= before.threads + 10  # a pool may still fill up to its bound
         assert after.files <= before.files + 2

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.tasks import TasksBegun
 
 from queryserver.engines.protocol import (
     EngineSession,
@@ -121,5 +122,5 @@ class Footprint:
     files: int
 
     @classmethod
-    def now(cls) -> "Footprint":
-        return cls(threading.active_count(), len(asyncio.all_tasks()), len(list(Path("/proc/self/fd").iterdir())))
+    def now(cls, begun: TasksBegun) -> "Footprint":
+        return cls(threading.active_count(), len(begun.left()), len(list(Path("/proc/self/fd").iterdir())))

@@ -14,6 +14,7 @@ from tests.cases import each
 from tests.contract.engine_basis import NO_OPTIONS, USER, EngineBasis
 from tests.contract.engine_driving import ended, operation, read, run, started
 from tests.engines.fault_proxy import Fault, FaultProxy, fault_proxy
+from tests.tasks import tasks_begun
 
 from queryserver.engines.protocol import Engine, EngineSession, OperationHandle, SessionOptions
 from queryserver.errors.statements import EngineError, EngineTimeout, EngineUnavailable, OutcomeUnknown, SessionLost
@@ -44,13 +45,12 @@ class FaultsContract(EngineBasis):
     @pytest.fixture
     async def engine(self, proxy: FaultProxy, engine_at: Callable[[int], Engine]) -> AsyncGenerator[Engine]:
         """After each test: every connection is closed, and no task is left."""
-        before = asyncio.all_tasks()
-        engine = engine_at(proxy.port)
-        yield engine
-        await engine.close()
-        await proxy.closed()
-        left = asyncio.all_tasks() - before - {asyncio.current_task()}
-        assert not [repr(task) for task in left if task.get_name() != "fault proxy"]
+        with tasks_begun() as begun:
+            engine = engine_at(proxy.port)
+            yield engine
+            await engine.close()
+            await proxy.closed()
+            assert not [repr(task) for task in begun.left() if task.get_name() != "fault proxy"]
 
     async def works_again(self, engine: Engine, proxy: FaultProxy) -> None:
         """The line is whole again, and so is the next statement in a new session."""

@@ -9,6 +9,7 @@ from tests.api.search.conftest import CALL, described, found, look, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
 from tests.cases import each
+from tests.tasks import tasks_begun
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import (
@@ -361,21 +362,24 @@ async def test_a_look_ends_with_the_lease_or_the_server(api: Api, ana: Caller, e
     api.shelf.looks.clear()
     api.shelf.abandoned = 0
     api.shelf.look_s = 100.0
-    reading = asyncio.create_task(refreshed(api, another(api, lease=timedelta(seconds=0.4))))
-    try:
-        await asked(api, "databases")
-        if ending == "lost":
-            await api.database.execute("update metadata_scopes set lease_owner = 'else', lease_until = now() + '1h'")
-        else:
+    with tasks_begun() as begun:
+        reading = asyncio.create_task(refreshed(api, another(api, lease=timedelta(seconds=0.4))))
+        try:
+            await asked(api, "databases")
+            if ending == "lost":
+                await api.database.execute(
+                    "update metadata_scopes set lease_owner = 'else', lease_until = now() + '1h'"
+                )
+            else:
+                reading.cancel()
+            await asyncio.wait({reading}, timeout=60)
+            assert reading.done()
+            assert reading.cancelled() is (ending == "cancelled")
+        finally:
+            api.shelf.look_s = 0.0
             reading.cancel()
-        await asyncio.wait({reading}, timeout=60)
-        assert reading.done()
-        assert reading.cancelled() is (ending == "cancelled")
-    finally:
-        api.shelf.look_s = 0.0
-        reading.cancel()
-    assert api.shelf.abandoned == 1
-    assert not [task for task in asyncio.all_tasks() if task.get_name() == "metadata-lease"]
+        assert api.shelf.abandoned == 1
+        assert not begun.left("metadata-lease")
     leases = await api.database.fetch("select lease_owner from metadata_scopes where connector = 'shelf'")
     assert [row["lease_owner"] for row in leases] == (["else"] if ending == "lost" else [None])
 

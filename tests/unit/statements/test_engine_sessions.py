@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 from tests.fakes.engine import FakeEngine
 from tests.refusals import raises_code
+from tests.tasks import tasks_begun
 from tests.unit.statements.driving import ANA, until
 
 from queryserver.engines.protocol import EngineSession, SessionOptions
@@ -140,13 +141,14 @@ async def test_an_opening_that_is_broken_off_leaves_no_session() -> None:
             async with super().session(user, options) as session:
                 yield session
 
-    before, setting = asyncio.all_tasks(), Setting(engine=Slow())
-    opening = asyncio.create_task(setting.open())
-    await until(lambda: any(task.get_name() == "session-1" for task in asyncio.all_tasks() - before))
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    assert asyncio.all_tasks() == before
+    setting = Setting(engine=Slow())
+    with tasks_begun() as begun:
+        opening = asyncio.create_task(setting.open())
+        await until(lambda: bool(begun.left("session-1")))
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert not begun.left()
 
 
 async def test_closing_works_while_the_database_is_away() -> None:

@@ -1,0 +1,49 @@
+"""The tasks that a test begins, in a loop that it shares with the servers of other tests."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any
+
+
+class TasksBegun:
+    """The tasks that began since, without those that an earlier task began: such a one is no business of this test."""
+
+    def __init__(self, earlier: set[asyncio.Task[Any]]) -> None:
+        self._earlier = earlier
+        self._begun: set[asyncio.Task[Any]] = set()
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Note a task that is just being made by the current one."""
+        maker = asyncio.current_task(task.get_loop())
+        (self._earlier if maker in self._earlier else self._begun).add(task)
+
+    def left(self, *names: str) -> list[asyncio.Task[Any]]:
+        """Those that have not ended, but for the current one; only those of `names`, if there are any."""
+        return [
+            task
+            for task in self._begun
+            if not task.done() and task is not asyncio.current_task() and (not names or task.get_name() in names)
+        ]
+
+
+@contextmanager
+def tasks_begun() -> Iterator[TasksBegun]:
+    """Follow the tasks that begin within. Servers that other tests share go on in the same loop, at any moment."""
+    loop, current = asyncio.get_running_loop(), asyncio.current_task()
+    begun = TasksBegun({task for task in asyncio.all_tasks() if task is not current})
+    former = loop.get_task_factory()
+
+    def make(
+        loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], *, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, context=context)
+        begun.add(task)
+        return task
+
+    loop.set_task_factory(make)
+    try:
+        yield begun
+    finally:
+        loop.set_task_factory(former)
