@@ -6,7 +6,8 @@ from typing import ClassVar
 import pytest
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
-from tests.engines.servers import ServerAddress, free_port
+from tests.engines.servers import ServerAddress
+from tests.ports import free_port
 
 from queryserver.engines.protocol import Engine
 

@@ -6,7 +6,8 @@ import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFact, TypeText
 from tests.contract.test_hive_engine import statements_at_work
-from tests.engines.servers import ServerAddress, free_port
+from tests.engines.servers import ServerAddress
+from tests.ports import free_port
 
 from queryserver.engines.catalog_queries import Folding, backquoted
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog

@@ -19,8 +19,9 @@ from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeF
 from tests.contract.engine_faults import FaultsContract
 from tests.contract.engine_resuming import ResumingContract
 from tests.engines.fault_proxy import fault_proxy
-from tests.engines.servers import ServerAddress, free_port
+from tests.engines.servers import ServerAddress
 from tests.fixtures.hiveserver2 import run_statements
+from tests.ports import free_port
 from tests.refusals import raises_code
 
 from queryserver.engines.catalog_queries import escaped_literal

@@ -14,7 +14,7 @@ from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, operation, run
 from tests.engines.scripted_hs2.server import Fault, ScriptedServer
 from tests.engines.scripted_hs2.wire import Passwords
-from tests.engines.servers import free_port
+from tests.ports import free_port
 
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Limits, Mechanism, Member

@@ -10,7 +10,7 @@ from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_driving import operation
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.engines.scripted_hs2.process import ScriptedProcess, scripted_process
-from tests.engines.servers import free_port
+from tests.ports import free_port
 
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Mechanism, Member

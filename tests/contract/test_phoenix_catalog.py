@@ -7,7 +7,8 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import ODD_NAMES, CatalogFacts, DescribedTable, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.phoenix_basis import PhoenixBasis
-from tests.engines.servers import HttpAddress, free_port
+from tests.engines.servers import HttpAddress
+from tests.ports import free_port
 
 from queryserver.engines.catalog_queries import Folding
 from queryserver.engines.phoenix.connection import PhoenixAddress

@@ -11,7 +11,8 @@ from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
 from tests.contract.engine_driving import ended, operation, run, started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.phoenix_basis import PhoenixBasis
-from tests.engines.servers import HttpAddress, free_port
+from tests.engines.servers import HttpAddress
+from tests.ports import free_port
 
 from queryserver.engines.catalog_queries import escaped_literal
 from queryserver.engines.phoenix.connection import PhoenixAddress

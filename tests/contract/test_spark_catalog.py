@@ -6,8 +6,8 @@ import pytest
 from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import CatalogFacts, DescribedTable, NestedFact, TypeText
 from tests.contract.spark_basis import SparkBasis
-from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
+from tests.ports import free_port
 
 from queryserver.engines.catalog_queries import Folding, backquoted
 from queryserver.engines.hiveserver2.catalog_variants import SparkCatalog

@@ -12,8 +12,8 @@ from tests.contract.engine_driving import run, started
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_resuming import followed_to_its_end, resumable
 from tests.contract.spark_basis import SparkBasis
-from tests.engines.servers import free_port
 from tests.engines.sparksql import SparkAddress
+from tests.ports import free_port
 from tests.refusals import raises_code
 
 from queryserver.engines.catalog_queries import escaped_literal

@@ -8,7 +8,8 @@ from tests.contract.catalog_contract import CatalogContract
 from tests.contract.catalog_facts import ODD_NAMES, CatalogFacts, DescribedTable, NestedFact, TypeText
 from tests.contract.engine_basis import NO_OPTIONS, USER
 from tests.contract.trino_basis import TrinoBasis, address_of
-from tests.engines.servers import HttpAddress, free_port
+from tests.engines.servers import HttpAddress
+from tests.ports import free_port
 
 from queryserver.engines.catalog_queries import Folding, qualified
 from queryserver.engines.protocol import Catalog, Engine, SampleKind, TableColumn, TableDescription, TableKind

@@ -9,7 +9,8 @@ from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.engine_resuming import ResumingContract
 from tests.contract.trino_basis import TrinoBasis, address_of
-from tests.engines.servers import HttpAddress, free_port
+from tests.engines.servers import HttpAddress
+from tests.ports import free_port
 
 from queryserver.engines.protocol import Engine
 from queryserver.engines.trino.engine import TrinoEngine

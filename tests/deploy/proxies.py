@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.engines.certificates import Authority
-from tests.engines.servers import as_server_user, data_directory, free_port, listens, require, run, serving
+from tests.engines.servers import as_server_user, data_directory, listens, require, run, serving
+from tests.ports import free_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SERVICE = "sql.example.org"

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import httpx
 from tests.fixtures.program import Forked
+from tests.ports import free_port
 
 ALIVE_WITHIN_S = 60
 STOP_WITHIN_S = 60
@@ -134,10 +134,3 @@ async def started(
 def _may_be_forked(command: Sequence[str]) -> bool:
     """Whether a copy of the imported program does: in tests, for a server that starts no workers of its own."""
     return command[0] == str(PROGRAM) and "--workers" not in command and "PYTEST_VERSION" in os.environ
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]

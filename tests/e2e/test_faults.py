@@ -14,9 +14,10 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
-from tests.e2e.harness import PROGRAM, free_port, running_server, started
+from tests.e2e.harness import PROGRAM, running_server, started
 from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, at_work, eventually, installed
 from tests.fixtures.database import execute
+from tests.ports import free_port
 
 from queryserver.platform.embedded.cluster import SERVICE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres

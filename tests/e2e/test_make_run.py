@@ -12,7 +12,8 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.e2e.harness import ServerProcess, free_port, running_server, started
+from tests.e2e.harness import ServerProcess, running_server, started
+from tests.ports import free_port
 
 from queryserver.platform.embedded.cluster import PostgresCluster, kept_secrets, processes_of
 from queryserver.platform.embedded.postgres import recorded_address

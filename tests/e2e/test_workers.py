@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
-from tests.e2e.harness import PROGRAM, ServerProcess, free_port, running_server, started
+from tests.e2e.harness import PROGRAM, ServerProcess, running_server, started
 from tests.fixtures.database import execute
+from tests.ports import free_port
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tests.engines.cache import RECIPES
 from tests.engines.node import node_packages, program
-from tests.engines.servers import HttpAddress, data_directory, free_port, listens, serving
+from tests.engines.servers import HttpAddress, data_directory, listens, serving
+from tests.ports import free_port
 
 ACCOUNT = "devstoreaccount1"
 """Azurite's own account; it stands as the first name in paths."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from tests.engines.servers import free_port
+from tests.ports import free_port
 
 _CHUNK_BYTES = 65_536
 _FEW_BYTES = 7

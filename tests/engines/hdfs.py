@@ -15,7 +15,8 @@ import httpx
 import pytest
 from tests.engines.cache import RECIPES
 from tests.engines.java import OPENS, Jdk, java_17, jvm, maven
-from tests.engines.servers import HttpAddress, data_directory, free_port
+from tests.engines.servers import HttpAddress, data_directory
+from tests.ports import free_port
 
 NAME = "hdfs"
 SETTINGS = RECIPES / NAME / "conf"

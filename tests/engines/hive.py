@@ -15,7 +15,8 @@ from pathlib import Path
 
 from tests.engines.cache import RECIPES
 from tests.engines.java import OPENS, Jdk, java_17, jvm, maven
-from tests.engines.servers import ServerAddress, data_directory, free_port, listens
+from tests.engines.servers import ServerAddress, data_directory, listens
+from tests.ports import free_port
 
 NAME = "hive"
 _SETTINGS = RECIPES / NAME / "conf"

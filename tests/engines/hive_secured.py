@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.certificates import Authority, ServerCertificate
 from tests.engines.hive import NAME, HiveProgram, hive_node, hive_program
-from tests.engines.servers import ServerAddress, data_directory, free_port
+from tests.engines.servers import ServerAddress, data_directory
+from tests.ports import free_port
 
 # Hive's login takes a byte for a letter, so that only ASCII works (PlainSaslServer of Hive 4.0).
 PASSWORDS = {"ana": "Ana's pass:word", "svc": "of the service"}

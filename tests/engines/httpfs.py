@@ -7,7 +7,8 @@ import httpx
 from tests.engines.cache import RECIPES
 from tests.engines.hdfs import HEAP, SERVICE_USER, SETTINGS, HdfsCluster
 from tests.engines.java import jvm
-from tests.engines.servers import HttpAddress, data_directory, free_port
+from tests.engines.servers import HttpAddress, data_directory
+from tests.ports import free_port
 
 _SETTINGS = RECIPES / "httpfs" / "conf"
 _MAIN = "org.apache.hadoop.fs.http.server.HttpFSServerWebServer"

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.engines.certificates import ServerCertificate
-from tests.engines.servers import ServerAddress, data_directory, free_port, listens, require, run, serving
+from tests.engines.servers import ServerAddress, data_directory, listens, require, run, serving
+from tests.ports import free_port
 
 _PROGRAMS = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin"
 _SETTINGS = {

@@ -19,7 +19,8 @@ import httpx
 from tests.engines import relay
 from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.java import OPENS, Jdk, java_17, jvm
-from tests.engines.servers import HttpAddress, data_directory, free_port, listens, serving, unavailable
+from tests.engines.servers import HttpAddress, data_directory, listens, serving, unavailable
+from tests.ports import free_port
 
 NAME = "ozone"
 SERVICE_USER = "svc"

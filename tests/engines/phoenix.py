@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 from tests.engines.cache import RECIPES, kept, run_tool
 from tests.engines.java import OPENS, Jdk, java_17, jvm, maven
-from tests.engines.servers import HttpAddress, data_directory, free_port, listens
+from tests.engines.servers import HttpAddress, data_directory, listens
+from tests.ports import free_port
 
 _NAME = "phoenix"
 _SETTINGS = RECIPES / _NAME / "conf"

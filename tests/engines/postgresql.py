@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.engines.certificates import ServerCertificate
-from tests.engines.servers import ServerAddress, data_directory, free_port, require, run, serving
+from tests.engines.servers import ServerAddress, data_directory, require, run, serving
+from tests.ports import free_port
 
 BINARIES = Path("/usr/lib/postgresql/15/bin")
 _SETTINGS = {"fsync": "off", "shared_buffers": "64MB", "unix_socket_directories": "", "listen_addresses": "127.0.0.1"}

@@ -44,13 +44,6 @@ class HttpAddress:
         return f"http://{self.host}:{self.port}"
 
 
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def require(program: Path | None, engine: str) -> Path:
     """The program, or a skipped test; a failed one when QUERYSERVER_ENGINES asks for the engine by name."""
     if program is None or not program.exists():

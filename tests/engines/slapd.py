@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from tests.engines.certificates import Authority
-from tests.engines.servers import data_directory, free_port, listens, require, serving
+from tests.engines.servers import data_directory, listens, require, serving
+from tests.ports import free_port
 
 _PROGRAMS = "/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/libexec"
 BASE = "dc=example,dc=test"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.engines.cache import python_packages
 from tests.engines.java import OPENS, java_17, jvm
-from tests.engines.servers import ServerAddress, data_directory, free_port, listens
+from tests.engines.servers import ServerAddress, data_directory, listens
+from tests.ports import free_port
 
 _NAME = "sparksql"
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"

@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 from tests.engines.cache import RECIPES, python_packages
 from tests.engines.java import Jdk, installed_jdk, jvm, maven
-from tests.engines.servers import HttpAddress, data_directory, free_port
+from tests.engines.servers import HttpAddress, data_directory
+from tests.ports import free_port
 
 _NAME = "trino"
 _SETTINGS = RECIPES / _NAME / "etc"

@@ -14,8 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from jose import jwt
 from tests.engines.certificates import Authority
-from tests.engines.servers import data_directory, free_port
+from tests.engines.servers import data_directory
 from tests.engines.trino import trino_client, trino_node, trino_program
+from tests.ports import free_port
 
 PASSWORDS = {"ana": "Ana's pass:word ü", "service": "of the service"}
 SERVICE = "service"

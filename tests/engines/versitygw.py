@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.engines.cache import RECIPES, kept, python_packages, run_tool
-from tests.engines.servers import HttpAddress, data_directory, free_port, listens, serving
+from tests.engines.servers import HttpAddress, data_directory, listens, serving
+from tests.ports import free_port
 
 _NAME = "s3"
 _PROGRAM = RECIPES / "versitygw" / "program"

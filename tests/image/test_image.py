@@ -10,7 +10,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.e2e.harness import ServerProcess, free_port, started
+from tests.e2e.harness import ServerProcess, started
 from tests.engines.image import BUILD_TIMEOUT_S, PROJECT, Image, built_image
 from tests.engines.postgresql import system_server
 from tests.engines.servers import ServerAddress
@@ -26,6 +26,7 @@ from tests.openapi.test_readme import (
     test_the_sequence_of_files_runs_as_printed_after_the_first,  # noqa: F401 as above
     test_the_shell_sequence_runs_as_printed,  # noqa: F401 as above
 )
+from tests.ports import free_port
 
 from queryserver.platform.embedded.sample import ensure_sample_files, ensure_sample_storage, sample_tables
 

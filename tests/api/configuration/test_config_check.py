@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 from tests.api.configuration.conftest import Opener
 from tests.api.driving import Caller
-from tests.e2e.harness import free_port
 from tests.fixtures.database import execute
+from tests.ports import free_port
 
 from queryserver.administration import configuration_check as checking
 from queryserver.administration import configuration_check as looks

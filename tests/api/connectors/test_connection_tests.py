@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.api.connectors.driving import Keeper, listed
 from tests.api.driving import Api, Caller, until
 from tests.cases import each
 from tests.fakes import http_driver
+from tests.ports import free_port
 
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
@@ -63,13 +63,6 @@ def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
 def limited(directory: Path, timeout_s: int) -> dict[str, Any]:
     """Settings `desktop` of a server that gives tests so long."""
     return {"connector_policy": {"test_timeout_s": timeout_s, "local_database_dir": directory / "databases"}}
-
-
-def free_port() -> int:
-    """A port where nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 async def outcome_of(caller: Caller, dialect: str, interface: str, /, **settings: Any) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from tests.api.driving import Api, verdict
 from tests.api.token.logins import PASSWORD, Opener, accounts, link, log_in
 from tests.cases import each
 from tests.engines.relay import connect, passed_on
-from tests.engines.servers import free_port
 from tests.engines.slapd import BASE, SERVICE, DirectoryAddress
 from tests.engines.slapd import PASSWORD as SERVICE_PASSWORD
+from tests.ports import free_port
 
 from queryserver.identity.ldap.ldap3_directory import Ldap3Session
 from queryserver.identity.ldap.login import LdapSearch, both, filter_value, name_value

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.e2e.harness import ALIVE_WITHIN_S, PROGRAM, ServerProcess, free_port, started
+from tests.e2e.harness import ALIVE_WITHIN_S, PROGRAM, ServerProcess, started
 from tests.engines.certificates import Authority
+from tests.ports import free_port
 from tests.unit.cli.test_commands import Ended, command_in
 
 ALIVE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from ldap3.operation.search import MATCH_EQUAL, MATCH_PRESENT, parse_filter
 from ldap3.utils.dn import parse_dn
 from tests.cases import each
-from tests.engines.servers import free_port
 from tests.fakes.directory import BASE, FakeDirectory, group, person
+from tests.ports import free_port
 
 from queryserver.errors.base import ConfigurationError, LoginBackendUnavailable
 from queryserver.identity.build import directory_login

@@ -1,0 +1,22 @@
+"""Ports for servers that a test starts."""
+
+import socket
+from pathlib import Path
+from random import SystemRandom
+
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST = 20_000
+_random = SystemRandom()  # the module's own functions give the same numbers in every test process
+
+
+def free_port() -> int:
+    """A loopback port that was free a moment ago. The system gives none of these to a connection by itself."""
+    behind = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
+    while True:
+        port = _random.randrange(_FIRST, max(behind, _FIRST + 5_000))
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
