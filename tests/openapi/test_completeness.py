@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 from scripts.check_operations import SERVED, read_operations, shape
 from scripts.export_openapi import TARGET
 
@@ -74,7 +74,7 @@ def each(test: Callable[[Any, Described], None]) -> Callable[[Any], None]:
 def problems(schema: Mapping[str, Any], example: Any) -> list[str]:
     """What is wrong with an example; schemas may refer to the components."""
     validator = Draft202012Validator({**schema, "components": COMPONENTS})
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(example)]
+    return [f"{list(error.instance_path)}: {error.message}" for error in validator.iter_errors(example)]
 
 
 def examples_of(media: Mapping[str, Any]) -> Iterator[Any]:
