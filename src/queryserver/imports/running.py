@@ -20,7 +20,6 @@ from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
-from queryserver.files.upload_repository import renewed
 from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.conversion import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
@@ -29,6 +28,7 @@ from queryserver.imports.model import FileType, Origin, TypedText
 from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
+from queryserver.platform.database import renewed
 from queryserver.statements.model import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -183,7 +183,7 @@ class _Import:
 
     async def _kept_batches(self, counted: "Counted") -> AsyncGenerator[pa.RecordBatch]:
         loaded = 0
-        async with aclosing(ahead(self.kept.batches())) as batches:
+        async with aclosing(self.kept.batches()) as batches:
             async for batch in batches:
                 for piece in pieces(batch):
                     yield piece
@@ -257,9 +257,9 @@ class Conversion:
         return counted
 
     async def batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
-        """The good rows, in batches of a few MiB. The next ones are made while the last is being loaded."""
+        """The good rows, in batches of a few MiB."""
         converter = RowConverter(self.plan.columns, explain=0)
-        async with aclosing(ahead(self._portions(converter, counted))) as portions:
+        async with aclosing(self._portions(converter, counted)) as portions:
             async for portion in portions:
                 counted.add(portion)
                 for batch in pieces(portion.batch):
@@ -370,8 +370,12 @@ class ScratchRows:
 
         `require_room` is called in a thread before bytes are written; what it raises is raised (InsufficientStorage).
         """
-        await asyncio.get_running_loop().run_in_executor(threads, require_room, 0)
-        opening = threads.submit(open_file)
+
+        def with_room() -> BinaryIO:
+            require_room(0)
+            return open_file()
+
+        opening = threads.submit(with_room)
         try:
             file = await asyncio.wrap_future(opening)
         except asyncio.CancelledError:
@@ -390,12 +394,9 @@ class ScratchRows:
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch]:
         """All that was kept, in its order; may be called again. Only if `is_whole`."""
-        if self._batches == 0:
-            return
-        run = asyncio.get_running_loop().run_in_executor
-        reader = await run(self._threads, self._read)
+        run, kept = asyncio.get_running_loop().run_in_executor, self._read()
         for _ in range(self._batches):
-            yield await run(self._threads, reader.read_next_batch)
+            yield await run(self._threads, next, kept)
 
     def _write(self, batch: pa.RecordBatch) -> None:
         self._require_room(batch.nbytes)
@@ -414,10 +415,10 @@ class ScratchRows:
         self.is_whole, self._writer = False, None
         self._file.truncate(0)
 
-    def _read(self) -> pa.RecordBatchStreamReader:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         self._file.flush()
         self._file.seek(0)
-        return pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
+        yield from pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
 
 
 def _close_opened(opening: "Future[BinaryIO]") -> None:
@@ -454,7 +455,8 @@ class ImportSession:
         task = self._task
         if task is None:
             return OperationStatus(OperationState.PENDING, has_result_set=True)
-        await asyncio.wait({task}, timeout=wait_s)
+        if not task.done():
+            await asyncio.wait({task}, timeout=wait_s)
         if not task.done():
             return OperationStatus(protocol.OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
         if self._report.done is not None:

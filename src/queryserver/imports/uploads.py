@@ -18,10 +18,9 @@ from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, extension_of
 from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
-from queryserver.files.upload_repository import renewed
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
-from queryserver.platform.database import Database
+from queryserver.platform.database import Database, renewed
 
 log = structlog.get_logger(__name__)
 
@@ -236,21 +235,17 @@ class UploadedImportFile:
     """`ImportFile` in the upload area. Its content never changes."""
 
     area: LocalUploadArea
-    digest: bytes
-    """Names the file for ever; the reference cannot be computed from it."""
+    fixed_identity: str
+    """Its name in the area: the hexadecimal digest of its reference, which cannot be computed from it."""
     shown: str
     """The last part of its reference."""
     size_bytes: int
-
-    @property
-    def fixed_identity(self) -> str | None:
-        return self.digest.hex()
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
         """Raises import_file_not_found when it was removed meanwhile, StorageError."""
         left = max(self.size_bytes - offset, 0)
         # With the length known, the end of the file is not read for.
-        pieces = self.area.read(self.digest.hex(), offset=offset, length=left if length is None else min(length, left))
+        pieces = self.area.read(self.fixed_identity, offset=offset, length=left if length is None else min(length, left))
         try:
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -260,7 +255,7 @@ class UploadedImportFile:
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
-        yield self.area.place(self.digest.hex())
+        yield self.area.place(self.fixed_identity)
 
 
 class ImportUploads:
@@ -324,7 +319,7 @@ class ImportUploads:
             reference.digest, keep=keep
         ):
             raise errors.import_file_not_found()
-        return UploadedImportFile(self._area, reference.digest, stored.name, stored.size_bytes)
+        return UploadedImportFile(self._area, reference.digest.hex(), stored.name, stored.size_bytes)
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
