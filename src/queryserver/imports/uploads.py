@@ -118,11 +118,16 @@ select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes fro
 where user_id = $1 and expires_at > now()
 """
 
+# Two uploads of one user must not both count before either is inserted, so that the lock comes first: the count is of
+# the snapshot that the second statement takes. A script is one transaction and one round trip, but has no parameters:
+# all values are numbers or hexadecimal digits.
 _ADD = """
+select pg_advisory_xact_lock({lock}, {user_id}::bigint::integer);
 insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
-select $2, $1, $3, $4, now() + $5::interval from import_uploads where user_id = $1 and expires_at > now()
-having count(*) < $6 and coalesce(sum(size_bytes), 0)::bigint + $4 <= $7
-returning expires_at
+select decode('{digest}', 'hex'), {user_id}, convert_from(decode('{name}', 'hex'), 'UTF8'), {size_bytes},
+    now() + make_interval(secs => {keep_s})
+from import_uploads where user_id = {user_id} and expires_at > now()
+having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_bytes} <= {most_bytes}
 """
 
 
@@ -138,12 +143,17 @@ class ImportUploadRecords:
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         """Keep a file; when it expires. None: the user would have more than `most`."""
-        async with self._database.transaction() as connection:
-            # Two uploads of one user must not both count before either is inserted.
-            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
-            return await connection.fetchval(
-                _ADD, new.user_id, new.digest, new.name, new.size_bytes, keep, most.files, most.size_bytes
-            )
+        script = _ADD.format(
+            lock=_LOCK,
+            user_id=int(new.user_id),
+            digest=new.digest.hex(),
+            name=new.name.encode().hex(),
+            size_bytes=int(new.size_bytes),
+            keep_s=keep.total_seconds(),
+            most_files=int(most.files),
+            most_bytes=int(most.size_bytes),
+        )
+        return datetime.now(UTC) + keep if await self._database.execute(script) else None
 
     async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
         row = await self._database.row(
@@ -310,16 +320,17 @@ class ImportUploads:
         Whatever is wrong with the reference, the work and the error are the same.
         """
         reference = UploadReference.read(file_path) or _NO_REFERENCE
-        stored = await self._records.find(user.id, reference.digest)
+        digest = reference.digest
+        stored = await self._records.find(user.id, digest)
         if stored is None or stored.name != reference.name:
             raise errors.import_file_not_found()
         keep = self._limits.keep
         # Not at each call, so that reading a file again and again does not write as often.
         if keep - stored.left > min(_LONGEST_UNPROLONGED, keep / 100) and not await self._records.prolong(
-            reference.digest, keep=keep
+            digest, keep=keep
         ):
             raise errors.import_file_not_found()
-        return UploadedImportFile(self._area, reference.digest.hex(), stored.name, stored.size_bytes)
+        return UploadedImportFile(self._area, digest.hex(), stored.name, stored.size_bytes)
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:
