@@ -255,7 +255,9 @@ class UploadedImportFile:
         """Raises import_file_not_found when it was removed meanwhile, StorageError."""
         left = max(self.size_bytes - offset, 0)
         # With the length known, the end of the file is not read for.
-        pieces = self.area.read(self.fixed_identity, offset=offset, length=left if length is None else min(length, left))
+        pieces = self.area.read(
+            self.fixed_identity, offset=offset, length=left if length is None else min(length, left)
+        )
         try:
             async with aclosing(pieces):
                 async for piece in pieces:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import csv
@@ -19,9 +20,8 @@ from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
-_LONGEST_NAME_BYTES = 63
-"""The server cuts longer names without an error."""
-
+# The server cuts longer names without an error.
+_refuse_cut_names = partial(loading.refuse_long_names, longest=63, unit="bytes", size=lambda name: len(name.encode()))
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
@@ -77,8 +77,9 @@ class PostgresqlLoader:
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
         del ledger
+        names = [load.target.database or "", load.target.name, *[column.name for column in load.columns]]
         loading.refuse_changes(read_only=self._read_only)
-        _refuse_cut_names(load.target, *(column.name for column in load.columns))
+        _refuse_cut_names(names)
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
             raise loading.passing(load.target.database)
         found = await self._found(load.target)
@@ -100,7 +101,7 @@ class PostgresqlLoader:
 
     async def drop(self, table: TableName) -> None:
         loading.refuse_changes(read_only=self._read_only)
-        _refuse_cut_names(table)
+        _refuse_cut_names([table.database or "", table.name])
         schema = (await self._found(table)).required_schema
         with statement_errors(started=True):
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
@@ -171,8 +172,3 @@ async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGe
             if tap.has_refused:
                 return
             yield view[start : start + _PIECE_BYTES]
-
-
-def _refuse_cut_names(table: TableName, *columns: str) -> None:
-    names = (table.database or "", table.name, *columns)
-    loading.refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=lambda name: len(name.encode()))
