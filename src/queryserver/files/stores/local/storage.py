@@ -166,7 +166,7 @@ class LocalStorage:
             with nullcontext() if is_short else sizes.reader():
                 # Read even if nothing is wanted, so that a missing file raises.
                 while piece := await self._run(
-                    path, download.read, offset, end - offset if is_short else min(end - offset, sizes.piece_bytes)
+                    path, download.read, offset, min(end - offset, LEAST_BYTES if is_short else sizes.piece_bytes)
                 ):
                     offset += len(piece)
                     yield piece
