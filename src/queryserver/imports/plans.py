@@ -330,8 +330,9 @@ class TableCreations:
             connector = self.connectors.resolve(user, name)
         except errors.UnknownDialect:
             raise errors.import_connector_not_found(name) from None
-        self.credentials.require_token(user, connector)
         engine = self.connectors.engine(connector)
+        if engine.capabilities.wants_external_token:
+            self.credentials.require_token(user, connector)
         if connector.dialect not in model.TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
             raise errors.invalid_dialect(
                 f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."
