@@ -295,13 +295,18 @@ class _Server(uvicorn.Server):
         self._began = began
         self._clock = clock
         self._signalled_at: float | None = None
+        self.failure: SystemExit | None = None
+        """Set where it could not start: its address is taken, for instance."""
         desktop = services.settings.desktop
         self._delay_s = float(desktop.shutdown_delay_s)
         self._grace_s = float(desktop.shutdown_grace_s)
         guard_connections(config, limits_of(desktop), ConnectionCounts(services.registry))
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit as error:  # raised in a task, it would end the loop before the services are closed
+            self.failure, self.should_exit = error, True
         if self.started:
             self._began()
 
@@ -315,14 +320,13 @@ class _Server(uvicorn.Server):
             self._signalled_at = now
             self._services.readiness.stopping = True
             self._clock.set(self._delay_s + self._grace_s + REST_S)
+            asyncio.get_running_loop().call_later(self._delay_s, self._end_delay)
         in_delay = not self.should_exit and now - self._signalled_at < self._delay_s
         if not in_delay or (now - self._signalled_at >= _ONE_SIGNAL_S):
             super().handle_exit(sig, frame)
 
-    async def on_tick(self, counter: int) -> bool:
-        if self._signalled_at is not None and time.monotonic() - self._signalled_at >= self._delay_s:
-            self.should_exit = True
-        return await super().on_tick(counter)
+    def _end_delay(self) -> None:
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Calls are answered while statements get their grace: clients see how they end (Contract platform 9.5)."""
@@ -462,7 +466,11 @@ async def _serve_with(
     config = server(settings, create_app(settings, services=services))
     try:
         async with background(_return_memory(), "return-memory"):
-            await _Server(config, services, began, clock).serve(sockets)
+            serving = _Server(config, services, began, clock)
+            # In a task of its own: uvicorn wakes ten times a second, and with it each frame that awaits it.
+            await asyncio.create_task(serving.serve(sockets), name="uvicorn")
+            if serving.failure is not None:
+                raise serving.failure
     finally:
         # Frozen objects look leaked to native modules that count their objects at the end.
         gc.unfreeze()

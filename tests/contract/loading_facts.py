@@ -111,6 +111,8 @@ class LoadingFacts:
     """Whether a table can make way for a new one."""
     has_not_null: bool = True
     """Whether the engine refuses a NULL in a column that may hold none."""
+    uses_ledger: bool = True
+    """False: a staging table ends with its transaction, so that no crash leaves one."""
 
     def sql_name(self, table: TableName) -> str:
         """The table in SQL."""

@@ -21,6 +21,7 @@ from queryserver.imports.model import BaseType, ColumnType
 
 FACTS = LoadingFacts(
     dialect="postgresql",
+    uses_ledger=False,
     quoted=identifier,
     passing_database="pg_temp",
     database="other schema",

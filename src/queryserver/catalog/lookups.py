@@ -464,8 +464,10 @@ class Lookups:
 
     async def _login(self, user: User, connector: Connector) -> str:
         """The caller's name in the data source; empty: its own login. Raises CredentialsRequired, EngineJwtRequired."""
-        self.credentials.require_token(user, connector)
-        if not self.connectors.engine(connector).capabilities.wants_credentials:
+        capabilities = self.connectors.engine(connector).capabilities
+        if capabilities.wants_external_token:
+            self.credentials.require_token(user, connector)
+        if not capabilities.wants_credentials:
             return ""
         credentials = await self.credentials.of(user, connector)
         if credentials is None:

@@ -209,8 +209,9 @@ async def read_ahead(
         yield taken
     finally:
         await taken.aclose()
-        reading.cancel()
-        await asyncio.wait({reading})
+        if not reading.done():
+            reading.cancel()
+            await asyncio.wait({reading})
         if not reading.cancelled():
             reading.exception()
 

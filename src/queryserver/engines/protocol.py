@@ -450,7 +450,8 @@ class LoadLedger(Protocol):
     async def made(self, table: TableName) -> None:
         """Enter a table that must not stay: a staging table before it is made, one of the target's own name after.
 
-        So a table that another client made meanwhile is never dropped.
+        So a table that another client made meanwhile is never dropped. One that ends with its transaction is not
+        entered.
         """
         ...
 

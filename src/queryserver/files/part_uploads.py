@@ -17,6 +17,7 @@ from queryserver.files.places import OBJECT_STORES, Caller, Place, StorageAudit,
 from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, no_bytes
 from queryserver.files.upload_repository import (
     LEASE,
+    RENEW_EVERY_S,
     ArrivedPart,
     NewUpload,
     OrphanSweep,
@@ -24,9 +25,9 @@ from queryserver.files.upload_repository import (
     PartUploads,
     UploadTerms,
     attempts,
-    renewed,
 )
 from queryserver.files.uploading import CheckedContent, UploadRules
+from queryserver.platform.database import renewed
 
 MAX_PARTS = 10_000
 MAX_PART_BYTES = 128 * 1024 * 1024
@@ -133,7 +134,7 @@ class Joining:
         else:
             raise errors.OperationInProgress("Another call works on this upload.")
         try:
-            claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE))
+            claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
             async with claim, self._orphans.alive(upload.id):
                 # Read again: the former claim's work may have changed it.
                 yield await self.own(caller, client_uuid), claimant
@@ -312,7 +313,7 @@ class PartWriting:
         """The result of `write`; when it fails, the claim on the part is released."""
         claim = self._upload.id, self._given.index, self._claimant
         try:
-            async with renewed(partial(self._records.claim_part, *claim, lease=LEASE)):
+            async with renewed(partial(self._records.claim_part, *claim, lease=LEASE), every_s=RENEW_EVERY_S):
                 return await write()
         except BaseException:  # a cancel too: the part must not stay claimed
             with suppress(errors.DatabaseUnavailable):

@@ -1,7 +1,7 @@
 """Records of uploads under way, the claims on them, and the sweep of what crashes left."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNot
 from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.places import Caller, Stores
 from queryserver.files.protocol import PartPlan, StoredPart, UnseenUploads
-from queryserver.platform.database import Connection, Database
+from queryserver.platform.database import Connection, Database, renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +320,7 @@ log = structlog.get_logger(__name__)
 
 LEASE = timedelta(seconds=60)
 """After that time without a renewal another process may take the work over."""
+RENEW_EVERY_S = LEASE.total_seconds() / 4
 
 _LONGEST_PAUSE_S = 1.0
 
@@ -335,35 +336,6 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
             return
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-@asynccontextmanager
-async def renewed(
-    renew: Callable[[], Awaitable[bool]], *, every_s: float = LEASE.total_seconds() / 4
-) -> AsyncGenerator[None]:
-    """Inside, a claim is renewed in the background. A lost claim shows only in the records at the end."""
-    keepers: list[asyncio.Task[None]] = []
-
-    async def keep() -> None:
-        while True:
-            try:
-                if not await renew():
-                    return
-            except DatabaseUnavailable:
-                log.warning("claim not renewed")
-            await asyncio.sleep(every_s)
-
-    # Most claims end before their first renewal: until then a timer is enough.
-    first = asyncio.get_running_loop().call_later(
-        every_s, lambda: keepers.append(asyncio.create_task(keep(), name="claim"))
-    )
-    try:
-        yield
-    finally:
-        first.cancel()
-        for keeper in keepers:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
 
 
 _BATCH = 500

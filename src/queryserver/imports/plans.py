@@ -315,20 +315,24 @@ class TableCreations:
         file = await self.sources.find(user, request.origin, request.file_path)
         plan = await self._plan(user, request, file, connector.dialect)
         new = NewImport(history_text(plan, connector.dialect), plan.database, stored(plan), request.idempotency_key)
-        recorded = await self.submissions.import_replay(user, connector, new)
+        target, shown = plan.target, plan.shown_target
+        recorded = None
+        if new.idempotency_key is not None:
+            recorded = await self.submissions.import_replay(user, connector, new)
         if recorded is None:
-            if not plan.append and not plan.replace and await self._exists(user, connector, plan.target):
-                raise errors.table_exists(f"The table {plan.shown_target} exists already.")
+            if not plan.append and not plan.replace and await self._exists(user, connector, target):
+                raise errors.table_exists(f"The table {shown} exists already.")
             recorded = await self.submissions.submit_import(user, connector, new)
-        return Created(recorded, plan.shown_target)
+        return Created(recorded, shown)
 
     async def _connector(self, user: User, name: str) -> Connector:
         try:
             connector = self.connectors.resolve(user, name)
         except errors.UnknownDialect:
             raise errors.import_connector_not_found(name) from None
-        self.credentials.require_token(user, connector)
         engine = self.connectors.engine(connector)
+        if engine.capabilities.wants_external_token:
+            self.credentials.require_token(user, connector)
         if connector.dialect not in model.TABLE_DIALECTS or not isinstance(engine, LoadingEngine):
             raise errors.invalid_dialect(
                 f"Tables cannot be created from files in {connector.dialect} by {connector.nice_name}."

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Hash
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
@@ -260,7 +261,7 @@ class KeptAnswers(Generic[T]):
     def __init__(self, weigh: Callable[[T], int], *, max_bytes: int) -> None:
         self._weigh = weigh
         self._max_bytes = max_bytes
-        self._kept = LruCache[Hashable, T](max_bytes, weigh=weigh)
+        self._kept = LruCache[Hashable, tuple[T, int]](max_bytes, weigh=itemgetter(1))
         self._turns = WeakValueDictionary[Hashable, asyncio.Lock]()
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
@@ -272,11 +273,11 @@ class KeptAnswers(Generic[T]):
         if key is None:
             return await make()
         if (kept := self._kept.get(key)) is not None:
-            return kept
+            return kept[0]
         async with self._turns.setdefault(key, asyncio.Lock()):
             if (kept := self._kept.get(key)) is not None:
-                return kept
+                return kept[0]
             answer = await make()
-            if self._weigh(answer) <= self._max_bytes // 4:
-                self._kept.put(key, answer)
+            if (weight := self._weigh(answer)) <= self._max_bytes // 4:
+                self._kept.put(key, (answer, weight))
             return answer

@@ -20,7 +20,6 @@ from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
-from queryserver.files.upload_repository import renewed
 from queryserver.formats.columns import Column, ResultType
 from queryserver.formats.conversion import BadRow, Portion, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
@@ -29,6 +28,7 @@ from queryserver.imports.model import FileType, Origin, TypedText
 from queryserver.imports.plans import ImportPlan, read_plan
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
+from queryserver.platform.database import renewed
 from queryserver.statements.model import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -104,6 +104,7 @@ class Imports:
         report: ImportReport,
     ) -> Imported:
         plan = read_plan(assignment.import_plan or {})
+        is_text = plan.reading.is_text
         if not isinstance(engine, protocol.LoadingEngine):
             raise rejected_by_rule("Tables cannot be created from files on this connector.")
         find = partial(self.sources.find, user, plan.reading.origin, plan.reading.file_path)
@@ -124,7 +125,9 @@ class Imports:
             engine.loader(user, options) as loader,
             rows as kept,
         ):
-            return await _Import(self.workbooks, self.threads, plan, file, report, kept, ledger).load_into(loader)
+            text_bytes = file.size_bytes if is_text else None
+            running = _Import(self.workbooks, self.threads, plan, file, text_bytes, report, kept, ledger)
+            return await running.load_into(loader)
 
 
 @dataclass(slots=True)
@@ -133,6 +136,8 @@ class _Import:
     threads: Executor
     plan: ImportPlan
     file: ImportFile
+    text_bytes: int | None
+    """None: no text, and its length in rows is not known before its end."""
     report: ImportReport
     kept: "ScratchRows"
     ledger: StatementLedger
@@ -140,8 +145,7 @@ class _Import:
 
     async def load_into(self, loader: protocol.TableLoader) -> Imported:
         # Whether a new table may have the name was checked by the call, and `load` checks it again before it begins.
-        target = self.plan.target
-        append = self.plan.append and await loader.exists(target)
+        append = self.plan.append and await loader.exists(self.plan.target)
         counted = await self._count()
         try:
             return await self._load(loader, counted, append=append)
@@ -150,7 +154,7 @@ class _Import:
                 raise
             try:
                 # Another client may have created the table meanwhile.
-                exists_now = await loader.exists(target)
+                exists_now = await loader.exists(self.plan.target)
             except EngineError:
                 exists_now = False
             if not exists_now:
@@ -174,16 +178,17 @@ class _Import:
         return counted
 
     async def _load(self, loader: protocol.TableLoader, counted: "Counted", *, append: bool) -> Imported:
+        load, shown = self.plan.load(self.ledger.statement_id, append=append), self.plan.shown_target
         good_rows = self._kept_batches(counted) if self.kept.is_whole else self._converted_again(counted)
         async with aclosing(good_rows):
-            loaded = await loader.load(self.plan.load(self.ledger.statement_id, append=append), good_rows, self.ledger)
-            done = self.report.done = Imported(counted.rows, loaded, counted.bad, self.plan.shown_target)
-        self.report.lines.append(f"Loaded {loaded} rows into {self.plan.shown_target}.")
+            loaded = await loader.load(load, good_rows, self.ledger)
+            done = self.report.done = Imported(counted.rows, loaded, counted.bad, shown)
+        self.report.lines.append(f"Loaded {loaded} rows into {shown}.")
         return done
 
     async def _kept_batches(self, counted: "Counted") -> AsyncGenerator[pa.RecordBatch]:
         loaded = 0
-        async with aclosing(ahead(self.kept.batches())) as batches:
+        async with aclosing(self.kept.batches()) as batches:
             async for batch in batches:
                 for piece in pieces(batch):
                     yield piece
@@ -193,7 +198,7 @@ class _Import:
     async def _converted_again(self, counted: "Counted") -> AsyncGenerator[pa.RecordBatch]:
         """A second pass over the file. Raises rejected_by_rule before its end if the file has changed."""
         again = Counted()
-        self._seen, total = 0, self.file.size_bytes if self.plan.reading.is_text else counted.rows
+        self._seen, total = 0, counted.rows if self.text_bytes is None else self.text_bytes
 
         def seen(amount: int) -> None:
             self._seen += amount
@@ -207,9 +212,9 @@ class _Import:
             raise rejected_by_rule("The file has changed while it was read; nothing was created.")
 
     def _counting(self, amount: int) -> None:
-        """The first pass is the shorter one; the length of a workbook is not known before its end."""
+        """The first pass is the shorter one."""
         self._seen += amount
-        share = self._seen / max(self.file.size_bytes, 1) if self.plan.reading.is_text else 0.5
+        share = 0.5 if self.text_bytes is None else self._seen / max(self.text_bytes, 1)
         self.report.progress = int(_PROGRESS_OF_COUNTING * min(share, 1))
 
     def _loading(self, done: int, total: int) -> None:
@@ -257,9 +262,9 @@ class Conversion:
         return counted
 
     async def batches(self, counted: Counted) -> AsyncGenerator[pa.RecordBatch]:
-        """The good rows, in batches of a few MiB. The next ones are made while the last is being loaded."""
+        """The good rows, in batches of a few MiB."""
         converter = RowConverter(self.plan.columns, explain=0)
-        async with aclosing(ahead(self._portions(converter, counted))) as portions:
+        async with aclosing(self._portions(converter, counted)) as portions:
             async for portion in portions:
                 counted.add(portion)
                 for batch in pieces(portion.batch):
@@ -370,7 +375,6 @@ class ScratchRows:
 
         `require_room` is called in a thread before bytes are written; what it raises is raised (InsufficientStorage).
         """
-        await asyncio.get_running_loop().run_in_executor(threads, require_room, 0)
         opening = threads.submit(open_file)
         try:
             file = await asyncio.wrap_future(opening)
@@ -390,12 +394,9 @@ class ScratchRows:
 
     async def batches(self) -> AsyncGenerator[pa.RecordBatch]:
         """All that was kept, in its order; may be called again. Only if `is_whole`."""
-        if self._batches == 0:
-            return
-        run = asyncio.get_running_loop().run_in_executor
-        reader = await run(self._threads, self._read)
+        run, kept = asyncio.get_running_loop().run_in_executor, self._read()
         for _ in range(self._batches):
-            yield await run(self._threads, reader.read_next_batch)
+            yield await run(self._threads, next, kept)
 
     def _write(self, batch: pa.RecordBatch) -> None:
         self._require_room(batch.nbytes)
@@ -414,10 +415,10 @@ class ScratchRows:
         self.is_whole, self._writer = False, None
         self._file.truncate(0)
 
-    def _read(self) -> pa.RecordBatchStreamReader:
+    def _read(self) -> Iterator[pa.RecordBatch]:
         self._file.flush()
         self._file.seek(0)
-        return pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
+        yield from pa.ipc.open_stream(pa.PythonFile(self._file, "r"))
 
 
 def _close_opened(opening: "Future[BinaryIO]") -> None:
@@ -454,7 +455,8 @@ class ImportSession:
         task = self._task
         if task is None:
             return OperationStatus(OperationState.PENDING, has_result_set=True)
-        await asyncio.wait({task}, timeout=wait_s)
+        if not task.done():
+            await asyncio.wait({task}, timeout=wait_s)
         if not task.done():
             return OperationStatus(protocol.OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
         if self._report.done is not None:

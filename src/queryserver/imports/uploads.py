@@ -18,10 +18,9 @@ from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, extension_of
 from queryserver.files.places import Caller, Place, Stores
 from queryserver.files.stores.local.storage import LocalUploadArea
-from queryserver.files.upload_repository import renewed
 from queryserver.identity.model import User
 from queryserver.imports.model import Origin
-from queryserver.platform.database import Database
+from queryserver.platform.database import Database, renewed
 
 log = structlog.get_logger(__name__)
 
@@ -119,11 +118,16 @@ select count(*) as files, coalesce(sum(size_bytes), 0)::bigint as size_bytes fro
 where user_id = $1 and expires_at > now()
 """
 
+# Two uploads of one user must not both count before either is inserted, so that the lock comes first: the count is of
+# the snapshot that the second statement takes. A script is one transaction and one round trip, but has no parameters:
+# all values are numbers or hexadecimal digits.
 _ADD = """
+select pg_advisory_xact_lock({lock}, {user_id}::bigint::integer);
 insert into import_uploads (digest, user_id, name, size_bytes, expires_at)
-select $2, $1, $3, $4, now() + $5::interval from import_uploads where user_id = $1 and expires_at > now()
-having count(*) < $6 and coalesce(sum(size_bytes), 0)::bigint + $4 <= $7
-returning expires_at
+select decode('{digest}', 'hex'), {user_id}, convert_from(decode('{name}', 'hex'), 'UTF8'), {size_bytes},
+    now() + make_interval(secs => {keep_s})
+from import_uploads where user_id = {user_id} and expires_at > now()
+having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_bytes} <= {most_bytes}
 """
 
 
@@ -139,12 +143,17 @@ class ImportUploadRecords:
 
     async def add(self, new: NewImportUpload, *, keep: timedelta, most: UploadUsage) -> datetime | None:
         """Keep a file; when it expires. None: the user would have more than `most`."""
-        async with self._database.transaction() as connection:
-            # Two uploads of one user must not both count before either is inserted.
-            await connection.execute("select pg_advisory_xact_lock($1, $2::bigint::integer)", _LOCK, new.user_id)
-            return await connection.fetchval(
-                _ADD, new.user_id, new.digest, new.name, new.size_bytes, keep, most.files, most.size_bytes
-            )
+        script = _ADD.format(
+            lock=_LOCK,
+            user_id=int(new.user_id),
+            digest=new.digest.hex(),
+            name=new.name.encode().hex(),
+            size_bytes=int(new.size_bytes),
+            keep_s=keep.total_seconds(),
+            most_files=int(most.files),
+            most_bytes=int(most.size_bytes),
+        )
+        return datetime.now(UTC) + keep if await self._database.execute(script) else None
 
     async def find(self, user_id: int, digest: bytes) -> StoredImportUpload | None:
         row = await self._database.row(
@@ -236,21 +245,19 @@ class UploadedImportFile:
     """`ImportFile` in the upload area. Its content never changes."""
 
     area: LocalUploadArea
-    digest: bytes
-    """Names the file for ever; the reference cannot be computed from it."""
+    fixed_identity: str
+    """Its name in the area: the hexadecimal digest of its reference, which cannot be computed from it."""
     shown: str
     """The last part of its reference."""
     size_bytes: int
-
-    @property
-    def fixed_identity(self) -> str | None:
-        return self.digest.hex()
 
     async def read(self, *, offset: int = 0, length: int | None = None) -> AsyncGenerator[bytes]:
         """Raises import_file_not_found when it was removed meanwhile, StorageError."""
         left = max(self.size_bytes - offset, 0)
         # With the length known, the end of the file is not read for.
-        pieces = self.area.read(self.digest.hex(), offset=offset, length=left if length is None else min(length, left))
+        pieces = self.area.read(
+            self.fixed_identity, offset=offset, length=left if length is None else min(length, left)
+        )
         try:
             async with aclosing(pieces):
                 async for piece in pieces:
@@ -260,7 +267,7 @@ class UploadedImportFile:
 
     @asynccontextmanager
     async def on_disk(self) -> AsyncGenerator[Path]:
-        yield self.area.place(self.digest.hex())
+        yield self.area.place(self.fixed_identity)
 
 
 class ImportUploads:
@@ -315,16 +322,17 @@ class ImportUploads:
         Whatever is wrong with the reference, the work and the error are the same.
         """
         reference = UploadReference.read(file_path) or _NO_REFERENCE
-        stored = await self._records.find(user.id, reference.digest)
+        digest = reference.digest
+        stored = await self._records.find(user.id, digest)
         if stored is None or stored.name != reference.name:
             raise errors.import_file_not_found()
         keep = self._limits.keep
         # Not at each call, so that reading a file again and again does not write as often.
         if keep - stored.left > min(_LONGEST_UNPROLONGED, keep / 100) and not await self._records.prolong(
-            reference.digest, keep=keep
+            digest, keep=keep
         ):
             raise errors.import_file_not_found()
-        return UploadedImportFile(self._area, reference.digest, stored.name, stored.size_bytes)
+        return UploadedImportFile(self._area, digest.hex(), stored.name, stored.size_bytes)
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:

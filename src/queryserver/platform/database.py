@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -345,6 +345,33 @@ async def _listen(dsn: str, notified: Callable[[str, str], None], connected: Cal
         except DatabaseUnavailable:
             log.warning("not listening to other instances, trying again")
         await asyncio.sleep(_RECONNECT_S)
+
+
+@asynccontextmanager
+async def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> AsyncGenerator[None]:
+    """Inside, a record that would expire is renewed in the background, until `renew` answers that it is lost."""
+    keepers: list[asyncio.Task[None]] = []
+
+    async def keep() -> None:
+        while True:
+            try:
+                if not await renew():
+                    return
+            except DatabaseUnavailable:
+                log.warning("record not renewed")
+            await asyncio.sleep(every_s)
+
+    # Most work ends before the first renewal: until then a timer is enough.
+    first = asyncio.get_running_loop().call_later(
+        every_s, lambda: keepers.append(asyncio.create_task(keep(), name="renewal"))
+    )
+    try:
+        yield
+    finally:
+        first.cancel()
+        for keeper in keepers:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
 
 
 def required_dsn(settings: Settings) -> str:

@@ -220,7 +220,9 @@ class Runner:
         task.add_done_callback(self._tasks.discard)
 
     def _before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
-        if self._objects_changed is None or not changes_objects(assignment.statement, assignment.dialect):
+        # An import always makes or fills a table.
+        changes = assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect)
+        if self._objects_changed is None or not changes:
             return None
         return partial(self._objects_changed, assignment.user_id, assignment.connector)
 

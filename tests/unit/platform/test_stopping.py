@@ -1,5 +1,6 @@
 """A process that was told to stop ends in time, whatever still runs in it."""
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,10 +39,10 @@ class _Clock:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
-    """Makes a server that waits for so many seconds after the first signal; its time is `now`."""
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Any]:
+    """Makes a server that waits for so many seconds after the first signal; signals come at `now`."""
 
-    def made(delay_s: int) -> Any:
+    def made(delay_s: float) -> Any:
         monkeypatch.setattr(main, "guard_connections", lambda *_: None)
         monkeypatch.setattr(main, "ConnectionCounts", lambda _: None)
         monkeypatch.setattr(main, "limits_of", lambda _: None)
@@ -58,7 +59,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
     return made
 
 
-async def test_without_a_delay_the_first_signal_begins_the_stop(told: Callable[[int], Any]) -> None:
+async def test_without_a_delay_the_first_signal_begins_the_stop(told: Callable[[float], Any]) -> None:
     one = told(0)
     one.server.handle_exit(SIGTERM, None)
     assert one.server.should_exit
@@ -66,19 +67,19 @@ async def test_without_a_delay_the_first_signal_begins_the_stop(told: Callable[[
     assert one.clock.bounds == [30 + 15]
 
 
-async def test_in_the_delay_everything_is_served_until_it_is_over(told: Callable[[int], Any]) -> None:
-    one = told(20)
+async def test_in_the_delay_everything_is_served_until_it_is_over(told: Callable[[float], Any]) -> None:
+    one = told(0.5)
     one.server.handle_exit(SIGTERM, None)
-    one.times.now += 0.5
+    one.times.now += 0.4
     one.server.handle_exit(SIGTERM, None)  # of the parent, which had the same signal
     assert one.readiness.stopping
     assert not await one.server.on_tick(1)
-    assert one.clock.bounds == [20 + 30 + 15]
-    one.times.now += 20
+    assert one.clock.bounds == [0.5 + 30 + 15]
+    await asyncio.sleep(0.6)
     assert await one.server.on_tick(2)
 
 
-async def test_a_second_signal_ends_the_delay(told: Callable[[int], Any]) -> None:
+async def test_a_second_signal_ends_the_delay(told: Callable[[float], Any]) -> None:
     one = told(20)
     one.server.handle_exit(SIGTERM, None)
     one.times.now += 3

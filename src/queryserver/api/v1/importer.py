@@ -136,7 +136,7 @@ async def upload_file(call: ImporterCall) -> Response:
         content = place.rechecked(stream.content(), _require_importer)
         received = await uploads.receive(call.user, name, content, room_bytes=room_bytes)
     bodies.came_unread(call.request.scope)
-    bodies.came(call.request.scope, (field for field, _ in stream.fields))
+    bodies.came(call.request.scope, dict(stream.fields))
     return answer(
         wire.ImportedFile(
             file_path=str(received.reference), size=received.size_bytes, expires_at=moment(received.expires_at) or ""

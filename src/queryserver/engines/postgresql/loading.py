@@ -1,13 +1,14 @@
 """Tables of PostgreSQL from Arrow batches: COPY into a staging table that only its transaction sees.
 
 The staging table gets the target's name at the end of the transaction, or its rows go to the target there; a failure
-at any place undoes all of it.
+at any place, also the end of this server, undoes all of it. So nothing is entered in the ledger of staging tables.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 from pyarrow import csv
@@ -19,9 +20,8 @@ from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
-_LONGEST_NAME_BYTES = 63
-"""The server cuts longer names without an error."""
-
+# The server cuts longer names without an error.
+_refuse_cut_names = partial(loading.refuse_long_names, longest=63, unit="bytes", size=lambda name: len(name.encode()))
 _DROP_S = 30.0
 _COMMIT_S = 60.0
 _PIECE_BYTES = 512 * 1024
@@ -76,25 +76,32 @@ class PostgresqlLoader:
         return (await self._found(table)).is_there
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
+        del ledger
+        names = [load.target.database or "", load.target.name, *[column.name for column in load.columns]]
         loading.refuse_changes(read_only=self._read_only)
-        _refuse_cut_names(load.target, *(column.name for column in load.columns))
+        _refuse_cut_names(names)
         if load.target.database is not None and load.target.database.startswith("pg_temp"):
             raise loading.passing(load.target.database)
         found = await self._found(load.target)
         schema = found.required_schema
-        loading.refuse_target(load, exists=found.is_there)
         found.refuse_replacing(load)
+        loading.refuse_target(load, exists=found.is_there)
         try:
-            async with loading.staged(load.staging, ledger, self._roll_back) as staging:
-                return await self._load(load, schema, batches, staging)
+            return await self._load(load, schema, batches)
         except asyncio.CancelledError:
             # The stop signal may still be on its way to the server's process, which must serve no other session.
-            await asyncio.shield(self._connection.shut())
+            await asyncio.shield(self._roll_back(then_shut=True))
+            raise
+        except loading.RowsFailed as error:
+            await asyncio.shield(self._roll_back())
+            raise error.reason from error.reason.__cause__
+        except BaseException:
+            await asyncio.shield(self._roll_back())
             raise
 
     async def drop(self, table: TableName) -> None:
         loading.refuse_changes(read_only=self._read_only)
-        _refuse_cut_names(table)
+        _refuse_cut_names([table.database or "", table.name])
         schema = (await self._found(table)).required_schema
         with statement_errors(started=True):
             await self._connection.execute(f"DROP TABLE IF EXISTS {qualified(schema, table.name)}", timeout=_DROP_S)
@@ -104,26 +111,24 @@ class PostgresqlLoader:
             [row] = await self._connection.fetch(_TARGET, table.database, table.name, timeout=_DROP_S)
         return _Found(*row)
 
-    async def _load(
-        self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch], staging: loading.Staging
-    ) -> int:
-        source = qualified(schema, load.staging.name)
+    async def _load(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
+        kind = "UNLOGGED TABLE" if load.append else "TABLE"
+        resolved = [
+            replace(one, declared=f"pg_catalog.{one.declared.lower()}") if one.declared in _NO_KEYWORDS else one
+            for one in load.columns
+        ]
+        source, target = qualified(schema, load.staging.name), qualified(schema, load.target.name)
+        columns = loading.column_definitions(resolved, identifier)
+        # DROP TABLE refuses a view, and a table that views or keys of other tables need.
+        steps = loading.publishing_steps(load, source, target)
         with statement_errors(started=True):
-            kind = "UNLOGGED TABLE" if load.append else "TABLE"
-            resolved = [
-                replace(one, declared=f"pg_catalog.{one.declared.lower()}") if one.declared in _NO_KEYWORDS else one
-                for one in load.columns
-            ]
-            columns = loading.column_definitions(resolved, identifier)
             creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"
             await self._connection.execute(creation)
             rows = await self._copy(load, schema, batches)
             if load.replace:
                 (await self._found(load.target)).refuse_replacing(load)
-            # DROP TABLE refuses a view, and a table that views or keys of other tables need.
-            steps = loading.publishing_steps(load, source, qualified(schema, load.target.name))
             await self._connection.execute("; ".join(steps))
-            await staging.publish(self._connection.execute("COMMIT", timeout=_COMMIT_S))
+            await loading.to_the_end(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
@@ -140,9 +145,9 @@ class PostgresqlLoader:
                 )
         return int(tag.removeprefix("COPY "))
 
-    async def _roll_back(self) -> None:
+    async def _roll_back(self, *, then_shut: bool = False) -> None:
         """End the transaction, or the connection with it."""
-        if not self._connection.is_closed() and not await self._connection.end_transaction():
+        if not self._connection.is_closed() and (not await self._connection.end_transaction() or then_shut):
             await self._connection.shut()
 
 
@@ -167,8 +172,3 @@ async def _pieces(encoded: AsyncIterator[pa.Buffer], tap: RefusalTap) -> AsyncGe
             if tap.has_refused:
                 return
             yield view[start : start + _PIECE_BYTES]
-
-
-def _refuse_cut_names(table: TableName, *columns: str) -> None:
-    names = (table.database or "", table.name, *columns)
-    loading.refuse_long_names(names, longest=_LONGEST_NAME_BYTES, unit="bytes", size=lambda name: len(name.encode()))

@@ -15,7 +15,8 @@ import httpx
 
 _KIB = 1024
 _MOST_BYTES = 1024 * _KIB
-_LEAST_BYTES = 64 * _KIB
+LEAST_BYTES = 64 * _KIB
+"""What a reader may take in any case."""
 _TOGETHER_BYTES = 8 * 1024 * _KIB
 
 
@@ -83,7 +84,7 @@ class ReadSizes:
     def piece_bytes(self) -> int:
         """What one reader may take now: a multiple of 64 KiB, 1 MiB at most."""
         share = _TOGETHER_BYTES // max(1, self._readers)
-        return max(_LEAST_BYTES, min(self._most_bytes, share - share % _LEAST_BYTES))
+        return max(LEAST_BYTES, min(self._most_bytes, share - share % LEAST_BYTES))
 
 
 _KEEPALIVE_S = 5.0

@@ -223,8 +223,8 @@ class BlockReader:
         self.decoder = Decoder(encoding)
         """Counts the characters that could not be decoded."""
         self._width = width
-        self._plain = cutting.PlainReader(delimiters, width)
         self._reader = RecordReader(delimiters)
+        self._plain = cutting.PlainReader(delimiters, width)
         self._reader_waits = False
         self._text = b""
         """UTF-8 that has gone nowhere yet."""

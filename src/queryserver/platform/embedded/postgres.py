@@ -12,9 +12,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import IO, TypeVar
 from urllib.parse import quote
 
@@ -57,8 +60,7 @@ _LOG_BYTES = 4 * 2**20
 _SOCKET_PREFIX = "queryserver-"
 _SOCKET_PATH_BYTES = 103  # the smallest limit of our systems (macOS; Linux has 107)
 _START_ATTEMPTS = 3
-_CHECK_EVERY_S = 0.5
-_TRIM_EVERY_CHECKS = 60
+_TRIM_EVERY_S = 30
 _RESTART_WAIT_S = (1, 2, 5, 10, 30)
 
 _OPTIONS = {
@@ -107,6 +109,8 @@ class Postmaster:
         self._address: Address | None = None
         self._server: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
+        self.ending = Future[int]()
+        """Done once the server that was started last has ended."""
 
     @property
     def address(self) -> Address:
@@ -114,10 +118,6 @@ class Postmaster:
         if self._address is None:
             raise RuntimeError("the server was not started")
         return self._address
-
-    @property
-    def is_running(self) -> bool:
-        return self._server is not None and self._server.poll() is None
 
     def start(self) -> None:
         """End the processes of an earlier run, start the server, and wait until it takes connections.
@@ -186,6 +186,10 @@ class Postmaster:
                 stdin=subprocess.DEVNULL,
                 output=output,
             )
+        # A thread, because no portable call of the loop waits for a process that the loop has not started.
+        self.ending = Future()
+        waiting = partial(_wait_for, self._server, self.ending)
+        Thread(target=waiting, name="embedded-postgres-ending", daemon=True).start()
         self._guard = spawn(
             ["/bin/sh", "-c", _GUARD, "queryserver-guard", str(self._server.pid), self._name, address.socket_directory],
             account=None,  # the account that made the directory of the socket may remove it
@@ -336,16 +340,23 @@ def _locked(file: Path) -> Generator[None]:
         os.close(descriptor)
 
 
+def _wait_for(server: subprocess.Popen[bytes], ending: Future[int]) -> None:
+    ending.set_result(server.wait())
+
+
 async def _watch(postmaster: Postmaster) -> None:
-    checks = failures = 0
+    """Start the server again whenever it has ended; keep its log small."""
+    ending, failures = asyncio.wrap_future(postmaster.ending), 0
     while True:
-        await asyncio.sleep(_CHECK_EVERY_S)
-        checks += 1
+        await asyncio.wait({ending}, timeout=_TRIM_EVERY_S)
         try:
-            if not postmaster.is_running:
+            if ending.done():
                 _log.error("the embedded PostgreSQL has died and is started again")
-                await _to_the_end(postmaster.restart)
-            elif checks % _TRIM_EVERY_CHECKS == 0:
+                try:
+                    await _to_the_end(postmaster.restart)
+                finally:
+                    ending = asyncio.wrap_future(postmaster.ending)
+            else:
                 await _to_the_end(postmaster.trim_log)
             failures = 0
         except (EmbeddedPostgresError, OSError):

@@ -6,7 +6,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, User
 from queryserver.files.stores.local.deleting import Deletion, Summation, directories_in, sweep
 from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload, StagedParts
 from queryserver.files.stores.local.tree import Listing, LocalTree, file_error, must_be_file
-from queryserver.files.stores.reading import ReadSizes
+from queryserver.files.stores.reading import LEAST_BYTES, ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
 
@@ -161,10 +161,13 @@ class LocalStorage:
         self._enter(path)
         download, sizes = Download(self._tree, path, version), self._threads.read_sizes
         end = sys.maxsize if length is None else offset + length
+        is_short = end - offset <= LEAST_BYTES
         try:
-            with sizes.reader():
+            with nullcontext() if is_short else sizes.reader():
                 # Read even if nothing is wanted, so that a missing file raises.
-                while piece := await self._run(path, download.read, offset, min(end - offset, sizes.piece_bytes)):
+                while piece := await self._run(
+                    path, download.read, offset, min(end - offset, LEAST_BYTES if is_short else sizes.piece_bytes)
+                ):
                     offset += len(piece)
                     yield piece
                     if offset == end:
