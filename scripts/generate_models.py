@@ -1,8 +1,9 @@
 """Make src/queryserver/api/schemas/generated.py from openapi/resources.yaml; with --check only compare.
 
-The models are what datamodel-code-generator gives, with three changes: a key outside `required` is left out of the
-answer while its value is None, so that no caller has to remember it; times stay text; and the words of an enumeration
-are part of the schema, while the field takes any text or number of that type.
+The models are what datamodel-code-generator gives, with four changes: a key outside `required` is left out of the
+answer while its value is None, so that no caller has to remember it; times stay text; the words of an enumeration
+are part of the schema, while the field takes any text or number of that type; and the descriptions of fields, which
+the API description takes from resources.yaml, are left out: with them, the models take twice as long to import.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def generate() -> str:
     """The text of the generated module; the same source gives the same text."""
     beside_python = Path(sys.executable).parent
     models = _run([str(beside_python / "datamodel-codegen"), f"--input={SOURCE}", *OPTIONS])
-    tree = _OmitAbsentKeys().visit(_PlainValues().visit(ast.parse(models)))
+    tree = _OmitAbsentKeys().visit(_WithoutDescriptions().visit(_PlainValues().visit(ast.parse(models))))
     text = HEADER + DOCSTRING + ast.unparse(ast.fix_missing_locations(tree))
     return _run([str(beside_python / "ruff"), "format", "-"], text)
 
@@ -85,6 +86,24 @@ class _PlainValues(ast.NodeTransformer):
             case _:
                 self.generic_visit(node)
                 return node
+
+
+class _WithoutDescriptions(ast.NodeTransformer):
+    """`key: Annotated[X, Field(description=…)]` becomes `key: X`; what else is said of the key stays.
+
+    The description of a whole model that is no object is that of its only field, and stays too.
+    """
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign:
+        match node:
+            case ast.AnnAssign(target=ast.Name("root")):
+                pass
+            case ast.AnnAssign(
+                annotation=ast.Subscript(ast.Name("Annotated"), ast.Tuple([bare, ast.Call(ast.Name("Field")) as field]))
+            ):
+                field.keywords = [keyword for keyword in field.keywords if keyword.arg != "description"]
+                node.annotation = node.annotation if field.keywords else bare
+        return node
 
 
 def _omittable(nullable: ast.expr) -> ast.expr:

@@ -420,7 +420,7 @@ class TestThreads:
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedPostgres]:
     async with EmbeddedPostgres.start(tmp_path_factory.mktemp("users"), durable=False) as server:
-        await ensure_databases(server, sample_tables())
+        await ensure_databases(server, sample_tables)
         yield server
 
 
@@ -566,7 +566,7 @@ class TestSample:
     async def test_a_database_of_an_earlier_version_gets_the_common_owner(self, server: EmbeddedPostgres) -> None:
         admin = server.admin_dsn(SAMPLE_DATABASE)
         await execute(admin, f"CREATE TABLE earlier (n integer); ALTER TABLE earlier OWNER TO {SAMPLE_ROLE}")
-        await ensure_databases(server, sample_tables())
+        await ensure_databases(server, sample_tables)
         engine = sample_engine(server)
         await said(engine, ANA, "INSERT INTO earlier VALUES (1)")
         await said(engine, BEN, "DROP TABLE earlier")

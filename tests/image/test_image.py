@@ -78,8 +78,8 @@ async def environment(postgresql: ServerAddress) -> Mapping[str, str]:
 def mounts(image: Image, postgresql: ServerAddress, tmp_path_factory: pytest.TempPathFactory) -> Mapping[Path, str]:
     """A volume of the image's user with the sample, and a settings file."""
     state, configuration = tmp_path_factory.mktemp("state"), tmp_path_factory.mktemp("configuration")
-    ensure_sample_files(state / "databases", sample_tables())
-    ensure_sample_storage(state / "files", sample_tables())
+    ensure_sample_files(state / "databases", sample_tables)
+    ensure_sample_storage(state / "files", sample_tables)
     user, group = image.settings["User"].split(":")
     subprocess.run(["chown", "--recursive", f"{user}:{group}", state], check=True)
     # As Kubernetes mounts a volume with fsGroup.

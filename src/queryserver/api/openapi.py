@@ -29,7 +29,8 @@ from queryserver.errors.base import KINDS, ConfigurationError, NotAuthenticated,
 REF = "#/components/schemas/{model}"
 FORM, PARTS, JSON = "application/x-www-form-urlencoded", "multipart/form-data", "application/json"
 
-_TEXTS = files("queryserver.api").joinpath("texts")
+_HERE = files("queryserver.api")
+_TEXTS = _HERE.joinpath("texts")
 _CITED = re.compile(r"\s*\((?:Spec|Contract) [^)]*\)")
 _SOURCE = re.compile(r"\s*(?:Spec §|Contract [a-z]+ \d).*$", re.DOTALL)  # the last sentence of a docstring
 _NULL = {"type": "null"}
@@ -407,6 +408,7 @@ def whole_document(app: FastAPI) -> dict[str, Any]:
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     _add_bodies(routes, schemas)
+    _describe_fields(schemas)
     answers = Answers(known, schemas)
     for route in routes:
         operation = document["paths"][route.path_format][route.operation.method.lower()]
@@ -507,6 +509,16 @@ def _describe(operation: dict[str, Any], row: Operation, known: Texts) -> None:
             parameter["example"] = row.parameters.get(parameter["name"], words.get("example"))
     if parameters:
         operation["parameters"] = parameters
+
+
+def _describe_fields(schemas: Mapping[str, Any]) -> None:
+    """Descriptions of the fields of answers stand in resources.yaml alone: the models would take longer to import."""
+    text = _HERE.joinpath("resources.yaml").read_bytes()
+    for name, resource in yaml.load(text, Loader=yaml.CSafeLoader)["components"]["schemas"].items():
+        fields = schemas.get(name, {}).get("properties", {})
+        for key, described in resource.get("properties", {}).items():
+            if key in fields and "description" in described:
+                fields[key]["description"] = described["description"]
 
 
 def _add_bodies(routes: Iterable[OperationRoute], schemas: dict[str, Any]) -> None:

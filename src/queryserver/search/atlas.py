@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-import httpx
 import orjson
 import structlog
 
@@ -210,6 +209,8 @@ class AtlasServer:
 
         Raises CatalogUnavailable: the setting is not the address of a server.
         """
+        import httpx  # noqa: PLC0415 of a server with a catalogue only
+
         url = self.url.rstrip("/")
         for version in ("/v1", "/v2"):
             url = url.removesuffix(version)

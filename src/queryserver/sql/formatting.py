@@ -6,9 +6,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-import sqlparse
 import structlog
-from sqlparse.exceptions import SQLParseError
 
 from queryserver.errors.base import MissingParameter, PayloadTooLarge, TooComplex
 from queryserver.platform.computing_protocol import Computing, Task
@@ -111,6 +109,9 @@ def formatted(script: str, dialect: str | None) -> str:
 
 
 def _statement(text: str, dialect: str | None) -> str:
+    import sqlparse  # noqa: PLC0415 only workers format
+    from sqlparse.exceptions import SQLParseError  # noqa: PLC0415 as above
+
     try:
         laid_out = sqlparse.format(text, reindent=True, strip_whitespace=False).strip()
     except (SQLParseError, RecursionError):

@@ -5,13 +5,9 @@ Few readers take much, for speed; many take little, for memory.
 
 import asyncio
 import random
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
-
-import httpcore
-import httpx
+from typing import TypeVar
 
 _KIB = 1024
 _MOST_BYTES = 1024 * _KIB
@@ -85,56 +81,3 @@ class ReadSizes:
         """What one reader may take now: a multiple of 64 KiB, 1 MiB at most."""
         share = _TOGETHER_BYTES // max(1, self._readers)
         return max(LEAST_BYTES, min(self._most_bytes, share - share % LEAST_BYTES))
-
-
-_KEEPALIVE_S = 5.0
-
-
-class WideReadsTransport(httpx.AsyncHTTPTransport):
-    """As its base, HTTP/1.1 without proxies, with pieces as large as `sizes` says."""
-
-    def __init__(self, tls: ssl.SSLContext | bool, sizes: ReadSizes, *, max_connections: int) -> None:
-        super().__init__(trust_env=False)
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(verify=tls, trust_env=False),
-            max_connections=max_connections,
-            max_keepalive_connections=max_connections,
-            keepalive_expiry=_KEEPALIVE_S,
-            network_backend=_Network(sizes),
-        )
-
-
-class _Network(httpcore.AsyncNetworkBackend):
-    def __init__(self, sizes: ReadSizes) -> None:
-        self._sizes = sizes
-        # Its type is left open where anyio is not installed; httpx itself needs it.
-        self._network = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
-
-    async def connect_tcp(self, *place: Any, **options: Any) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._network.connect_tcp(*place, **options), self._sizes)
-
-    async def sleep(self, seconds: float) -> None:
-        await self._network.sleep(seconds)
-
-
-class _Stream(httpcore.AsyncNetworkStream):
-    def __init__(self, stream: httpcore.AsyncNetworkStream, sizes: ReadSizes) -> None:
-        self._stream = stream
-        self._sizes = sizes
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._stream.read(max(max_bytes, self._sizes.piece_bytes), timeout)
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        await self._stream.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-    async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._sizes)
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._stream.get_extra_info(info)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from functools import cache
 from io import StringIO
 from pathlib import Path
 
@@ -82,8 +83,12 @@ class SampleTable:
         return f"CREATE TABLE {self.name} ({self.columns}, {self.constraint})"
 
 
+Tables = Callable[[], tuple[SampleTable, ...]]
+"""Gives the tables, parents first; called only where something is missing."""
+
+
 def sample_tables() -> tuple[SampleTable, ...]:
-    """The tables, parents first. The same rows at each call."""
+    """The tables, parents first. The same rows at each call, which takes 60 ms."""
     chance = random.Random(_SEED)  # noqa: S311 made-up shop data; the same on every machine is the point
     customers, products = _customers(chance), _products(chance)
     orders = _orders(chance, customers)
@@ -179,23 +184,21 @@ def _moment(chance: random.Random) -> datetime:
     return datetime.combine(_day(chance), time()) + timedelta(seconds=chance.randrange(86_400))
 
 
-def ensure_sample_files(directory: Path, tables: tuple[SampleTable, ...]) -> None:
+def ensure_sample_files(directory: Path, tables: Tables) -> None:
     """Make the two database files if they are missing; what users changed in present ones stays. Idempotent."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     _ensure(directory / DUCKDB_FILE, _write_duckdb, tables)
     _ensure(directory / SQLITE_FILE, _write_sqlite, tables)
 
 
-def _ensure(
-    target: Path, write: Callable[[Path, tuple[SampleTable, ...]], None], tables: tuple[SampleTable, ...]
-) -> None:
+def _ensure(target: Path, write: Callable[[Path, tuple[SampleTable, ...]], None], tables: Tables) -> None:
     """Written under another name and then renamed: the file is there whole or not at all."""
     if target.exists():
         return
     partial = target.with_name(f"{target.name}.unfinished")
     for unfinished in partial.parent.glob(f"{partial.name}*"):  # with the write-ahead logs of both engines
         unfinished.unlink()
-    write(partial, tables)
+    write(partial, tables())
     partial.chmod(0o600)
     sync(partial)
     partial.rename(target)
@@ -248,7 +251,7 @@ compressed CSV, order_items as Parquet too. Everyone may change what lies in /sh
 """
 
 
-def ensure_sample_storage(root: Path, tables: tuple[SampleTable, ...]) -> None:
+def ensure_sample_storage(root: Path, tables: Tables) -> None:
     """Make the local root with the samples if it is missing; a present one is left alone. Idempotent.
 
     Made under another name and then renamed: the root is there whole or not at all.
@@ -261,7 +264,7 @@ def ensure_sample_storage(root: Path, tables: tuple[SampleTable, ...]) -> None:
     partial.mkdir(mode=0o700, parents=True)
     samples = partial / SAMPLES
     samples.mkdir(parents=True)
-    for name, content in _contents(tables):
+    for name, content in _contents(tables()):
         (samples / name).write_bytes(content)
         (samples / name).chmod(0o644)
         sync(samples / name)
@@ -326,7 +329,7 @@ _NOTHING_OF_THE_OWNER_CHANGES = """
 """
 
 
-async def ensure_databases(server: EmbeddedPostgres, tables: tuple[SampleTable, ...]) -> None:
+async def ensure_databases(server: EmbeddedPostgres, tables: Tables) -> None:
     """Make what is missing: the service's database, empty, and the users' one with the sample in it. Idempotent."""
     connection, secrets = await _connect(server.admin_dsn()), server.cluster.secrets
     try:
@@ -342,7 +345,7 @@ async def ensure_databases(server: EmbeddedPostgres, tables: tuple[SampleTable, 
         for database in (SERVICE_ROLE, "postgres", "template1"):
             await connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
         if not await _exists(connection, SAMPLE_DATABASE):
-            await _make_sample(server, connection, tables)
+            await _make_sample(server, connection, await asyncio.to_thread(tables))
         await _repair_sample(server)
     finally:
         await connection.close(timeout=_CONNECT_S)
@@ -406,8 +409,12 @@ async def prepare(state_dir: Path, *, durable: bool = True) -> AsyncGenerator[Em
     """
     await asyncio.to_thread(package_directory)
     async with EmbeddedPostgres.start(state_dir, durable=durable) as server:
-        tables, defaults = await asyncio.to_thread(sample_tables), server.defaults
-        await asyncio.to_thread(ensure_sample_files, defaults.databases_dir, tables)
-        await asyncio.to_thread(ensure_sample_storage, defaults.files_dir, tables)
-        await ensure_databases(server, tables)
-        yield defaults
+        await _ensure_all(server)
+        yield server.defaults
+
+
+async def _ensure_all(server: EmbeddedPostgres) -> None:
+    tables, defaults = cache(sample_tables), server.defaults
+    await asyncio.to_thread(ensure_sample_files, defaults.databases_dir, tables)
+    await asyncio.to_thread(ensure_sample_storage, defaults.files_dir, tables)
+    await ensure_databases(server, tables)

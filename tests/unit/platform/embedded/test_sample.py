@@ -54,7 +54,7 @@ REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientP
 async def server(tmp_path_factory: pytest.TempPathFactory):
     """Not the shared one: other tests open that to loopback."""
     async with EmbeddedPostgres.start(tmp_path_factory.mktemp("access"), durable=False) as server:
-        await ensure_databases(server, sample_tables())
+        await ensure_databases(server, sample_tables)
         yield server
 
 
@@ -123,13 +123,13 @@ async def test_users_have_no_power_over_the_server(server: EmbeddedPostgres, sta
 
 async def test_a_password_that_a_user_changed_is_put_back_at_the_next_start(server: EmbeddedPostgres):
     await execute(server.defaults.sample_dsn, f"ALTER ROLE {SAMPLE_ROLE} PASSWORD 'stolen'")
-    await ensure_databases(server, sample_tables())
+    await ensure_databases(server, sample_tables)
     await execute(server.defaults.sample_dsn, "SELECT 1")
 
 
 async def test_what_users_dropped_is_not_made_again(server: EmbeddedPostgres):
     await execute(server.defaults.sample_dsn, "DROP TABLE web_requests")
-    await ensure_databases(server, sample_tables())
+    await ensure_databases(server, sample_tables)
     with pytest.raises(asyncpg.UndefinedTableError):
         await execute(server.defaults.sample_dsn, "SELECT 1 FROM web_requests")
 
@@ -137,7 +137,7 @@ async def test_what_users_dropped_is_not_made_again(server: EmbeddedPostgres):
 async def test_a_sample_database_that_was_not_finished_is_made_anew(tmp_path):
     async with EmbeddedPostgres.start(tmp_path, durable=False) as server:
         await execute(server.admin_dsn(), "CREATE DATABASE sample_unfinished")
-        await ensure_databases(server, sample_tables())
+        await ensure_databases(server, sample_tables)
         await execute(server.defaults.sample_dsn, "SELECT 1 FROM order_items")
 
 
@@ -186,7 +186,7 @@ async def test_the_same_sql_gives_the_same_answer_in_all_three_engines(sample_ds
 def test_what_users_changed_in_the_files_stays(sample_directory: Path):
     with closing(sqlite3.connect(sample_directory / SQLITE_FILE)) as lite, lite:
         lite.execute("DROP TABLE web_requests")
-    ensure_sample_files(sample_directory, sample_tables())
+    ensure_sample_files(sample_directory, sample_tables)
     with closing(sqlite3.connect(sample_directory / SQLITE_FILE)) as lite:
         tables = {name for (name,) in lite.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert tables == {"customers", "products", "orders", "order_items"}
@@ -195,7 +195,7 @@ def test_what_users_changed_in_the_files_stays(sample_directory: Path):
 def test_files_that_a_killed_start_left_unfinished_are_made_anew(tmp_path: Path):
     for name in (f"{DUCKDB_FILE}.unfinished", f"{DUCKDB_FILE}.unfinished.wal", f"{SQLITE_FILE}.unfinished-journal"):
         (tmp_path / name).write_bytes(b"half a file")
-    ensure_sample_files(tmp_path, sample_tables())
+    ensure_sample_files(tmp_path, sample_tables)
     assert sorted(file.name for file in tmp_path.iterdir()) == [DUCKDB_FILE, SQLITE_FILE]
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
     with duckdb.connect(str(tmp_path / DUCKDB_FILE)) as quack:
@@ -204,7 +204,7 @@ def test_files_that_a_killed_start_left_unfinished_are_made_anew(tmp_path: Path)
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    ensure_sample_storage(tmp_path / "files", sample_tables())
+    ensure_sample_storage(tmp_path / "files", sample_tables)
     return tmp_path / "files"
 
 
@@ -223,7 +223,7 @@ def test_the_files_hold_the_rows_of_the_sample(files: Path):
 
 
 def test_the_files_are_the_same_on_every_machine(files: Path, tmp_path: Path):
-    ensure_sample_storage(tmp_path / "again", sample_tables())
+    ensure_sample_storage(tmp_path / "again", sample_tables)
     for file in (files / SAMPLES).iterdir():
         assert file.read_bytes() == (tmp_path / "again" / SAMPLES / file.name).read_bytes()
 
@@ -231,7 +231,7 @@ def test_the_files_are_the_same_on_every_machine(files: Path, tmp_path: Path):
 def test_what_users_changed_stays(files: Path):
     (files / SAMPLES / "orders.csv").unlink()
     (files / SAMPLES / "products.csv").write_text("mine")
-    ensure_sample_storage(files, sample_tables())
+    ensure_sample_storage(files, sample_tables)
     assert not (files / SAMPLES / "orders.csv").exists()
     assert (files / SAMPLES / "products.csv").read_text() == "mine"
 
@@ -239,7 +239,7 @@ def test_what_users_changed_stays(files: Path):
 def test_what_a_killed_start_left_is_made_anew(tmp_path: Path):
     (tmp_path / "files.unfinished" / "shared").mkdir(parents=True)
     (tmp_path / "files.unfinished" / "half a file").touch()
-    ensure_sample_storage(tmp_path / "files", sample_tables())
+    ensure_sample_storage(tmp_path / "files", sample_tables)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["files"]
     assert sorted(path.name for path in (tmp_path / "files").iterdir()) == ["shared"]
 
