@@ -341,13 +341,13 @@ class StatementLoader(ABC):
         self.check_names(load)
         exists = await self.exists(load.target)
         refuse_target(load, exists=exists)
-        if load.replace and exists and await self.is_view(load.target):
-            raise no_table(load.target)
+        if exists:
+            await self.refuse_existing(load)
         async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             types = await self.create(load.staging, load.columns)
             rows = await self._fill(load, types, batches)
             if load.append:
-                await execute(self._session, self._copy(load))
+                await self._append(load, staging)
             elif load.replace and await self.exists(load.target):
                 await staging.publish(self._swap(load, ledger))
             else:
@@ -363,13 +363,15 @@ class StatementLoader(ABC):
         """Whether what is there by that name is no table. Raises EngineError."""
         ...
 
+    async def refuse_existing(self, load: TableLoad) -> None:
+        """Raises StatementRejected where the table that is there can be no target of the load."""
+        if load.replace and await self.is_view(load.target):
+            raise no_table(load.target)
+
     @abstractmethod
     def check_names(self, load: TableLoad) -> None:
         """Raises StatementRejected for names that the engine would take for something else."""
         ...
-
-    def quoted(self, name: str) -> str:
-        return identifier(name, mark=self.mark)
 
     @abstractmethod
     def place(self, table: TableName) -> str:
@@ -404,8 +406,11 @@ class StatementLoader(ABC):
                 total += len(rows)
         return total
 
+    async def _append(self, load: TableLoad, staging: Staging) -> None:  # noqa: ARG002 for engines with transactions
+        await execute(self._session, self._copy(load))
+
     def _copy(self, load: TableLoad) -> str:
-        names = ", ".join(self.quoted(column.name) for column in load.columns)
+        names = ", ".join(identifier(column.name, mark=self.mark) for column in load.columns)
         return f"INSERT INTO {self.place(load.target)} ({names}) SELECT {names} FROM {self.place(load.staging)}"
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:

@@ -409,7 +409,8 @@ class PooledSessions(Generic[ConnectionT]):
     ) -> None:
         self._pool = ConnectionPool(connect, max_idle=_MAX_IDLE, idle_s=idle_s)
         self._connect_errors = connect_errors
-        self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
+        self.executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
+        """For what turns rows into Arrow, and back."""
 
     @asynccontextmanager
     async def session(
@@ -421,7 +422,7 @@ class PooledSessions(Generic[ConnectionT]):
         """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
         connection = await self._pool.take(login)
         session = StreamedSession(
-            partial(new_source, connection), is_connected=lambda: not connection.is_closed(), executor=self._executor
+            partial(new_source, connection), is_connected=lambda: not connection.is_closed(), executor=self.executor
         )
         try:
             await self._limited(prepare(connection), _PREPARE_S)
@@ -439,14 +440,12 @@ class PooledSessions(Generic[ConnectionT]):
         """
         async with self._pool.borrowed(login) as connection:
             await self._limited(prepare(connection), _PREPARE_S)
-            yield connection, self._executor
+            yield connection, self.executor
 
-    async def call(
-        self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]], *, within_s: float = _CALL_S
-    ) -> None:
+    async def call(self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """A short call on a connection that no session has. Raises what `connect_errors` makes of a failure."""
         async with self._pool.borrowed(login) as connection:
-            await self._limited(work(connection), within_s)
+            await self._limited(work(connection), _CALL_S)
 
     async def interrupt(self, login: DatabaseLogin, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """Send the stop signal from a second connection. A failure is ignored: the caller tries again."""
@@ -457,7 +456,7 @@ class PooledSessions(Generic[ConnectionT]):
     async def close(self) -> None:
         """Close what is idle; connections in use are closed when their sessions end. Idempotent."""
         await self._pool.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.executor.shutdown(wait=False, cancel_futures=True)
 
     async def _limited(self, work: Awaitable[object], for_s: float) -> None:
         with self._connect_errors():

@@ -13,7 +13,7 @@ from queryserver.engines.catalog_queries import backquoted, read_rows
 from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.mysql.catalog import MysqlCatalog
 from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal
-from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
+from queryserver.engines.mysql.loading import MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.errors.statements import EngineUnavailable
@@ -94,16 +94,9 @@ class MysqlEngine:
             yield MysqlCatalog(session, mariadb="mariadb" in str(version).lower())
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
-        login = self._login(options)
-        async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
-            yield MysqlLoader(
-                connection,
-                executor,
-                interrupt_thread=partial(self._interrupt, login),
-                on_other_connection=partial(self._sessions.call, login, within_s=DROP_S),
-                read_only=self._read_only,
-            )
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
+        async with self.session(user, options) as session:
+            yield MysqlLoader(session, self._sessions.executor, read_only=self._read_only)
 
     async def ping(self) -> None:
         await self._sessions.call(self._login(SessionOptions()), lambda connection: connection.run("DO 0"))
