@@ -3,9 +3,9 @@
 import asyncio
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -126,8 +126,9 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
     await to_the_end(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
-        with rows_failures():
-            yield staging
+        yield staging
+    except RowsFailed as error:
+        raise error.reason from error.reason.__cause__
     finally:
         if not staging.is_cleared:
             await asyncio.shield(staging.clear())
@@ -165,15 +166,6 @@ class RowsFailed(Exception):
     def __init__(self, reason: BaseException) -> None:
         super().__init__("the rows could not be read")
         self.reason = reason
-
-
-@contextmanager
-def rows_failures() -> Generator[None]:
-    """Around a load: what the batches raised comes out as it was."""
-    try:
-        yield
-    except RowsFailed as error:
-        raise error.reason from error.reason.__cause__
 
 
 @asynccontextmanager
@@ -259,6 +251,8 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
 
 Written = Sequence[bytes]
 """Rows of values as the engine's SQL has them, each without the commas and brackets around it."""
+
+RowsWriter = Callable[[pa.RecordBatch], Written]
 
 
 async def execute(session: EngineSession, statement: str) -> None:
@@ -384,7 +378,7 @@ class StatementLoader(ABC):
         ...
 
     @abstractmethod
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
         """What writes rows, in a thread. Raises StatementRejected for values that the types cannot hold."""
         ...
 

@@ -43,27 +43,16 @@ class Stopped(errors.StatementRejected):
 
 
 class StatementSource(Protocol):
-    """One statement on one connection in the driver's terms. Its errors are domain errors."""
+    """One statement on one connection in the driver's terms, to be inherited. Its errors are domain errors."""
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Known after `execute`; none without a result set."""
-        ...
-
-    @property
-    def modified_rows(self) -> int | None:
-        """None while, or where, the server does not say."""
-        ...
-
-    @property
-    def log_lines(self) -> Sequence[str]:
-        """The server's notices about the statement."""
-        ...
-
-    @property
-    def is_open(self) -> bool:
-        """The server still holds rows, or a transaction around them."""
-        ...
+    columns: tuple[Column, ...] = ()
+    """Known after `execute`; none without a result set."""
+    modified_rows: int | None = None
+    """None while, or where, the server does not say."""
+    log_lines: Sequence[str] = ()
+    """The server's notices about the statement."""
+    is_open: bool = False
+    """The server still holds rows, or a transaction around them."""
 
     async def execute(self, go_on: Callable[[], None]) -> None:
         """Run the statement up to its first rows; `go_on` is called before each later step, and raises to stop it."""

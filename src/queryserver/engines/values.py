@@ -19,7 +19,11 @@ PLAIN_TYPES: Mapping[ResultType, pa.DataType] = {
     ResultType.BIGINT: pa.int64(),
     ResultType.FLOAT: pa.float32(),
     ResultType.DOUBLE: pa.float64(),
+    ResultType.DATE: pa.date32(),
+    ResultType.TIMESTAMP: pa.timestamp("us"),
+    ResultType.BINARY: pa.binary(),
 }
+"""Types whose values Arrow holds as the engines mean them; those of the others are text unless an engine knows more."""
 
 Rows = Sequence[Sequence[Any]]
 Values = Sequence[Any]

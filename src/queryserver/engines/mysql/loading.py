@@ -127,7 +127,7 @@ class MysqlLoader(loading.StatementLoader):
         await loading.execute(self._session, sql)
         return [column.declared for column in columns]
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], loading.Written]:  # noqa: ARG002 literals suit all
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> loading.RowsWriter:  # noqa: ARG002 literals suit all
         return self._row_writer.write
 
     def insert(self, load: TableLoad, types: Sequence[str], rows: Sequence[bytes]) -> str:  # noqa: ARG002 as above

@@ -188,8 +188,7 @@ class PhoenixLoader:
         if load.replace:
             raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
         loading.refuse_target(load, exists=await self.exists(load.target))
-        with loading.rows_failures():
-            return await (self._append if load.append else self._make)(load, batches, ledger)
+        return await (self._append if load.append else self._make)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
         loading.refuse_changes(read_only=self._read_only)

@@ -32,9 +32,9 @@ from queryserver.engines.postgresql.values import (
 )
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
 from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import KeptLines, first_keyword
 from queryserver.engines.values import Rows, Values, record_batch
-from queryserver.formats.columns import Column
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -181,8 +181,8 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
             raise errors.StatementRejected(f'schema "{options.database}" does not exist')
 
 
-class PostgresqlStatement:
-    """A StatementSource: a portal, open from `execute` until its last row is read or `end` is called.
+class PostgresqlStatement(StatementSource):
+    """A portal, open from `execute` until its last row is read or `end` is called.
 
     `interrupt_process` sends the stop signal to a server process.
     """
@@ -195,10 +195,7 @@ class PostgresqlStatement:
         *,
         read_only: bool = False,
     ) -> None:
-        self.columns: tuple[Column, ...] = ()
-        self.modified_rows: int | None = None
-        self.log_lines = KeptLines()
-        self.is_open = False
+        self.log_lines = notices = KeptLines()
         self._connection = connection
         self._sql = sql
         self._keyword = first_keyword(sql)
@@ -212,7 +209,7 @@ class PostgresqlStatement:
         self._in_use = asyncio.Lock()
         self._rows_read = 0
         self._whole: Rows = ()
-        connection.on_notice = self.log_lines.keep
+        connection.on_notice = notices.keep
 
     async def execute(self, go_on: Callable[[], None]) -> None:
         if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
