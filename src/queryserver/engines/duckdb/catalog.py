@@ -174,26 +174,15 @@ class DuckdbCatalog(queries.SessionCatalog):
 
     async def _functions(self, place: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
-            "SELECT function_name, internal, parameters, parameter_types, varargs, return_type, description"
+            "SELECT function_name, parameters, parameter_types, varargs, return_type, internal, description"
             f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
             " ORDER BY function_name, len(parameters), parameter_types"
         )
-        return [
-            protocol.FunctionDescription(
-                name=name,
-                signature=queries.signatures(name, map(_arguments, same)),
-                return_type=same[0][5] or "",
-                is_builtin="BUILTIN" if same[0][1] else "",
-                is_persistent="true",
-                description=same[0][6] or "",
-            )
-            for name, same in queries.overloads(rows)
-            if _NAME.fullmatch(name)
-        ]
+        merged = [(name, _arguments(*row[:3]), *row[3:]) for name, *row in rows if _NAME.fullmatch(name)]
+        return queries.merged_functions(merged, is_persistent="true")
 
 
-def _arguments(row: queries.Row) -> str:
-    _, _, names, types, varargs, _, _ = row
+def _arguments(names: Sequence[str], types: Sequence[str | None], varargs: str | None) -> str:
     pairs = [f"{name} {kind}" if kind else name for name, kind in zip(names, types, strict=False)]
     return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
 

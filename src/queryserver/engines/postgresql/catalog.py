@@ -14,12 +14,11 @@ from queryserver.engines.catalog_queries import (
     Row,
     SessionCatalog,
     identifier,
+    merged_functions,
     nulls_last,
-    overloads,
     qualified,
     read_rows,
     sample_query,
-    signatures,
     spellings,
     summaries,
 )
@@ -263,7 +262,8 @@ SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDE
         if database is not None:
             place = f"p.pronamespace = {(await self._schema(database))[0]:d}"
         rows = await self._rows(f"""
-SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), d.description
+SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), n.nspname = 'pg_catalog',
+       d.description
   FROM pg_catalog.pg_proc p
   JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
   LEFT JOIN pg_catalog.pg_description d
@@ -272,17 +272,7 @@ SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_r
    AND NOT (n.nspname = 'pg_catalog'
             AND (p.prorettype = ANY ({_INTERNAL}) OR p.proargtypes::oid[] && {_INTERNAL}))
  ORDER BY p.proname, p.oid""")
-        return [
-            protocol.FunctionDescription(
-                name=name,
-                signature=signatures(name, (row[2] for row in same)),
-                return_type=same[0][3] or "",
-                is_builtin="BUILTIN" if same[0][0] == "pg_catalog" else "",
-                is_persistent="true",
-                description=same[0][4] or "",
-            )
-            for name, same in overloads(rows, 1)
-        ]
+        return merged_functions(rows, is_persistent="true")
 
     async def _can_run(self, statement: str) -> bool:
         """Whether the server can plan the statement: values of an uncommon type may have no order."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from queryserver import errors
 from queryserver.engines import protocol
-from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, overloads, signatures, summaries
+from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, merged_functions, summaries
 from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
 
 _MAIN = "main"
@@ -111,15 +111,11 @@ class SqliteCatalog(SessionCatalog):
             f"SELECT name, narg, max(builtin) FROM pragma_function_list{condition}"
             " GROUP BY name, narg ORDER BY name, narg"
         )
-        return [
-            protocol.FunctionDescription(
-                name,
-                signatures(name, (_arguments(count) for _, count, _ in same)),
-                is_builtin="BUILTIN" if same[-1][2] else "",
-            )
-            for name, same in overloads(rows)
+        return merged_functions(
+            (name, _arguments(count), "", is_builtin, "")
+            for name, count, is_builtin in rows
             if name.lower() not in REFUSED_FUNCTIONS
-        ]
+        )
 
 
 def _known(database: str) -> str:
