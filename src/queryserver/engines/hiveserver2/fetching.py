@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pyarrow as pa
 
-from queryserver.engines.connections import Retries
+from queryserver.engines.connections import Retries, give_up
 from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.protocol import structs
@@ -207,11 +207,7 @@ class Fetcher:
         """Give up the request that is under way. A reader gets OutcomeUnknown."""
         self._is_closed = True
         ahead, self._ahead, self._peeked = self._ahead, None, None
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.wait({ahead})
-            if not ahead.cancelled():
-                ahead.exception()
+        await give_up(ahead)
 
     def _request(self) -> asyncio.Task[_Fetched]:
         if self._is_closed:
