@@ -29,7 +29,6 @@ SELECT name, kind, comment, rows FROM (
 ) WHERE {}"""
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
 _NAME = re.compile(r"[^\W\d]\w*")
-_KINDS = {"view": protocol.TableKind.VIEW}
 
 
 class DuckdbCatalog(queries.SessionCatalog):
@@ -52,7 +51,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {queries.literal(schema)}"))
         return await queries.summaries(
             rows,
-            lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
+            lambda row: protocol.TableSummary(row[0], protocol.TableKind.of(is_view=row[1] == "view"), row[2] or ""),
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -73,7 +72,7 @@ class DuckdbCatalog(queries.SessionCatalog):
             database=schema,
             name=name,
             columns=await self._columns(there, keys, is_view=kind == "view"),
-            kind=_KINDS.get(kind, protocol.TableKind.MANAGED),
+            kind=protocol.TableKind.of(is_view=kind == "view"),
             comment=comment or "",
             support_updates=kind == "table",
             # They stay within a schema.

@@ -14,9 +14,9 @@ from queryserver.engines.hiveserver2.protocol import structs
 from queryserver.engines.hiveserver2.protocol.messages import FETCH_RESULTS, MalformedMessage
 from queryserver.engines.hiveserver2.transports import CellFound, Overlong
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
-from queryserver.engines.values import PLAIN_TYPES, DeclaredColumn
+from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
-from queryserver.formats.columns import ROW_CELLS, Column, ResultType, kernels
+from queryserver.formats.columns import PLAIN_TYPES, ROW_CELLS, Column, ResultType, kernels
 
 _MAX_DIGITS = 38
 

@@ -16,9 +16,9 @@ from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import Answered, Overtaken, PhoenixConnection, unless
 from queryserver.engines.sessions import StatementSource, Stopped
 from queryserver.engines.statement_texts import first_keyword
-from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Rows, record_batch
+from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
-from queryserver.engines.values import PLAIN_TYPES, calendar_date, clock_text, nulls, offsets
+from queryserver.engines.values import calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 
 class ValueKind(Enum):

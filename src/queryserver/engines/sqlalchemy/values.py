@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Values
-from queryserver.formats.columns import Column, ResultType
+from queryserver.engines.values import ColumnReader, DeclaredColumn, Values
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 _PARAMETERS = re.compile(r"[(<].*", re.DOTALL)
 _DECIMAL128_DIGITS = 38

@@ -8,7 +8,6 @@ from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, me
 from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
 
 _MAIN = "main"
-_KINDS = {"view": protocol.TableKind.VIEW}
 _NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after ANALYZE."
 _ARGUMENTS = "XYZ"
 
@@ -31,7 +30,7 @@ class SqliteCatalog(SessionCatalog):
             r" WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
         )
         return await summaries(
-            rows, lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED))
+            rows, lambda row: protocol.TableSummary(row[0], protocol.TableKind.of(is_view=row[1] == "view"))
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -56,7 +55,7 @@ class SqliteCatalog(SessionCatalog):
             database=_MAIN,
             name=name,
             columns=_columns(rows, is_view=kind == "view", has_rowid=not without_rowid),
-            kind=_KINDS.get(kind, protocol.TableKind.MANAGED),
+            kind=protocol.TableKind.of(is_view=kind == "view"),
             support_updates=None if kind == "virtual" else kind == "table",
             foreign_keys=await self._foreign_keys(name),
             statistics={"numRows": str(max(counts))} if counts else {},
