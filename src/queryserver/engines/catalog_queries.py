@@ -12,6 +12,7 @@ from queryserver.engines.protocol import (
     EngineSession,
     FunctionDescription,
     SampleKind,
+    TableColumn,
     TableDescription,
     TableSummary,
 )
@@ -110,6 +111,26 @@ def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[Fu
         )
         for name, same in found.items()
     ]
+
+
+def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
+    """Of rows `name, type, comment, nullable, default, is numbered, is in the primary key, is in the partition key`.
+
+    A default from a sequence numbers a column too. Whether a view's column is numbered, or may be NULL, is not known.
+    """
+    return tuple(
+        TableColumn(
+            name=name,
+            type=kind,
+            comment=comment or "",
+            nullable=None if is_view else nullable,
+            default=default,
+            autoincrement=None if is_view else is_numbered or (default or "").startswith("nextval("),
+            primary_key=is_key,
+            partition_key=is_partition_key,
+        )
+        for name, kind, comment, nullable, default, is_numbered, is_key, is_partition_key in rows
+    )
 
 
 def nulls_last(value: str, direction: str) -> str:

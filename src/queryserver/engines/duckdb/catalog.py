@@ -151,18 +151,8 @@ class DuckdbCatalog(queries.SessionCatalog):
             "SELECT column_name, data_type, comment, is_nullable, CASE WHEN NOT is_generated THEN column_default END"
             f" FROM duckdb_columns() WHERE {there} ORDER BY column_index"
         )
-        return tuple(
-            protocol.TableColumn(
-                name=name,
-                type=kind,
-                comment=comment or "",
-                nullable=None if is_view else nullable,
-                default=default,
-                autoincrement=None if is_view else (default or "").startswith("nextval("),
-                primary_key=name in primary,
-            )
-            for name, kind, comment, nullable, default in rows
-        )
+        described = ((*row, False, row[0] in primary, False) for row in rows)
+        return queries.table_columns(described, is_view=is_view)
 
     async def _place(self, database: str | None) -> str:
         """The condition for built-in functions and those of the current schema, or those of one schema."""

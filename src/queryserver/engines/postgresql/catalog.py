@@ -21,6 +21,7 @@ from queryserver.engines.catalog_queries import (
     sample_query,
     spellings,
     summaries,
+    table_columns,
 )
 from queryserver.sql.types import parse_type
 
@@ -226,19 +227,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrel
   LEFT JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = a.attrelid
  WHERE a.attrelid = {table_oid:d} AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum""")
-        return tuple(
-            protocol.TableColumn(
-                name=name,
-                type=kind,
-                comment=comment or "",
-                nullable=None if is_view else nullable,
-                default=default,
-                autoincrement=None if is_view else is_identity or (default or "").startswith("nextval("),
-                primary_key=is_key,
-                partition_key=is_partition_key,
-            )
-            for name, kind, comment, nullable, default, is_identity, is_key, is_partition_key in rows
-        )
+        return table_columns(rows, is_view=is_view)
 
     async def _extremes(self, source: str, type_name: str) -> tuple[str | None, str | None]:
         """The smallest and the largest value that the statistics hold, compared as the column's type compares them."""

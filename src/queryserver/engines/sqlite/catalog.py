@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from queryserver import errors
 from queryserver.engines import protocol
-from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, merged_functions, summaries
+from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, merged_functions, summaries, table_columns
 from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
 
 _MAIN = "main"
@@ -127,17 +127,11 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[pr
     """The only INTEGER PRIMARY KEY is the row's number: never NULL, and given by SQLite when left out."""
     keys = [row for row in rows if row[4]]
     numbered = keys[0][0] if has_rowid and len(keys) == 1 and keys[0][1].upper() == "INTEGER" else None
-    return tuple(
-        protocol.TableColumn(
-            name=name,
-            type=kind,
-            nullable=None if is_view else not not_null and name != numbered,
-            default=default,
-            autoincrement=None if is_view else name == numbered,
-            primary_key=bool(key),
-        )
+    described = (
+        (name, kind, "", not not_null and name != numbered, default, name == numbered, bool(key), False)
         for name, kind, not_null, default, key in rows
     )
+    return table_columns(described, is_view=is_view)
 
 
 def _arguments(count: int) -> str:
