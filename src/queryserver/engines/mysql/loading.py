@@ -18,7 +18,7 @@ from queryserver.engines import loading
 from queryserver.engines.catalog_queries import Row, backquoted, read_rows
 from queryserver.engines.mysql.connection import literal
 from queryserver.engines.protocol import LoadColumn, LoadLedger, TableLoad, TableName
-from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.errors.statements import EngineError, OutcomeUnknown, StatementRejected
 
 _kernels: Any = pyarrow.compute
 
@@ -91,7 +91,7 @@ class MysqlLoader(loading.StatementLoader):
         return any(kind != "BASE TABLE" for (kind,) in kinds)
 
     async def refuse_existing(self, load: TableLoad) -> None:
-        """A table that keeps the first rows of an INSERT that fails at a later one; one that keys of others follow."""
+        """Also one that keeps the first rows of a failing INSERT, and one that keys of other tables would follow."""
         table = load.target
         await super().refuse_existing(load)
         if load.append and ("NO",) in await self._rows(
@@ -157,8 +157,11 @@ class MysqlLoader(loading.StatementLoader):
             await self._last_step(f"RENAME TABLE {target} TO {self.place(old)}, {source} TO {target}")
 
     async def _last_step(self, sql: str) -> None:
-        async with asyncio.timeout(_LAST_STEP_S):
-            await loading.execute(self._session, sql)
+        try:
+            async with asyncio.timeout(_LAST_STEP_S):
+                await loading.execute(self._session, sql)
+        except TimeoutError:
+            raise OutcomeUnknown("MySQL did not confirm the last step in time.") from None
 
     async def _rows(self, sql: str) -> list[Row]:
         return await read_rows(self._session, sql)
