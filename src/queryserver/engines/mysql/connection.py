@@ -149,7 +149,6 @@ class MysqlConnection(DriverConnection):
     """Largest value of a row; None: any."""
 
     # What the driver's stubs leave out.
-    _next_seq_id: int
     _proto: Any
     _client_flag: int
     _result: Any
