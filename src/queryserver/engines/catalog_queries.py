@@ -7,7 +7,15 @@ from enum import Enum, auto
 from typing import Any
 
 from queryserver import errors
-from queryserver.engines.protocol import SAMPLE_ROWS, EngineSession, SampleKind, TableDescription, TableSummary
+from queryserver.engines.protocol import (
+    SAMPLE_ROWS,
+    EngineSession,
+    FunctionDescription,
+    SampleKind,
+    TableColumn,
+    TableDescription,
+    TableSummary,
+)
 from queryserver.engines.sessions import ended, submitted
 
 MAX_ROWS = 200_000
@@ -84,17 +92,45 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
         raise errors.EngineUnavailable(error.message) from error
 
 
-def overloads(rows: Iterable[Row], place: int = 0) -> Iterable[tuple[str, list[Row]]]:
-    """The rows of each function, in order; `place` is that of its name."""
+def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[FunctionDescription]:
+    """The functions of rows `name, arguments, return type, whether it is built in, description`, in order.
+
+    Each different list of arguments is a line of the signature; the rest is that of the first overload.
+    """
     found = dict[str, list[Row]]()
     for row in rows:
-        found.setdefault(row[place], []).append(row)
-    return found.items()
+        found.setdefault(row[0], []).append(row)
+    return [
+        FunctionDescription(
+            name=name,
+            signature="\n".join(dict.fromkeys(f"{name}({arguments})" for _, arguments, *_ in same)),
+            return_type=same[0][2] or "",
+            is_builtin="BUILTIN" if same[0][3] else "",
+            is_persistent=is_persistent,
+            description=same[0][4] or "",
+        )
+        for name, same in found.items()
+    ]
 
 
-def signatures(name: str, arguments: Iterable[str]) -> str:
-    """A line for each different list of arguments."""
-    return "\n".join(dict.fromkeys(f"{name}({one})" for one in arguments))
+def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
+    """Of rows `name, type, comment, nullable, default, is numbered, is in the primary key, is in the partition key`.
+
+    A default from a sequence numbers a column too. Whether a view's column is numbered, or may be NULL, is not known.
+    """
+    return tuple(
+        TableColumn(
+            name=name,
+            type=kind,
+            comment=comment or "",
+            nullable=None if is_view else nullable,
+            default=default,
+            autoincrement=None if is_view else is_numbered or (default or "").startswith("nextval("),
+            primary_key=is_key,
+            partition_key=is_partition_key,
+        )
+        for name, kind, comment, nullable, default, is_numbered, is_key, is_partition_key in rows
+    )
 
 
 def nulls_last(value: str, direction: str) -> str:

@@ -4,14 +4,14 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Generic, Protocol, TypeVar
 
 from queryserver.errors.files import InvalidPath
-from queryserver.errors.statements import EngineUnavailable
+from queryserver.errors.statements import EngineError, EngineUnavailable
 
 
 class PooledConnection(Protocol):
@@ -99,9 +99,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
     async def close(self) -> None:
         """Close all idle connections; those in use are closed when they come back. Idempotent."""
         self._closed = True
-        if self._reaper is not None:
-            self._reaper.cancel()
-            await asyncio.wait({self._reaper})
+        await give_up(self._reaper)
         while self._idle:
             await self._idle.pop()[2].shut()
 
@@ -126,6 +124,32 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
                 await asyncio.sleep(rest_s)
             else:
                 await self._idle.popleft()[2].shut()
+
+
+PlaceT = TypeVar("PlaceT")
+ReachedT = TypeVar("ReachedT")
+
+
+async def first_reached(
+    places: Sequence[PlaceT],
+    connect: Callable[[PlaceT], Awaitable[ReachedT]],
+    *,
+    failure: type[EngineError] = EngineUnavailable,
+) -> ReachedT:
+    """What `connect` gives for the first place where it does not raise `failure`. Raises that of the last place."""
+    *others, last = places
+    for place in others:
+        with suppress(failure):
+            return await connect(place)
+    return await connect(last)
+
+
+async def give_up(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel the tasks that still run, and wait for their end. What any of them raised is dropped."""
+    known = [task for task in tasks if task is not None]
+    for task in known:
+        task.cancel()
+    await asyncio.gather(*known, return_exceptions=True)
 
 
 RETRY_S = 60.0

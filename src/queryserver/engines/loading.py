@@ -3,9 +3,9 @@
 import asyncio
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -126,8 +126,9 @@ async def staged(table: TableName, ledger: LoadLedger, drop: Callable[[], Awaita
     await to_the_end(ledger.made(table))
     staging = Staging(table, ledger, drop)
     try:
-        with rows_failures():
-            yield staging
+        yield staging
+    except RowsFailed as error:
+        raise error.reason from error.reason.__cause__
     finally:
         if not staging.is_cleared:
             await asyncio.shield(staging.clear())
@@ -165,15 +166,6 @@ class RowsFailed(Exception):
     def __init__(self, reason: BaseException) -> None:
         super().__init__("the rows could not be read")
         self.reason = reason
-
-
-@contextmanager
-def rows_failures() -> Generator[None]:
-    """Around a load: what the batches raised comes out as it was."""
-    try:
-        yield
-    except RowsFailed as error:
-        raise error.reason from error.reason.__cause__
 
 
 @asynccontextmanager
@@ -261,6 +253,8 @@ def plain_decimals(decimals: pa.Array) -> pa.Array:
 Written = Sequence[bytes]
 """Rows of values as the engine's SQL has them, each without the commas and brackets around it."""
 
+RowsWriter = Callable[[pa.RecordBatch], Written]
+
 
 async def execute(session: EngineSession, statement: str) -> None:
     """Run a statement to its end. It is stopped at the engine when the caller is cancelled. Raises EngineError."""
@@ -342,13 +336,13 @@ class StatementLoader(ABC):
         self.check_names(load)
         exists = await self.exists(load.target)
         refuse_target(load, exists=exists)
-        if load.replace and exists and await self.is_view(load.target):
-            raise no_table(load.target)
+        if exists:
+            await self.refuse_existing(load)
         async with staged(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             types = await self.create(load.staging, load.columns)
             rows = await self._fill(load, types, batches)
             if load.append:
-                await execute(self._session, self._copy(load))
+                await self._append(load, staging)
             elif load.replace and await self.exists(load.target):
                 await staging.publish(self._swap(load, ledger))
             else:
@@ -364,13 +358,15 @@ class StatementLoader(ABC):
         """Whether what is there by that name is no table. Raises EngineError."""
         ...
 
+    async def refuse_existing(self, load: TableLoad) -> None:
+        """Raises StatementRejected where the table that is there can be no target of the load."""
+        if load.replace and await self.is_view(load.target):
+            raise no_table(load.target)
+
     @abstractmethod
     def check_names(self, load: TableLoad) -> None:
         """Raises StatementRejected for names that the engine would take for something else."""
         ...
-
-    def quoted(self, name: str) -> str:
-        return identifier(name, mark=self.mark)
 
     @abstractmethod
     def place(self, table: TableName) -> str:
@@ -383,7 +379,7 @@ class StatementLoader(ABC):
         ...
 
     @abstractmethod
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
         """What writes rows, in a thread. Raises StatementRejected for values that the types cannot hold."""
         ...
 
@@ -405,8 +401,11 @@ class StatementLoader(ABC):
                 total += len(rows)
         return total
 
+    async def _append(self, load: TableLoad, staging: Staging) -> None:  # noqa: ARG002 for engines with transactions
+        await execute(self._session, self._copy(load))
+
     def _copy(self, load: TableLoad) -> str:
-        names = ", ".join(self.quoted(column.name) for column in load.columns)
+        names = ", ".join(identifier(column.name, mark=self.mark) for column in load.columns)
         return f"INSERT INTO {self.place(load.target)} ({names}) SELECT {names} FROM {self.place(load.staging)}"
 
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:

@@ -24,6 +24,11 @@ class TableKind(StrEnum):
     VIEW = "VIRTUAL_VIEW"
     MATERIALIZED_VIEW = "MATERIALIZED_VIEW"
 
+    @classmethod
+    def of(cls, *, is_view: bool) -> "TableKind":
+        """Where an engine distinguishes no more than tables and views."""
+        return cls.VIEW if is_view else cls.MANAGED
+
     @property
     def is_view(self) -> bool:
         """It has no rows of its own that could be updated."""

@@ -43,27 +43,16 @@ class Stopped(errors.StatementRejected):
 
 
 class StatementSource(Protocol):
-    """One statement on one connection in the driver's terms. Its errors are domain errors."""
+    """One statement on one connection in the driver's terms, to be inherited. Its errors are domain errors."""
 
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Known after `execute`; none without a result set."""
-        ...
-
-    @property
-    def modified_rows(self) -> int | None:
-        """None while, or where, the server does not say."""
-        ...
-
-    @property
-    def log_lines(self) -> Sequence[str]:
-        """The server's notices about the statement."""
-        ...
-
-    @property
-    def is_open(self) -> bool:
-        """The server still holds rows, or a transaction around them."""
-        ...
+    columns: tuple[Column, ...] = ()
+    """Known after `execute`; none without a result set."""
+    modified_rows: int | None = None
+    """None while, or where, the server does not say."""
+    log_lines: Sequence[str] = ()
+    """The server's notices about the statement."""
+    is_open: bool = False
+    """The server still holds rows, or a transaction around them."""
 
     async def execute(self, go_on: Callable[[], None]) -> None:
         """Run the statement up to its first rows; `go_on` is called before each later step, and raises to stop it."""
@@ -409,7 +398,8 @@ class PooledSessions(Generic[ConnectionT]):
     ) -> None:
         self._pool = ConnectionPool(connect, max_idle=_MAX_IDLE, idle_s=idle_s)
         self._connect_errors = connect_errors
-        self._executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
+        self.executor = ThreadPoolExecutor(_CONVERTER_THREADS, thread_name_prefix=dialect)
+        """For what turns rows into Arrow, and back."""
 
     @asynccontextmanager
     async def session(
@@ -421,7 +411,7 @@ class PooledSessions(Generic[ConnectionT]):
         """A session on a clean connection, made ready by `prepare`; leaving it stops what still runs in it."""
         connection = await self._pool.take(login)
         session = StreamedSession(
-            partial(new_source, connection), is_connected=lambda: not connection.is_closed(), executor=self._executor
+            partial(new_source, connection), is_connected=lambda: not connection.is_closed(), executor=self.executor
         )
         try:
             await self._limited(prepare(connection), _PREPARE_S)
@@ -439,14 +429,12 @@ class PooledSessions(Generic[ConnectionT]):
         """
         async with self._pool.borrowed(login) as connection:
             await self._limited(prepare(connection), _PREPARE_S)
-            yield connection, self._executor
+            yield connection, self.executor
 
-    async def call(
-        self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]], *, within_s: float = _CALL_S
-    ) -> None:
+    async def call(self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """A short call on a connection that no session has. Raises what `connect_errors` makes of a failure."""
         async with self._pool.borrowed(login) as connection:
-            await self._limited(work(connection), within_s)
+            await self._limited(work(connection), _CALL_S)
 
     async def interrupt(self, login: DatabaseLogin, signal: Callable[[ConnectionT], Awaitable[object]]) -> None:
         """Send the stop signal from a second connection. A failure is ignored: the caller tries again."""
@@ -457,7 +445,7 @@ class PooledSessions(Generic[ConnectionT]):
     async def close(self) -> None:
         """Close what is idle; connections in use are closed when their sessions end. Idempotent."""
         await self._pool.close()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.executor.shutdown(wait=False, cancel_futures=True)
 
     async def _limited(self, work: Awaitable[object], for_s: float) -> None:
         with self._connect_errors():

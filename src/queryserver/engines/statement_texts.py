@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from queryserver.errors.statements import ErrorExcerpt, ErrorPlace, LineColumn, Rest, Unit
 from queryserver.formats.columns import parts
+from queryserver.sql.splitter_scan import nested_comment_end
 
 _MOST_CHARACTERS = 64 * 1024
 """Of a text that are read: some repeat statements of megabytes."""
@@ -112,7 +113,6 @@ class KeptLines(list[str]):
         self._room -= len(line)
 
 
-_COMMENT_MARKS = re.compile(r"/\*|\*/")
 _WORD = re.compile(r"\w*")
 
 
@@ -125,14 +125,7 @@ def first_keyword(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
         elif sql.startswith(line_comments, position):
             position = (sql.find("\n", position) + 1) or len(sql)
         elif sql.startswith("/*", position):
-            depth = 0
-            for mark in _COMMENT_MARKS.finditer(sql, position):
-                depth += 1 if mark[0] == "/*" else -1
-                position = mark.end()
-                if depth == 0:
-                    break
-            else:
-                position = len(sql)
+            position = nested_comment_end(sql, position)
         else:
             break
     word = _WORD.match(sql, position)

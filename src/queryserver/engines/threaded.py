@@ -171,11 +171,11 @@ class Interrupted(StatementRejected):
 
 
 class DriverAnswer(Protocol):
-    """What a statement gave. Each method is called in a thread, one at a time, and raises EngineError only."""
+    """What a statement gave, to be inherited. Each method is called in a thread, one at a time; raises EngineError."""
 
-    columns: tuple[Column, ...] | None
+    columns: tuple[Column, ...] | None = None
     """Columns of the result set, None without one."""
-    modified_rows: int | None
+    modified_rows: int | None = None
     """Final once all batches are read."""
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
@@ -188,7 +188,7 @@ class DriverAnswer(Protocol):
 
 
 class DriverConnection(Protocol):
-    """One connection. `run` is called in a thread, one at a time, and raises EngineError only."""
+    """One connection, to be inherited. `run` is called in a thread, one at a time, and raises EngineError only."""
 
     def run(self, statement: str) -> DriverAnswer:
         """Run a statement up to its first rows, or to its end."""
@@ -199,8 +199,8 @@ class DriverConnection(Protocol):
         ...
 
     def progress(self) -> int | None:
-        """0..100 of the call under way. From any thread, returns at once."""
-        ...
+        """0..100 of the call under way, None where that is not known. From any thread, returns at once."""
+        return None
 
     @property
     def is_usable(self) -> bool:

@@ -1,7 +1,7 @@
 """What adapters share that turn a driver's values into Arrow: readers of columns, and dates of any year as text."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -9,17 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import Column, ResultType
-
-PLAIN_TYPES: Mapping[ResultType, pa.DataType] = {
-    ResultType.BOOLEAN: pa.bool_(),
-    ResultType.TINYINT: pa.int8(),
-    ResultType.SMALLINT: pa.int16(),
-    ResultType.INT: pa.int32(),
-    ResultType.BIGINT: pa.int64(),
-    ResultType.FLOAT: pa.float32(),
-    ResultType.DOUBLE: pa.float64(),
-}
+from queryserver.formats.columns import Column
 
 Rows = Sequence[Sequence[Any]]
 Values = Sequence[Any]

@@ -3,7 +3,7 @@
 `kernels` are Arrow's compute functions, which pyarrow makes when it is imported, where no type checker sees them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
@@ -59,6 +59,21 @@ class ResultType(StrEnum):
     UNION = "UNION_TYPE"
     NULL = "NULL_TYPE"
     USER_DEFINED = "USER_DEFINED_TYPE"
+
+
+PLAIN_TYPES: Mapping[ResultType, pa.DataType] = {
+    ResultType.BOOLEAN: pa.bool_(),
+    ResultType.TINYINT: pa.int8(),
+    ResultType.SMALLINT: pa.int16(),
+    ResultType.INT: pa.int32(),
+    ResultType.BIGINT: pa.int64(),
+    ResultType.FLOAT: pa.float32(),
+    ResultType.DOUBLE: pa.float64(),
+    ResultType.DATE: pa.date32(),
+    ResultType.TIMESTAMP: pa.timestamp("us"),
+    ResultType.BINARY: pa.binary(),
+}
+"""Types whose values Arrow holds as the engines mean them; those of the others are text unless an engine knows more."""
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -14,6 +14,7 @@ from queryserver import errors
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.engines import Connectors
 from queryserver.connectors.model import Connector
+from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, TableName
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.cell_types.header import PreviewColumn
@@ -243,24 +244,19 @@ def _shown(text: str) -> str:
 
 def history_text(plan: ImportPlan, dialect: str) -> str:
     """A comment that names the file, and the CREATE TABLE statement that would make such a table."""
+    mark = "`" if dialect in _BACKTICKS else '"'
     columns = [
-        f"  {_quoted(column.name, dialect)} {declared}" + ("" if column.nullable else " NOT NULL")
+        f"  {identifier(column.name, mark=mark)} {declared}" + ("" if column.nullable else " NOT NULL")
         for column, declared in zip(plan.columns[:_SHOWN_COLUMNS], plan.declared, strict=False)
     ]
     left = len(plan.columns) - len(columns)
     more = f"\n  -- and {left} more columns" if left else ""
-    names = (name for name in (plan.database, plan.table) if name is not None)
-    target = ".".join(_quoted(name, dialect) for name in names)
+    target = qualified(*(name for name in (plan.database, plan.table) if name is not None), mark=mark)
     head = "CREATE TABLE IF NOT EXISTS" if plan.append else "CREATE TABLE"
     head = "CREATE OR REPLACE TABLE" if plan.replace else head
     # On one line, whatever ends lines and comments in any dialect.
     shown = "".join(one if one.isprintable() else " " for one in plan.shown)
     return f"-- Import of {shown}\n{head} {target} (\n" + ",\n".join(columns) + more + "\n)"
-
-
-def _quoted(name: str, dialect: str) -> str:
-    mark = "`" if dialect in _BACKTICKS else '"'
-    return mark + name.replace(mark, mark * 2) + mark
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ SELECT name, kind, comment, rows FROM (
 ) WHERE {}"""
 _CALLABLE = "function_type IN ('scalar', 'aggregate', 'window', 'macro', 'table', 'table_macro')"
 _NAME = re.compile(r"[^\W\d]\w*")
-_KINDS = {"view": protocol.TableKind.VIEW}
 
 
 class DuckdbCatalog(queries.SessionCatalog):
@@ -52,7 +51,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         rows = await self._rows(_TABLES.format(f"{_OURS} AND schema_name = {queries.literal(schema)}"))
         return await queries.summaries(
             rows,
-            lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED), row[2] or ""),
+            lambda row: protocol.TableSummary(row[0], protocol.TableKind.of(is_view=row[1] == "view"), row[2] or ""),
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -73,7 +72,7 @@ class DuckdbCatalog(queries.SessionCatalog):
             database=schema,
             name=name,
             columns=await self._columns(there, keys, is_view=kind == "view"),
-            kind=_KINDS.get(kind, protocol.TableKind.MANAGED),
+            kind=protocol.TableKind.of(is_view=kind == "view"),
             comment=comment or "",
             support_updates=kind == "table",
             # They stay within a schema.
@@ -152,18 +151,8 @@ class DuckdbCatalog(queries.SessionCatalog):
             "SELECT column_name, data_type, comment, is_nullable, CASE WHEN NOT is_generated THEN column_default END"
             f" FROM duckdb_columns() WHERE {there} ORDER BY column_index"
         )
-        return tuple(
-            protocol.TableColumn(
-                name=name,
-                type=kind,
-                comment=comment or "",
-                nullable=None if is_view else nullable,
-                default=default,
-                autoincrement=None if is_view else (default or "").startswith("nextval("),
-                primary_key=name in primary,
-            )
-            for name, kind, comment, nullable, default in rows
-        )
+        described = ((*row, False, row[0] in primary, False) for row in rows)
+        return queries.table_columns(described, is_view=is_view)
 
     async def _place(self, database: str | None) -> str:
         """The condition for built-in functions and those of the current schema, or those of one schema."""
@@ -174,26 +163,15 @@ class DuckdbCatalog(queries.SessionCatalog):
 
     async def _functions(self, place: str) -> list[protocol.FunctionDescription]:
         rows = await self._rows(
-            "SELECT function_name, internal, parameters, parameter_types, varargs, return_type, description"
+            "SELECT function_name, parameters, parameter_types, varargs, return_type, internal, description"
             f" FROM duckdb_functions() WHERE {_CALLABLE} AND {place}"
             " ORDER BY function_name, len(parameters), parameter_types"
         )
-        return [
-            protocol.FunctionDescription(
-                name=name,
-                signature=queries.signatures(name, map(_arguments, same)),
-                return_type=same[0][5] or "",
-                is_builtin="BUILTIN" if same[0][1] else "",
-                is_persistent="true",
-                description=same[0][6] or "",
-            )
-            for name, same in queries.overloads(rows)
-            if _NAME.fullmatch(name)
-        ]
+        merged = [(name, _arguments(*row[:3]), *row[3:]) for name, *row in rows if _NAME.fullmatch(name)]
+        return queries.merged_functions(merged, is_persistent="true")
 
 
-def _arguments(row: queries.Row) -> str:
-    _, _, names, types, varargs, _, _ = row
+def _arguments(names: Sequence[str], types: Sequence[str | None], varargs: str | None) -> str:
     pairs = [f"{name} {kind}" if kind else name for name, kind in zip(names, types, strict=False)]
     return ", ".join([*pairs, f"{varargs}..."] if varargs else pairs)
 

@@ -1,7 +1,7 @@
 """Metadata of Apache Hive, Impala and Spark: what each answers in its own way."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from queryserver import errors
@@ -60,8 +60,7 @@ class HiveCatalog(FamilyCatalog):
         # Before Hive 4 no statement gives kinds; views are listed since Hive 2.2.
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         views = {row[0] for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}")}
-        kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
-        return [TableSummary(self._text(row[0]), kinds[row[0] in views]) for row in rows]
+        return [TableSummary(self._text(row[0]), TableKind.of(is_view=row[0] in views)) for row in rows]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
         """One row: name, comment, location, in Hive 4 the managed location, owner's name and type, …, parameters."""
@@ -81,11 +80,8 @@ class HiveCatalog(FamilyCatalog):
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
         """Functions of a database have its name before their own."""
-        return [
-            FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true")
-            for name in dict.fromkeys(await self._names("SHOW FUNCTIONS"))
-            if "." not in name.strip(".")
-        ]
+        names = await self._names("SHOW FUNCTIONS")
+        return _builtin(name for name in names if "." not in name.strip("."))
 
     async def _own_functions(self, database: str) -> list[FunctionDescription]:
         names, start = await self._names("SHOW FUNCTIONS"), f"{database}."
@@ -107,6 +103,10 @@ class HiveCatalog(FamilyCatalog):
             is_persistent={"BUILTIN": "true", "PERSISTENT": "true", "TEMPORARY": "false"}.get(kind, ""),
             description="\n".join(lines),
         )
+
+
+def _builtin(names: Iterable[str]) -> list[FunctionDescription]:
+    return [FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true") for name in dict.fromkeys(names)]
 
 
 def described(database: str, table: str, layout: Layout, *, tells_constraints: bool) -> TableDescription:
@@ -145,10 +145,9 @@ class ImpalaCatalog(FamilyCatalog):
             if "Syntax error" not in error.message and "ParseException" not in error.message:
                 raise
             views = set[str]()  # SHOW VIEWS is new in Impala 4.2; without it each table would have to be loaded
-        kinds = {True: TableKind.VIEW, False: TableKind.MANAGED}
         return [
-            TableSummary(cell(row[0]), kinds[cell(row[0]) in views], cell(row[1]) if len(row) > 1 else "")
-            for row in rows
+            TableSummary(name, TableKind.of(is_view=name in views), cell(row[1]) if len(row) > 1 else "")
+            for name, row in ((cell(row[0]), row) for row in rows)
         ]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
@@ -270,7 +269,7 @@ class SparkCatalog(FamilyCatalog):
         rows = await self._read(f"SHOW TABLES IN {backquoted(database)}")
         views = {cell(row[1]) for row in await self._read(f"SHOW VIEWS IN {backquoted(database)}") if not row[2]}
         names = [cell(row[1]) for row in rows if not row[2]]
-        return [TableSummary(name, TableKind.VIEW if name in views else TableKind.MANAGED) for name in names]
+        return [TableSummary(name, TableKind.of(is_view=name in views)) for name in names]
 
     def _described_database(self, name: str, rows: Sequence[Row]) -> DatabaseDescription:
         details = {cell(row[0]): cell(row[1]) for row in rows}
@@ -309,8 +308,7 @@ class SparkCatalog(FamilyCatalog):
         )
 
     async def _builtin_functions(self) -> list[FunctionDescription]:
-        names = await self._names("SHOW SYSTEM FUNCTIONS")
-        return [FunctionDescription(name, is_builtin="BUILTIN", is_persistent="true") for name in dict.fromkeys(names)]
+        return _builtin(await self._names("SHOW SYSTEM FUNCTIONS"))
 
     async def _own_functions(self, database: str) -> list[FunctionDescription]:
         names = await self._names(f"SHOW USER FUNCTIONS IN {backquoted(database)}")

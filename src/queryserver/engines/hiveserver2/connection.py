@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from queryserver.engines.connections import Retries, client_tls
+from queryserver.engines.connections import Retries, client_tls, first_reached, give_up
 from queryserver.engines.hiveserver2 import transports
 from queryserver.engines.hiveserver2.errors import (
     LOST_IN_TRANSIT,
@@ -98,9 +98,7 @@ class Hs2Connection:
     async def shut(self) -> None:
         """Close the connection and give up a call that is under way."""
         self._broken = True
-        if self._exchange is not None and not self._exchange.done():
-            self._exchange.cancel()
-            await asyncio.wait({self._exchange})
+        await give_up(self._exchange)
         await self._transport.close()
 
     async def _carry_out(
@@ -372,15 +370,9 @@ class Gssapi:
 
 async def connect(address: Hs2Address, login: Hs2Login) -> Hs2Connection:
     """A connection to the member of `login`. Raises EngineUnavailable, CredentialsRequired."""
-    member = login.member
-    resolved = await address.rules.resolve(member.host, member.port)
+    resolved = await address.rules.resolve(login.member.host, login.member.port)
     limit_s = address.limits.connect_s / len(resolved)
-    for one in resolved[:-1]:
-        try:
-            return await _connect_to(address, login, one, limit_s)
-        except EngineUnavailable:
-            continue
-    return await _connect_to(address, login, resolved[-1], limit_s)
+    return await first_reached(resolved, lambda one: _connect_to(address, login, one, limit_s))
 
 
 async def _connect_to(address: Hs2Address, login: Hs2Login, resolved: str, limit_s: float) -> Hs2Connection:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from queryserver import errors
-from queryserver.engines.connections import ConnectionPool, Retries
+from queryserver.engines.connections import ConnectionPool, Retries, first_reached, give_up
 from queryserver.engines.hiveserver2.catalog import FamilyCatalog
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
 from queryserver.engines.hiveserver2.connection import Hs2Connection, Wire, connect
@@ -212,10 +212,7 @@ class _BackgroundTasks:
         """Wait for the running tasks; those still running after `grace_s` are cancelled."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await give_up(*self._tasks)
 
 
 class Hs2Engine:
@@ -302,15 +299,9 @@ class Hs2Engine:
     async def ping(self) -> None:
         """Open a session of the service; where only callers can log in, just resolve the names of the members."""
         if self._address.needs_caller:
-            failure = errors.EngineUnavailable("No server is configured.")
-            for member in self._address.members:
-                try:
-                    await self._address.rules.resolve(member.host, member.port)
-                except errors.EngineUnavailable as error:
-                    failure = error
-                else:
-                    return
-            raise failure
+            rules = self._address.rules
+            await first_reached(self._address.members, lambda member: rules.resolve(member.host, member.port))
+            return
         async with self.session(_PING_USER, SessionOptions()):
             return
 
@@ -326,14 +317,12 @@ class Hs2Engine:
         """A connection to the member whose turn it is, or to the next one that can be reached."""
         members = self._address.members
         first = next(self._turns) % len(members)
-        failure = errors.EngineUnavailable("No server is configured.")
-        for member in members[first:] + members[:first]:
+
+        async def take(member: Member) -> tuple[Hs2Login, Hs2Connection]:
             login = self._address.login(member, user, options)
-            try:
-                return login, await self._pool.take(login)
-            except errors.EngineUnavailable as error:
-                failure = error
-        raise failure
+            return login, await self._pool.take(login)
+
+        return await first_reached(members[first:] + members[:first], take)
 
     def _wire(self, login: Hs2Login, opener: Hs2Connection) -> Wire:
         opener.opened_session = True

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pyarrow as pa
 
-from queryserver.engines.connections import Retries
+from queryserver.engines.connections import Retries, give_up
 from queryserver.engines.hiveserver2.connection import Wire
 from queryserver.engines.hiveserver2.errors import EXPIRED, Purpose, ServerRefused, WireLost, call_errors
 from queryserver.engines.hiveserver2.protocol import structs
@@ -16,42 +16,30 @@ from queryserver.engines.hiveserver2.transports import CellFound, Overlong
 from queryserver.engines.statement_texts import BATCH_BYTES, pieces
 from queryserver.engines.values import DeclaredColumn
 from queryserver.errors.statements import OutcomeUnknown, RowTooLarge, cell_too_large
-from queryserver.formats.columns import ROW_CELLS, Column, ResultType, kernels
+from queryserver.formats.columns import PLAIN_TYPES, ROW_CELLS, Column, ResultType, kernels
 
 _MAX_DIGITS = 38
 
-_TYPES: dict[int, tuple[ResultType, str, pa.DataType]] = {
-    structs.TTypeId.BOOLEAN: (ResultType.BOOLEAN, "boolean", pa.bool_()),
-    structs.TTypeId.TINYINT: (ResultType.TINYINT, "tinyint", pa.int8()),
-    structs.TTypeId.SMALLINT: (ResultType.SMALLINT, "smallint", pa.int16()),
-    structs.TTypeId.INT: (ResultType.INT, "int", pa.int32()),
-    structs.TTypeId.BIGINT: (ResultType.BIGINT, "bigint", pa.int64()),
-    structs.TTypeId.FLOAT: (ResultType.FLOAT, "float", pa.float32()),
-    structs.TTypeId.DOUBLE: (ResultType.DOUBLE, "double", pa.float64()),
-    structs.TTypeId.STRING: (ResultType.STRING, "string", pa.string()),
-    structs.TTypeId.TIMESTAMP: (ResultType.TIMESTAMP, "timestamp", pa.timestamp("us")),
-    structs.TTypeId.BINARY: (ResultType.BINARY, "binary", pa.binary()),
-    structs.TTypeId.ARRAY: (ResultType.ARRAY, "array", pa.string()),
-    structs.TTypeId.MAP: (ResultType.MAP, "map", pa.string()),
-    structs.TTypeId.STRUCT: (ResultType.STRUCT, "struct", pa.string()),
-    structs.TTypeId.UNION: (ResultType.UNION, "uniontype", pa.string()),
-    structs.TTypeId.DECIMAL: (ResultType.DECIMAL, "decimal", pa.string()),
-    structs.TTypeId.NULL: (ResultType.NULL, "void", pa.string()),
-    structs.TTypeId.DATE: (ResultType.DATE, "date", pa.date32()),
-    structs.TTypeId.VARCHAR: (ResultType.VARCHAR, "varchar", pa.string()),
-    structs.TTypeId.CHAR: (ResultType.CHAR, "char", pa.string()),
-    structs.TTypeId.INTERVAL_YEAR_MONTH: (ResultType.INTERVAL_YEAR_MONTH, "interval year to month", pa.string()),
-    structs.TTypeId.INTERVAL_DAY_TIME: (ResultType.INTERVAL_DAY_TIME, "interval day to second", pa.string()),
-    structs.TTypeId.TIMESTAMP_LOCAL_TZ: (ResultType.TIMESTAMP_TZ, "timestamp with local time zone", pa.string()),
+_RESULTS: dict[int, ResultType] = {
+    **{one: ResultType[one.name] for one in structs.TTypeId if one.name in ResultType.__members__},
+    structs.TTypeId.TIMESTAMP_LOCAL_TZ: ResultType.TIMESTAMP_TZ,
 }
-_UNKNOWN_TYPE = (ResultType.USER_DEFINED, "user defined", pa.string())
+_NATIVE = {  # where it is not the name in lower case
+    ResultType.UNION: "uniontype",
+    ResultType.NULL: "void",
+    ResultType.INTERVAL_YEAR_MONTH: "interval year to month",
+    ResultType.INTERVAL_DAY_TIME: "interval day to second",
+    ResultType.TIMESTAMP_TZ: "timestamp with local time zone",
+    ResultType.USER_DEFINED: "user defined",
+}
 
 
 def wire_column(described: structs.TColumnDesc) -> DeclaredColumn:
     types = described.type_desc.types
     entry = types[0].primitive if types else None
     type_id = structs.TTypeId.USER_DEFINED if entry is None else entry.type
-    kind, native, arrow = _TYPES.get(type_id, _UNKNOWN_TYPE)
+    kind = _RESULTS.get(type_id, ResultType.USER_DEFINED)
+    native, arrow = _NATIVE.get(kind, kind.name.lower()), PLAIN_TYPES.get(kind, pa.string())
     if entry is not None:
         native += _qualifiers(entry)
         if type_id == structs.TTypeId.DECIMAL:
@@ -65,11 +53,8 @@ def _qualifiers(entry: structs.TPrimitiveTypeEntry) -> str:
     if entry.type == structs.TTypeId.DECIMAL:
         precision, scale = _number(entry, "precision"), _number(entry, "scale")
         return "" if precision is None else f"({precision},{scale or 0})"
-    length = (
-        _number(entry, "characterMaximumLength")
-        if entry.type in {structs.TTypeId.VARCHAR, structs.TTypeId.CHAR}
-        else None
-    )
+    is_text = entry.type in {structs.TTypeId.VARCHAR, structs.TTypeId.CHAR}
+    length = _number(entry, "characterMaximumLength") if is_text else None
     return "" if length is None else f"({length})"
 
 
@@ -222,11 +207,7 @@ class Fetcher:
         """Give up the request that is under way. A reader gets OutcomeUnknown."""
         self._is_closed = True
         ahead, self._ahead, self._peeked = self._ahead, None, None
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.wait({ahead})
-            if not ahead.cancelled():
-                ahead.exception()
+        await give_up(ahead)
 
     def _request(self) -> asyncio.Task[_Fetched]:
         if self._is_closed:

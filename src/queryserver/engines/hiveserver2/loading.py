@@ -6,7 +6,7 @@ square of the rows.
 """
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from queryserver.engines.catalog_queries import backquoted, read_rows
 from queryserver.engines.hiveserver2.catalog import literal
-from queryserver.engines.loading import StatementLoader, Written, cell_texts, execute, refuse_long_names
+from queryserver.engines.loading import RowsWriter, StatementLoader, Written, cell_texts, execute, refuse_long_names
 from queryserver.engines.protocol import EngineSession, LoadColumn, LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import StatementRejected
 
@@ -138,7 +138,7 @@ class Hs2Loader(StatementLoader):
         await execute(self._session, f"CREATE TABLE {self.place(table)} ({definitions}) {self._dialect.create}")
         return types
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:  # noqa: ARG002 texts suit all
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:  # noqa: ARG002 texts suit all
         constant_of = spark_constant if self._dialect is SPARK_LOADING else constant
 
         def write(batch: pa.RecordBatch) -> Written:

@@ -63,7 +63,10 @@ class MysqlCatalog(queries.SessionCatalog):
             f" WHERE table_schema = {literal(await self._database(database))} AND table_type <> 'SEQUENCE'"
         )
         return await queries.summaries(
-            rows, lambda row: protocol.TableSummary(row[0], _kind(row[1]), _comment(row[1], row[2]))
+            rows,
+            lambda row: protocol.TableSummary(
+                row[0], protocol.TableKind.of(is_view=row[1] in _VIEWS), _comment(row[1], row[2])
+            ),
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -89,7 +92,7 @@ SELECT column_name, referenced_table_schema, referenced_table_name, referenced_c
             database=schema,
             name=name,
             columns=await self._columns(schema, name, is_view=is_view),
-            kind=_kind(kind),
+            kind=protocol.TableKind.of(is_view=is_view),
             comment=_comment(kind, comment),
             support_updates=not is_view and str(properties[0]).upper() not in _NO_UPDATES,
             create_time="" if created is None else created.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -274,10 +277,6 @@ SELECT specific_name, routine_name, dtd_identifier, routine_comment
 
 def _of(database: str, table: str) -> str:
     return f"table_schema = {literal(database)} AND table_name = {literal(table)}"
-
-
-def _kind(table_type: str) -> protocol.TableKind:
-    return protocol.TableKind.VIEW if table_type in _VIEWS else protocol.TableKind.MANAGED
 
 
 def _comment(table_type: str, comment: str | None) -> str:

@@ -22,9 +22,10 @@ from asyncmy.protocol import MysqlPacket
 from queryserver import errors
 from queryserver.engines.connections import no_connection
 from queryserver.engines.mysql.values import column_reader, declare
+from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import BATCH_BYTES, NEAR, first_keyword, place_in
 from queryserver.engines.values import ColumnReader, Rows, record_batch
-from queryserver.formats.columns import ROW_CELLS, Column
+from queryserver.formats.columns import ROW_CELLS
 
 INTERRUPTED = 1317
 """ER_QUERY_INTERRUPTED: the answer to KILL QUERY."""
@@ -148,7 +149,6 @@ class MysqlConnection(DriverConnection):
     """Largest value of a row; None: any."""
 
     # What the driver's stubs leave out.
-    _next_seq_id: int
     _proto: Any
     _client_flag: int
     _result: Any
@@ -347,8 +347,8 @@ _CHANGES_ROWS = frozenset({"INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD"})
 """With `RETURNING` (MariaDB) the rows of the result are the changed ones."""
 
 
-class MysqlStatement:
-    """A StatementSource. `interrupt_thread` sends the stop signal to a connection of the server."""
+class MysqlStatement(StatementSource):
+    """`interrupt_thread` sends the stop signal to a connection of the server."""
 
     def __init__(
         self,
@@ -358,10 +358,6 @@ class MysqlStatement:
         *,
         read_only: bool,
     ) -> None:
-        self.columns: tuple[Column, ...] = ()
-        self.modified_rows: int | None = None
-        self.log_lines: list[str] = []
-        self.is_open = False
         self._connection = connection
         self._sql = sql
         self._keyword = first_keyword(sql, line_comments=("--", "#"))
@@ -425,4 +421,4 @@ class MysqlStatement:
         """After the last row: take the count and the warnings."""
         if self._keyword in _CHANGES_ROWS or (self._keyword == "WITH" and not self.columns):
             self.modified_rows = rows
-        self.log_lines += await self._connection.take_warnings()
+        self.log_lines = await self._connection.take_warnings()

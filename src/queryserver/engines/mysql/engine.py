@@ -4,19 +4,18 @@ import asyncio
 import re
 import ssl as tls
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 from queryserver.engines.catalog_queries import backquoted, read_rows
-from queryserver.engines.connections import DatabaseLogin
+from queryserver.engines.connections import DatabaseLogin, first_reached
 from queryserver.engines.mysql.catalog import MysqlCatalog
 from queryserver.engines.mysql.connection import MysqlConnection, MysqlStatement, connect_errors, literal
-from queryserver.engines.mysql.loading import DROP_S, MysqlLoader
+from queryserver.engines.mysql.loading import MysqlLoader
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
-from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 
 
@@ -31,12 +30,9 @@ class MysqlAddress(DatabaseAddress):
 
     async def connect(self, login: DatabaseLogin) -> MysqlConnection:
         """A new connection. Raises EngineUnavailable, CredentialsRequired, StatementRejected (unknown database)."""
-        *others, last = await self.rules.resolve(self.host, self.port)
-        limit_s = self.connect_timeout_s / (len(others) + 1)
-        for host in others:
-            with suppress(EngineUnavailable):
-                return await self._connect_to(host, login, limit_s)
-        return await self._connect_to(last, login, limit_s)
+        hosts = await self.rules.resolve(self.host, self.port)
+        limit_s = self.connect_timeout_s / len(hosts)
+        return await first_reached(hosts, lambda host: self._connect_to(host, login, limit_s))
 
     async def _connect_to(self, host: str, login: DatabaseLogin, limit_s: float) -> MysqlConnection:
         with connect_errors():
@@ -94,16 +90,9 @@ class MysqlEngine:
             yield MysqlCatalog(session, mariadb="mariadb" in str(version).lower())
 
     @asynccontextmanager
-    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:  # noqa: ARG002 as `session`
-        login = self._login(options)
-        async with self._sessions.connection(login, partial(_prepare, options)) as (connection, executor):
-            yield MysqlLoader(
-                connection,
-                executor,
-                interrupt_thread=partial(self._interrupt, login),
-                on_other_connection=partial(self._sessions.call, login, within_s=DROP_S),
-                read_only=self._read_only,
-            )
+    async def loader(self, user: User, options: SessionOptions) -> AsyncGenerator[TableLoader]:
+        async with self.session(user, options) as session:
+            yield MysqlLoader(session, self._sessions.executor, read_only=self._read_only)
 
     async def ping(self) -> None:
         await self._sessions.call(self._login(SessionOptions()), lambda connection: connection.run("DO 0"))

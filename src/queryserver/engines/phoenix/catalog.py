@@ -37,7 +37,6 @@ from queryserver.engines.protocol import (
 
 # Positions in the rows of java.sql.DatabaseMetaData.getColumns, with the three that Phoenix adds at the end.
 _SCHEMA, _TABLE, _NAME, _TYPE, _SIZE, _DIGITS, _NULLABLE, _DEFAULT, _POSITION, _KEY = 1, 2, 3, 5, 6, 8, 10, 12, 16, 28
-_KINDS = {"v": TableKind.VIEW}
 _UPDATABLE = 3  # in VIEW_TYPE
 # The row of a table itself, not of a column, a column family, or a link to another table or an index.
 _HEADS = "TENANT_ID IS NULL AND COLUMN_NAME IS NULL AND COLUMN_FAMILY IS NULL AND TABLE_TYPE IN ('u', 'v', 's')"
@@ -63,7 +62,7 @@ class PhoenixCatalog(queries.SessionCatalog):
         schema = await self._schema(database)
         where = f"{_in_schema(schema)} AND {_HEADS}"
         rows = await self._rows(f"SELECT TABLE_NAME, TABLE_TYPE FROM SYSTEM.CATALOG WHERE {where}")
-        return [TableSummary(name, _KINDS.get(kind, TableKind.MANAGED)) for name, kind in rows]
+        return [TableSummary(name, TableKind.of(is_view=kind == "v")) for name, kind in rows]
 
     async def table(self, database: str, table: str) -> TableDescription:
         schema = await self._schema(database)
@@ -81,7 +80,7 @@ class PhoenixCatalog(queries.SessionCatalog):
             database=schema,
             name=name,
             columns=await self._columns(schema, name),
-            kind=_KINDS.get(kind, TableKind.MANAGED),
+            kind=TableKind.of(is_view=kind == "v"),
             support_updates=view_type == _UPDATABLE if kind == "v" else True,
             statistics={} if kind == "v" else await self._statistics(schema, name),
         )
@@ -188,8 +187,7 @@ class PhoenixLoader:
         if load.replace:
             raise errors.StatementRejected("Phoenix renames no tables, so none can be replaced.")
         loading.refuse_target(load, exists=await self.exists(load.target))
-        with loading.rows_failures():
-            return await (self._append if load.append else self._make)(load, batches, ledger)
+        return await (self._append if load.append else self._make)(load, batches, ledger)
 
     async def drop(self, table: TableName) -> None:
         loading.refuse_changes(read_only=self._read_only)

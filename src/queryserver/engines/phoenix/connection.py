@@ -17,7 +17,7 @@ from uuid import uuid4
 import httpx
 
 from queryserver import errors
-from queryserver.engines.connections import client_tls
+from queryserver.engines.connections import client_tls, first_reached, give_up
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.protocol import Credentials, SessionOptions
 from queryserver.platform.addresses import AddressRules, HttpServer
@@ -216,11 +216,7 @@ async def unless(event: asyncio.Event, exchange: Coroutine[Any, Any, Answered], 
             return request.result()
         raise Overtaken
     finally:
-        for task in (request, waiting):
-            task.cancel()
-        await asyncio.wait({request, waiting})
-        if not request.cancelled():
-            request.exception()
+        await give_up(request, waiting)
 
 
 class PhoenixConnection:
@@ -343,9 +339,7 @@ class PhoenixConnection:
 
     async def close(self) -> None:
         """Idempotent, limited in time."""
-        if self._beat is not None:
-            self._beat.cancel()
-            await asyncio.wait({self._beat})
+        await give_up(self._beat)
         if self._lost is None:
             self._lose(errors.SessionLost("The Phoenix session is closed."))
             # Also after a stop: the connection may have been about to be opened again.
@@ -434,15 +428,14 @@ async def connect(
 
     Raises EngineUnavailable, CredentialsRequired, StatementRejected.
     """
-    addresses = await http.addresses()
-    for position, ip in enumerate(addresses, 1):
+
+    async def opened(ip: str) -> PhoenixConnection:
         connection = PhoenixConnection(http, Route(ip, login), address.timeouts, properties)
         try:
             await connection.open()
-        except BaseException as error:  # a cancel too: the connection must not stay open
+        except BaseException:  # a cancel too: the connection must not stay open
             await connection.close()
-            if not isinstance(error, errors.EngineError) or position == len(addresses):
-                raise
-        else:
-            return connection
-    raise errors.EngineUnavailable("No connection to the Query Server could be made.")
+            raise
+        return connection
+
+    return await first_reached(await http.addresses(), opened, failure=errors.EngineError)

@@ -14,23 +14,17 @@ import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import Answered, Overtaken, PhoenixConnection, unless
-from queryserver.engines.sessions import Stopped
+from queryserver.engines.sessions import StatementSource, Stopped
 from queryserver.engines.statement_texts import first_keyword
-from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Rows, record_batch
+from queryserver.engines.values import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 _ARRAY = " ARRAY"
 _DECIMAL_DIGITS = 38
 
 # Dates come as days and times as milliseconds; Phoenix does not send finer fractions.
-_ARROW = {
-    **PLAIN_TYPES,
-    ResultType.DATE: pa.date32(),
-    ResultType.STRING: pa.time32("ms"),
-    ResultType.TIMESTAMP: pa.timestamp("ms"),
-    ResultType.BINARY: pa.binary(),
-}
+_ARROW = {**PLAIN_TYPES, ResultType.STRING: pa.time32("ms"), ResultType.TIMESTAMP: pa.timestamp("ms")}
 _PLAIN = {
     name: (result, _ARROW[result])
     for result, names in {
@@ -196,14 +190,8 @@ def _octets(value: int | bytes) -> bytes:
 FIRST_ROWS = 4  # their width is not known yet, and the Query Server holds several copies of a frame
 
 
-class PhoenixStatement:
-    """A StatementSource."""
-
+class PhoenixStatement(StatementSource):
     def __init__(self, connection: PhoenixConnection, sql: str) -> None:
-        self.columns: tuple[Column, ...] = ()
-        self.modified_rows: int | None = None
-        self.log_lines: Sequence[str] = ()
-        self.is_open = False
         self._connection = connection
         self._sql = sql
         self._keyword = first_keyword(sql, line_comments=("--", "//"))

@@ -14,14 +14,14 @@ from queryserver.engines.catalog_queries import (
     Row,
     SessionCatalog,
     identifier,
+    merged_functions,
     nulls_last,
-    overloads,
     qualified,
     read_rows,
     sample_query,
-    signatures,
     spellings,
     summaries,
+    table_columns,
 )
 from queryserver.sql.types import parse_type
 
@@ -227,19 +227,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), col_description(a.attrel
   LEFT JOIN pg_catalog.pg_partitioned_table p ON p.partrelid = a.attrelid
  WHERE a.attrelid = {table_oid:d} AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attnum""")
-        return tuple(
-            protocol.TableColumn(
-                name=name,
-                type=kind,
-                comment=comment or "",
-                nullable=None if is_view else nullable,
-                default=default,
-                autoincrement=None if is_view else is_identity or (default or "").startswith("nextval("),
-                primary_key=is_key,
-                partition_key=is_partition_key,
-            )
-            for name, kind, comment, nullable, default, is_identity, is_key, is_partition_key in rows
-        )
+        return table_columns(rows, is_view=is_view)
 
     async def _extremes(self, source: str, type_name: str) -> tuple[str | None, str | None]:
         """The smallest and the largest value that the statistics hold, compared as the column's type compares them."""
@@ -263,7 +251,8 @@ SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDE
         if database is not None:
             place = f"p.pronamespace = {(await self._schema(database))[0]:d}"
         rows = await self._rows(f"""
-SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), d.description
+SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid), n.nspname = 'pg_catalog',
+       d.description
   FROM pg_catalog.pg_proc p
   JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
   LEFT JOIN pg_catalog.pg_description d
@@ -272,17 +261,7 @@ SELECT n.nspname, p.proname, pg_get_function_arguments(p.oid), pg_get_function_r
    AND NOT (n.nspname = 'pg_catalog'
             AND (p.prorettype = ANY ({_INTERNAL}) OR p.proargtypes::oid[] && {_INTERNAL}))
  ORDER BY p.proname, p.oid""")
-        return [
-            protocol.FunctionDescription(
-                name=name,
-                signature=signatures(name, (row[2] for row in same)),
-                return_type=same[0][3] or "",
-                is_builtin="BUILTIN" if same[0][0] == "pg_catalog" else "",
-                is_persistent="true",
-                description=same[0][4] or "",
-            )
-            for name, same in overloads(rows, 1)
-        ]
+        return merged_functions(rows, is_persistent="true")
 
     async def _can_run(self, statement: str) -> bool:
         """Whether the server can plan the statement: values of an uncommon type may have no order."""

@@ -22,6 +22,7 @@ from queryserver.engines.postgresql.values import (
     DeclaredType,
     Unfit,
     ValueKind,
+    arrow_type,
     columns,
     declare,
     dimensions_of,
@@ -32,9 +33,9 @@ from queryserver.engines.postgresql.values import (
 )
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field, MessageGuard, RefusalTap, RowDescriptionTap
 from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.sessions import StatementSource
 from queryserver.engines.statement_texts import KeptLines, first_keyword
-from queryserver.engines.values import Rows, Values, record_batch
-from queryserver.formats.columns import Column
+from queryserver.engines.values import ColumnReader, Rows, Values, record_batch
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
@@ -181,8 +182,8 @@ async def make_ready(options: SessionOptions, role: str | None, connection: Post
             raise errors.StatementRejected(f'schema "{options.database}" does not exist')
 
 
-class PostgresqlStatement:
-    """A StatementSource: a portal, open from `execute` until its last row is read or `end` is called.
+class PostgresqlStatement(StatementSource):
+    """A portal, open from `execute` until its last row is read or `end` is called.
 
     `interrupt_process` sends the stop signal to a server process.
     """
@@ -195,16 +196,13 @@ class PostgresqlStatement:
         *,
         read_only: bool = False,
     ) -> None:
-        self.columns: tuple[Column, ...] = ()
-        self.modified_rows: int | None = None
-        self.log_lines = KeptLines()
-        self.is_open = False
+        self.log_lines = notices = KeptLines()
         self._connection = connection
         self._sql = sql
         self._keyword = first_keyword(sql)
         self._interrupt_process = interrupt_process
         self._read_only = read_only
-        self._readers: Sequence[PostgresqlColumnReader] = ()
+        self._readers: Sequence[ColumnReader] = ()
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
         self._portal: _Portal | None = None
@@ -212,7 +210,7 @@ class PostgresqlStatement:
         self._in_use = asyncio.Lock()
         self._rows_read = 0
         self._whole: Rows = ()
-        connection.on_notice = self.log_lines.keep
+        connection.on_notice = notices.keep
 
     async def execute(self, go_on: Callable[[], None]) -> None:
         if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
@@ -228,7 +226,7 @@ class PostgresqlStatement:
             declared = await declare(connection, fields) if fields else ()
             self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
-        self._readers = [PostgresqlColumnReader(name, kind) for name, kind in zip(self._names, declared, strict=True)]
+        self._readers = list(map(column_reader, self._names, declared))
         if not fields or self._keyword == "CALL":
             go_on()
             # A procedure may commit, which the server refuses inside a transaction of ours; its result is one row.
@@ -308,41 +306,32 @@ class _Portal(asyncpg.cursor.Cursor):
             self._guard.in_chunk = False
 
 
-class PostgresqlColumnReader:
-    """Reads one column, chunk by chunk."""
+def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
+    """What reads the column. The first values decide how many dimensions arrays have, and which fields records."""
+    way: Callable[[Values], pa.Array] | None = None
 
-    def __init__(self, name: str, declared: DeclaredType) -> None:
-        self._name = name
-        self._declared = declared
-        self._read: Callable[[Values], pa.Array] | None = None
+    def read(wanted: pa.DataType, values: Values) -> pa.Array:
+        nonlocal way
+        if wanted == pa.string():
+            return native_as_text(declared, values)
+        way = way or _way_for(declared, values)
+        return way(values)
 
-    def read(self, values: Values) -> pa.Array:
-        """The next values. Raises StatementRejected for one that does not fit what the first chunk decided."""
-        try:
-            if self._read is None:
-                self._read = _reader_for(self._declared, values)
-            return self._read(values)
-        except Unfit as error:
-            message = (
-                f'column "{self._name}" holds a value that type {self._declared.name} cannot carry'
-                f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
-            )
-            raise errors.StatementRejected(message) from error
+    refusal = (
+        f'column "{name}" holds a value that type {declared.name} cannot carry'
+        f" (infinity, NaN, BC, another array dimension) after rows that could: cast the column to text"
+    )
+    is_nested = declared.kind in NESTED or declared.kind is ValueKind.RECORD
+    return ColumnReader(pa.null() if is_nested else arrow_type(declared), read, refusal, misfits=(Unfit,))
 
 
-def _reader_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
-    """What reads a column; text for all of it where the first values have no place in its type."""
-    try:
-        read = partial(read_native, declared)
-        if declared.kind is ValueKind.RECORD:
-            declared = with_fields(declared, first)
-        if declared.kind in NESTED:
-            dimensions = dimensions_of(declared, first) if declared.kind is ValueKind.ARRAY else 1
-            read = partial(read_nested, declared, dimensions=dimensions)
-        read(first)
-    except Unfit:
-        return partial(native_as_text, declared)
-    return read
+def _way_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
+    if declared.kind is ValueKind.RECORD:
+        declared = with_fields(declared, first)
+    if declared.kind not in NESTED:
+        return partial(read_native, declared)
+    dimensions = dimensions_of(declared, first) if declared.kind is ValueKind.ARRAY else 1
+    return partial(read_nested, declared, dimensions=dimensions)
 
 
 @contextmanager

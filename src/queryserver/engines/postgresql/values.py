@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from queryserver.engines.postgresql.wire import NO_MODIFIER, Field
-from queryserver.engines.values import PLAIN_TYPES, calendar_date, clock_text, nulls, offsets
+from queryserver.engines.values import calendar_date, clock_text, nulls, offsets
 from queryserver.errors.statements import StatementRejected
-from queryserver.formats.columns import Column, ResultType
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 
 class ValueKind(Enum):
@@ -271,12 +271,6 @@ _US_1970_TO_2000 = 946_684_800_000_000
 _CALENDAR_DAYS = (-719_162 - _DAYS_1970_TO_2000, 2_932_896 - _DAYS_1970_TO_2000)
 _CALENDAR_US = (-62_135_596_800_000_000 - _US_1970_TO_2000, 253_402_300_799_999_999 - _US_1970_TO_2000)
 _DECIMAL128_DIGITS = 38
-_ARROW_TYPES = {
-    ValueKind.DATE: pa.date32(),
-    ValueKind.TIMESTAMP: pa.timestamp("us"),
-    ValueKind.TIMESTAMPTZ: pa.timestamp("us", tz="UTC"),
-    ValueKind.BYTEA: pa.binary(),
-}
 
 
 class Unfit(Exception):
@@ -289,7 +283,9 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:
             return pa.decimal128(digits, declared.scale)
-    return _ARROW_TYPES.get(declared.kind) or PLAIN_TYPES.get(declared.result, pa.string())
+    if declared.kind is ValueKind.TIMESTAMPTZ:
+        return pa.timestamp("us", tz="UTC")
+    return PLAIN_TYPES.get(declared.result, pa.string())
 
 
 def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:

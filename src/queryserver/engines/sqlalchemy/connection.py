@@ -18,9 +18,8 @@ from sqlalchemy.engine import Dialect
 from queryserver import errors
 from queryserver.engines.sqlalchemy.values import column_reader, declare
 from queryserver.engines.statement_texts import ANY, BATCH_BYTES, ChunkSize, first_keyword, pieces, place_in
-from queryserver.engines.threaded import Interrupted
+from queryserver.engines.threaded import DriverAnswer, DriverConnection, Interrupted
 from queryserver.engines.values import ColumnReader, record_batch
-from queryserver.formats.columns import Column
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.outbound import guarded
 
@@ -211,8 +210,8 @@ _DRAIN_S = 3.0
 _DRAIN_ROWS = 1_000
 
 
-class SqlalchemyConnection:
-    """A DriverConnection in autocommit, where the dialect has that; else what a statement did is committed at its end.
+class SqlalchemyConnection(DriverConnection):
+    """In autocommit, where the dialect has that; else what a statement did is committed at its end.
 
     `read_only` is a statement that makes the server refuse changes, sent before each statement: one before it may
     have switched it off. `rules` hold for all addresses that the driver connects to.
@@ -290,9 +289,6 @@ class SqlalchemyConnection:
         self._interrupted = True
         self._stopper.press()
 
-    def progress(self) -> int | None:
-        return None
-
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
@@ -310,12 +306,10 @@ class SqlalchemyConnection:
             raise Interrupted from error
 
 
-class SqlalchemyAnswer:
+class SqlalchemyAnswer(DriverAnswer):
     """The rows of one statement. The first chunk is read at the start, for the types that drivers do not name."""
 
     def __init__(self, connection: sa.Connection, stopper: ConnectionStopper, rules: AddressRules) -> None:
-        self.columns: tuple[Column, ...] | None = None
-        self.modified_rows: int | None = None
         self.cursor: Any = None
         self._connection = connection
         self._dialect = connection.dialect

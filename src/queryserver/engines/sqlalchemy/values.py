@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from queryserver.engines.values import PLAIN_TYPES, ColumnReader, DeclaredColumn, Values
-from queryserver.formats.columns import Column, ResultType
+from queryserver.engines.values import ColumnReader, DeclaredColumn, Values
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 _PARAMETERS = re.compile(r"[(<].*", re.DOTALL)
 _DECIMAL128_DIGITS = 38
@@ -39,13 +39,7 @@ _BY_NAME = {
     ResultType.STRUCT: "struct row tuple",
 }
 _TYPES = {name: kind for kind, names in _BY_NAME.items() for name in names.split()}
-_ARROW = {
-    **PLAIN_TYPES,
-    ResultType.DATE: pa.date32(),
-    ResultType.TIMESTAMP: pa.timestamp("us"),
-    ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC"),
-    ResultType.BINARY: pa.binary(),
-}
+_ARROW = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
 # Column types of the MySQL protocol; drivers of every engine that speaks it give them as numbers.
 _MYSQL = {
     0: "decimal", 1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 7: "timestamp", 8: "bigint",

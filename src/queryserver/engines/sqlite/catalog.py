@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from queryserver import errors
 from queryserver.engines import protocol
-from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, overloads, signatures, summaries
+from queryserver.engines.catalog_queries import Row, SessionCatalog, literal, merged_functions, summaries, table_columns
 from queryserver.engines.sqlite.connection import REFUSED_FUNCTIONS
 
 _MAIN = "main"
-_KINDS = {"view": protocol.TableKind.VIEW}
 _NO_STATISTICS = "SQLite has statistics of indexed columns only, and only after ANALYZE."
 _ARGUMENTS = "XYZ"
 
@@ -31,7 +30,7 @@ class SqliteCatalog(SessionCatalog):
             r" WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\_%' ESCAPE '\'"
         )
         return await summaries(
-            rows, lambda row: protocol.TableSummary(row[0], _KINDS.get(row[1], protocol.TableKind.MANAGED))
+            rows, lambda row: protocol.TableSummary(row[0], protocol.TableKind.of(is_view=row[1] == "view"))
         )
 
     async def table(self, database: str, table: str) -> protocol.TableDescription:
@@ -56,7 +55,7 @@ class SqliteCatalog(SessionCatalog):
             database=_MAIN,
             name=name,
             columns=_columns(rows, is_view=kind == "view", has_rowid=not without_rowid),
-            kind=_KINDS.get(kind, protocol.TableKind.MANAGED),
+            kind=protocol.TableKind.of(is_view=kind == "view"),
             support_updates=None if kind == "virtual" else kind == "table",
             foreign_keys=await self._foreign_keys(name),
             statistics={"numRows": str(max(counts))} if counts else {},
@@ -111,15 +110,11 @@ class SqliteCatalog(SessionCatalog):
             f"SELECT name, narg, max(builtin) FROM pragma_function_list{condition}"
             " GROUP BY name, narg ORDER BY name, narg"
         )
-        return [
-            protocol.FunctionDescription(
-                name,
-                signatures(name, (_arguments(count) for _, count, _ in same)),
-                is_builtin="BUILTIN" if same[-1][2] else "",
-            )
-            for name, same in overloads(rows)
+        return merged_functions(
+            (name, _arguments(count), "", is_builtin, "")
+            for name, count, is_builtin in rows
             if name.lower() not in REFUSED_FUNCTIONS
-        ]
+        )
 
 
 def _known(database: str) -> str:
@@ -132,17 +127,11 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[pr
     """The only INTEGER PRIMARY KEY is the row's number: never NULL, and given by SQLite when left out."""
     keys = [row for row in rows if row[4]]
     numbered = keys[0][0] if has_rowid and len(keys) == 1 and keys[0][1].upper() == "INTEGER" else None
-    return tuple(
-        protocol.TableColumn(
-            name=name,
-            type=kind,
-            nullable=None if is_view else not not_null and name != numbered,
-            default=default,
-            autoincrement=None if is_view else name == numbered,
-            primary_key=bool(key),
-        )
+    described = (
+        (name, kind, "", not not_null and name != numbered, default, name == numbered, bool(key), False)
         for name, kind, not_null, default, key in rows
     )
+    return table_columns(described, is_view=is_view)
 
 
 def _arguments(count: int) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines.statement_texts import BATCH_BYTES
-from queryserver.engines.threaded import Interrupted
+from queryserver.engines.threaded import DriverAnswer, Interrupted
 from queryserver.formats.columns import Column, ResultType
 
 # Pragmas that describe this database or act in this session; `database_list` would show the server's path.
@@ -261,14 +261,12 @@ class SqliteConnection:
         return True
 
 
-class SqliteAnswer:
+class SqliteAnswer(DriverAnswer):
     """The rows of one statement. The first chunk is read at the start: it names the types of expressions."""
 
     def __init__(
         self, connection: apsw.Connection, authorizer: SqliteAuthorizer, cell_max_bytes: int | None = None
     ) -> None:
-        self.columns: tuple[Column, ...] | None = None
-        self.modified_rows: int | None = None
         self._connection = connection
         self._authorizer = authorizer
         self._cell_max_bytes = cell_max_bytes

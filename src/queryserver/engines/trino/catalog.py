@@ -12,11 +12,10 @@ from queryserver.engines.catalog_queries import (
     SessionCatalog,
     identifier,
     literal,
+    merged_functions,
     nulls_last,
-    overloads,
     qualified,
     sample_query,
-    signatures,
 )
 from queryserver.engines.sessions import run
 from queryserver.engines.trino.protocol import TrinoRejected
@@ -267,17 +266,10 @@ def _column(row: Row, types: Mapping[str, str], partitioned: set[str]) -> protoc
 
 
 def _functions(rows: Sequence[Row], *, is_builtin: bool) -> list[protocol.FunctionDescription]:
-    """Overloads are merged; `SHOW FUNCTIONS` gives a row for each."""
-    return [
-        protocol.FunctionDescription(
-            name=name,
-            signature=signatures(name, (row[2] for row in found)),
-            return_type=str(found[0][1] or ""),
-            is_builtin="BUILTIN" if is_builtin else "",
-            description=str(found[0][5] or ""),
-        )
-        for name, found in overloads(rows)
-    ]
+    """From the rows of `SHOW FUNCTIONS`, one for each overload."""
+    return merged_functions(
+        (name, arguments, returned, is_builtin, text) for name, returned, arguments, _, _, text, *_ in rows
+    )
 
 
 _TOKEN = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[()\[\],=]|[^\s'"()\[\],=]+|\s+""")

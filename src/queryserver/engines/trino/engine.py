@@ -13,7 +13,7 @@ import pyarrow.compute
 
 from queryserver import errors
 from queryserver.engines.catalog_queries import Row, identifier, literal, qualified, read_rows
-from queryserver.engines.loading import StatementLoader, Written, cell_texts, execute
+from queryserver.engines.loading import RowsWriter, StatementLoader, Written, cell_texts, execute
 from queryserver.engines.protocol import (
     EngineCapabilities,
     EngineSession,
@@ -84,7 +84,7 @@ class TrinoLoader(StatementLoader):
                 return types
         raise refusal or errors.StatementRejected("A table needs a column.")
 
-    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> Callable[[pa.RecordBatch], Written]:
+    def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
         texts = [_text_writer(column, kind) for column, kind in zip(columns, types, strict=True)]
 
         def write(batch: pa.RecordBatch) -> Written:

@@ -16,6 +16,7 @@ import httpx
 import orjson
 import pyarrow as pa
 
+from queryserver.engines.connections import give_up
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
 from queryserver.engines.sessions import FollowingSession
 from queryserver.engines.statement_texts import KeptLines, pieces
@@ -226,9 +227,7 @@ class TrinoOperation:
     async def close(self, *, stop: bool = True) -> None:
         """Free the statement, and with `stop` end it when it still runs."""
         self._is_closed = True
-        if self._step is not None and not self._step.done():
-            self._step.cancel()
-            await asyncio.wait({self._step})
+        await give_up(self._step)
         has_failed = self._error is not None and not isinstance(self._error, RowTooLarge)
         if stop and self._page.next_uri is not None and not has_failed and not self._canceled:
             await self._coordinator.stop(self._page.next_uri)

@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queryserver.engines.values import PLAIN_TYPES, Values, nulls, offsets
-from queryserver.formats.columns import Column, ResultType
+from queryserver.engines.values import Values, nulls, offsets
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from queryserver.formats.columns import Column, ResultType, is_binary, is_text
+from queryserver.formats.columns import PLAIN_TYPES, Column, ResultType, is_binary, is_text
 from queryserver.formats.download.encoder import Drain, Encoder, unique_names
 from queryserver.formats.download.texts import texts
 
@@ -19,19 +19,7 @@ _DIGITS_OF_INTEGERS = 20
 _ROW_GROUP_BYTES = 16 * 1024 * 1024
 _ROW_GROUP_ROWS = 1024 * 1024
 
-_DECLARED: dict[ResultType, pa.DataType] = {
-    ResultType.BOOLEAN: pa.bool_(),
-    ResultType.TINYINT: pa.int8(),
-    ResultType.SMALLINT: pa.int16(),
-    ResultType.INT: pa.int32(),
-    ResultType.BIGINT: pa.int64(),
-    ResultType.FLOAT: pa.float32(),
-    ResultType.DOUBLE: pa.float64(),
-    ResultType.DATE: pa.date32(),
-    ResultType.TIMESTAMP: pa.timestamp("us"),
-    ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC"),
-    ResultType.BINARY: pa.binary(),
-}
+_DECLARED = {**PLAIN_TYPES, ResultType.TIMESTAMP_TZ: pa.timestamp("us", "UTC")}
 
 
 async def common_schema(

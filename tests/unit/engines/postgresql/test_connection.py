@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import each
 
-from queryserver.engines.postgresql.connection import PostgresqlColumnReader, connect_errors, statement_errors
+from queryserver.engines.postgresql.connection import column_reader, connect_errors, statement_errors
 from queryserver.engines.postgresql.values import (
     DATE_INFINITY,
     TIMESTAMP_INFINITY,
@@ -46,29 +46,29 @@ RECORD = DeclaredType(ValueKind.RECORD, ResultType.STRUCT, "record")
 
 
 def test_a_column_of_nulls_has_its_declared_type() -> None:
-    assert PostgresqlColumnReader("a", PRICE).read((None, None)).type == pa.decimal128(10, 2)
+    assert column_reader("a", PRICE).read((None, None)).type == pa.decimal128(10, 2)
 
 
 def test_a_value_out_of_the_calendar_in_the_first_chunk_makes_the_column_text() -> None:
-    reader = PostgresqlColumnReader("a", DATE)
+    reader = column_reader("a", DATE)
     assert reader.read((0, DATE_INFINITY, None)).to_pylist() == ["2000-01-01", "infinity", None]
     assert reader.read((1,)).to_pylist() == ["2000-01-02"]
 
 
 def test_a_value_out_of_the_calendar_later_names_the_column_and_the_cure() -> None:
-    reader = PostgresqlColumnReader("until", DATE)
+    reader = column_reader("until", DATE)
     assert reader.read((0,)).to_pylist() == [dt.date(2000, 1, 1)]
     with pytest.raises(StatementRejected, match=r'column "until" .* type date .* cast the column to text'):
         reader.read((DATE_INFINITY,))
 
 
 def test_a_numeric_nan_makes_the_column_text() -> None:
-    assert PostgresqlColumnReader("a", PRICE).read(("1.50", "NaN")).to_pylist() == ["1.50", "NaN"]
-    assert PostgresqlColumnReader("a", PRICE).read(("1.50",)).to_pylist() == [Decimal("1.50")]
+    assert column_reader("a", PRICE).read(("1.50", "NaN")).to_pylist() == ["1.50", "NaN"]
+    assert column_reader("a", PRICE).read(("1.50",)).to_pylist() == [Decimal("1.50")]
 
 
 def test_the_first_chunk_decides_the_dimensions_of_arrays() -> None:
-    reader = PostgresqlColumnReader("a", NUMBERS)
+    reader = column_reader("a", NUMBERS)
     assert reader.read(("{{1,2}}", "{}", None)).to_pylist() == [[[1, 2]], [], None]
     assert reader.read(("{{3}}",)).type == pa.list_(pa.list_(pa.int32()))
     with pytest.raises(StatementRejected):
@@ -76,17 +76,17 @@ def test_the_first_chunk_decides_the_dimensions_of_arrays() -> None:
 
 
 def test_arrays_of_mixed_dimensions_are_text() -> None:
-    assert PostgresqlColumnReader("a", NUMBERS).read(("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
+    assert column_reader("a", NUMBERS).read(("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
 
 
 def test_fields_of_an_anonymous_record_are_numbered_text_and_without_any_it_is_text() -> None:
     fields = {"field0": "1", "field1": None, "field2": "x"}
-    assert PostgresqlColumnReader("a", RECORD).read((None, "(1,,x)")).to_pylist() == [None, fields]
-    assert PostgresqlColumnReader("a", RECORD).read((None,)).type == pa.string()
+    assert column_reader("a", RECORD).read((None, "(1,,x)")).to_pylist() == [None, fields]
+    assert column_reader("a", RECORD).read((None,)).type == pa.string()
 
 
 def test_names_may_occur_twice_and_no_rows_have_their_types() -> None:
-    batch = record_batch([], ["a", "a"], [PostgresqlColumnReader("a", kind).read for kind in (INTEGER, DATE)])
+    batch = record_batch([], ["a", "a"], [column_reader("a", kind).read for kind in (INTEGER, DATE)])
     assert batch.schema.names == ["a", "a"]
     assert batch.schema.types == [pa.int32(), pa.date32()]
 
