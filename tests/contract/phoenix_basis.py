@@ -29,6 +29,13 @@ class PhoenixBasis:
         """The Query Server is at work on nothing."""
         await self._idle(within_s=_REST_S)
 
+    async def scanning(self, *, within_s: float) -> None:
+        """By then HBase has been at work for a second: what is canceled earlier may not have reached it."""
+        async with asyncio.timeout(within_s):
+            while not await scans_of(self._port):  # noqa: ASYNC110 HBase sends no event
+                await asyncio.sleep(0.2)
+            await asyncio.sleep(1)
+
     async def no_scans(self, *, within_s: float) -> None:
         """By then HBase has ended all scans, and the Query Server waits for none."""
         async with asyncio.timeout(within_s):

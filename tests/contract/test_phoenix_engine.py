@@ -205,6 +205,7 @@ class TestPhoenix(PhoenixBasis, EngineContract):
         sql = "SELECT COUNT(*) FROM qs.n AS a, qs.n AS b, qs.n AS c WHERE c.n < 100"
         async with engine.session(USER, NO_OPTIONS) as session, operation(session, sql) as handle:
             await started(session, handle)
+            await self.scanning(within_s=60)
             await session.cancel(handle)
         await self.no_scans(within_s=5)
 
