@@ -8,18 +8,28 @@ import html
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, chain, pairwise, takewhile
 from typing import Any, TypeAlias
 
 import orjson
 import pyarrow as pa
 from pyarrow import types
 
-from queryserver.formats.columns import NUMBERS_AS_TEXT, Column, ResultType, is_binary, is_text, kernels, union_places
+from queryserver.formats.columns import (
+    NUMBERS_AS_TEXT,
+    Column,
+    ResultType,
+    is_binary,
+    is_text,
+    kernels,
+    parts,
+    plain_bytes,
+    union_places,
+)
 from queryserver.formats.text_forms import text_form
 
 # Rows are turned into JSON in blocks of about this many Arrow bytes, so that a page that is cut at `max_bytes`
@@ -76,7 +86,8 @@ def render_page(
     """
     pieces: list[bytes] = []
     rows, left = 0, max_bytes - len("[]")
-    for block in _blocks(batches):
+    filled = (batch for batch in batches if batch.num_rows)
+    for block in chain.from_iterable(parts(batch, BLOCK_BYTES, plain_bytes) for batch in filled):
         if block.num_rows == 1 and block.nbytes > BLOCK_BYTES and _least_bytes(block, escape=escape) > left:
             return RenderedRows(tuple(pieces), rows, is_cut=True)
         values = [
@@ -131,34 +142,6 @@ def _least_bytes(block: pa.Table | pa.RecordBatch, *, escape: bool) -> int:
                 longer = kernels.sum(kernels.count_substring_regex(octets, _LONGER[escape])).as_py() or 0
                 least += longer * _LONGER_BY[escape]
     return least
-
-
-def _blocks(batches: Sequence[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table | pa.RecordBatch]:
-    for batch in batches:
-        rows = max(1, int(BLOCK_BYTES / _row_bytes(batch))) if batch.num_rows else 1
-        for start in range(0, batch.num_rows, rows):
-            yield batch if rows >= batch.num_rows else batch.slice(start, rows)
-
-
-def _row_bytes(batch: pa.Table | pa.RecordBatch) -> float:
-    """Bytes of a row as plain Arrow values, about; of a dictionary the longest entry counts."""
-    size = float(batch.nbytes)
-    for column in batch.columns:
-        if types.is_dictionary(column.type):
-            chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-            size += sum(map(_decoded_bytes, chunks))
-        elif types.is_string_view(column.type) or types.is_binary_view(column.type):
-            # `nbytes` of a slice counts the text of the whole array.
-            size += (kernels.sum(kernels.binary_length(column.cast(pa.large_binary()))).as_py() or 0) - column.nbytes
-    return max(1.0, size / batch.num_rows)
-
-
-def _decoded_bytes(array: pa.DictionaryArray) -> float:
-    entries = array.dictionary
-    longest = entries.nbytes if types.is_nested(entries.type) else 8
-    if is_text(entries.type) or is_binary(entries.type):
-        longest = kernels.max(kernels.binary_length(entries)).as_py() or 0
-    return float(longest) * len(array)
 
 
 def cell_values(

@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from queryserver.errors.files import DecompressionFailed, DecompressionLimit
-from queryserver.formats.columns import MANY_COLUMNS, Column, ResultType, begin_wide_work, kernels, parts
+from queryserver.formats.columns import (
+    MANY_COLUMNS,
+    Column,
+    ResultType,
+    begin_wide_work,
+    parts,
+    plain_bytes,
+    without_dictionaries,
+)
 from queryserver.formats.download.texts import JsonLinesEncoder
 from queryserver.formats.unpacking import OUTPUT_BYTES
 
@@ -59,11 +67,7 @@ def parquet_parts(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     """All rows in batches of some 1 MiB, texts as texts. Raises as `open_parquet`."""
     for number in range(parquet.metadata.num_row_groups):
         for batch in _batches(parquet, number):
-            for part in parts(batch, 2 * _BATCH_BYTES, _decoded_bytes):
-                arrays = [
-                    array.dictionary_decode() if pa.types.is_dictionary(array.type) else array for array in part.columns
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, names=part.schema.names)
+            yield from map(without_dictionaries, parts(batch, 2 * _BATCH_BYTES, plain_bytes))
 
 
 def _metadata(file: IOBase) -> pq.FileMetaData:
@@ -208,10 +212,3 @@ def _rows(group: pq.RowGroupMetaData) -> int:
     by_size = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
     by_places = _BATCH_BYTES // max(group.num_columns, 1)
     return max(min(by_size, by_places, _MAX_BATCH_ROWS), 1)
-
-
-def _decoded_bytes(array: pa.Array) -> int:
-    """What the values take without dictionaries."""
-    if pa.types.is_dictionary(array.type):
-        return kernels.sum(kernels.binary_length(array.dictionary).take(array.indices)).as_py() or 0
-    return array.nbytes
