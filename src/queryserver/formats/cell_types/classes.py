@@ -209,14 +209,6 @@ class ColumnFacts:
             if cell.kind is CellKind.INTEGER:
                 self.longest_integer = max(self.longest_integer, cell.integer_digits)
 
-    def merge(self, other: "ColumnFacts") -> None:
-        self.kinds |= other.kinds
-        self.integer_digits = max(self.integer_digits, other.integer_digits)
-        self.fraction_digits = max(self.fraction_digits, other.fraction_digits)
-        self.longest_integer = max(self.longest_integer, other.longest_integer)
-        self.is_wide = self.is_wide or other.is_wide
-        self.has_exponent = self.has_exponent or other.has_exponent
-
 
 def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
     """The type of the column. `is_whole`: there are no cells but those counted."""

@@ -1,4 +1,4 @@
-"""A download, from a result to pieces of a file, compressed or not. The quoting of csv is in `csv_encoder.py`."""
+"""A download, from a result to pieces of a file, compressed or not. The texts of csv and ndjson are in `texts.py`."""
 
 import asyncio
 import re
@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from queryserver.formats.columns import without_dictionaries
 from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
-from queryserver.formats.download.csv_encoder import CsvEncoder
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, Drain, Encoder, FileForm, ResultSource
-from queryserver.formats.download.texts import JsonLinesEncoder
+from queryserver.formats.download.texts import CsvEncoder, JsonLinesEncoder
 from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
 
 _GZIP_LEVEL = 4

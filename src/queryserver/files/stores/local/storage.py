@@ -18,8 +18,8 @@ from queryserver.files.model import ContentSummary, EntryKind, FileStatus, Schem
 from queryserver.files.protocol import Batch, FileSystem, PartPlan, StorageTraits, StoredPart
 from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
-from queryserver.files.stores.local.deleting import Deletion, Summation, directories_in, sweep
-from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload, StagedParts
+from queryserver.files.stores.local.deleting import Deletion, directories_in, summation, sweep
+from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload
 from queryserver.files.stores.local.tree import Listing, LocalTree, file_error, must_be_file
 from queryserver.files.stores.reading import ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
@@ -159,7 +159,7 @@ class LocalStorage:
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
     ) -> AsyncGenerator[bytes]:
         self._enter(path)
-        download, sizes = Download(self._tree, path, version), self._threads.read_sizes
+        download, sizes = Download(path, partial(self._tree.open_file, path), version), self._threads.read_sizes
         end = sys.maxsize if length is None else offset + length
         try:
             with sizes.reader():
@@ -216,10 +216,10 @@ class LocalStorage:
 
     async def content_summary(self, path: str) -> ContentSummary:
         self._enter(path)
-        summation = Summation(self._tree, path, self._access.shows)
-        while not await self._run(path, summation.step):
+        steps = summation(self._tree, path, self._access.shows)
+        while (summary := await self._run(path, next, steps)) is None:  # each step has the whole time
             pass
-        return summation.summary
+        return summary
 
     async def set_permissions(self, path: str, permissions: int) -> None:
         """Devices, pipes and sockets keep theirs: NotAFile."""
@@ -245,7 +245,8 @@ class LocalStorage:
     async def read_parts(self, plan: PartPlan, staging: str, parts: Sequence[StoredPart]) -> AsyncGenerator[bytes]:
         del parts
         self._enter_to_change(plan.path)
-        download, offset, sizes = StagedParts(self._tree, plan, staging), 0, self._threads.read_sizes
+        download = Download(plan.path, partial(transfers.open_staged, self._tree, plan, staging))
+        offset, sizes = 0, self._threads.read_sizes
         try:
             while piece := await self._run(plan.path, download.read, offset, sizes.piece_bytes):
                 offset += len(piece)
