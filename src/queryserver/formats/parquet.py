@@ -3,6 +3,7 @@
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from io import IOBase
 
 import pyarrow as pa
@@ -38,24 +39,16 @@ def parquet_lines(file: IOBase) -> Generator[bytes]:
     `file` is read at any place, as far as needed, and may raise anything of its own. Raises DecompressionFailed.
     """
     try:
-        yield from _lines(file)
+        metadata = _metadata(file)
+        with ExitStack() as held:
+            if metadata.num_columns > MANY_COLUMNS:
+                held.callback(begin_wide_work())
+            yield from _encoded(file, metadata)
     except pa.ArrowException as error:
         first_line = str(error).partition("\n")[0][:200]
         raise DecompressionFailed(f"The parquet data cannot be read: {first_line}") from None
     except (OSError, OverflowError, ValueError):
         raise DecompressionFailed("The parquet data are broken.") from None
-
-
-def _lines(file: IOBase) -> Iterator[bytes]:
-    metadata = _metadata(file)
-    if metadata.num_columns <= MANY_COLUMNS:
-        yield from _encoded(file, metadata)
-        return
-    end = begin_wide_work()
-    try:
-        yield from _encoded(file, metadata)
-    finally:
-        end()
 
 
 def open_parquet(file: IOBase) -> pq.ParquetFile:

@@ -429,7 +429,7 @@ class WebHdfsCluster:
         await self._login.answer(self._service_user, call)
 
 
-class WebHdfsFileSystem:
+class WebHdfsFileSystem(WebHdfsCluster):
     """One HDFS cluster."""
 
     scheme = model.Scheme.HDFS
@@ -447,18 +447,18 @@ class WebHdfsFileSystem:
         login: httpx.Auth | None = None,
     ) -> None:
         """Connects to nothing. `trash_interval_min` 0: that of the cluster. Raises ConfigurationError."""
-        self._cluster = WebHdfsCluster(address, login=login)
+        super().__init__(address, login=login)
         self._superuser = superuser
         self._supergroup = supergroup
         self._trash_interval_min = trash_interval_min
 
     def as_user(self, user: model.StorageUser) -> WebHdfsStorage:
         """Raises PermissionDenied."""
-        return WebHdfsStorage(self._cluster.tree(user))
+        return WebHdfsStorage(self.tree(user))
 
     async def facts(self, user: model.StorageUser) -> model.ClusterFacts:
         """The superuser is the owner of the root."""
-        tree = self._cluster.tree(user)
+        tree = self.tree(user)
         try:
             async with asyncio.timeout(_FACTS_S):
                 superuser = (await tree.stat("")).owner or self._superuser
@@ -474,9 +474,6 @@ class WebHdfsFileSystem:
             superuser=superuser,
             supergroup=self._supergroup,
         )
-
-    async def close(self) -> None:
-        await self._cluster.close()
 
 
 def address(table: str, given: HdfsClusterSettings | OzoneSettings, settings: Settings) -> WebHdfsAddress:
