@@ -20,7 +20,7 @@ from queryserver.files.stores.local import transfers
 from queryserver.files.stores.local.access import HOMES, SHARED, AccessMap, UserAccount, UserQuotas, is_private
 from queryserver.files.stores.local.deleting import Deletion, directories_in, summation, sweep
 from queryserver.files.stores.local.transfers import Download, Incoming, LocalPartUpload, LocalUpload
-from queryserver.files.stores.local.tree import Listing, LocalTree, file_error, must_be_file
+from queryserver.files.stores.local.tree import LocalTree, file_error, listing, must_be_file
 from queryserver.files.stores.reading import ReadSizes
 from queryserver.platform.limits import NO_FLOOR, DiskFloor, disk_floor
 from queryserver.platform.settings.tree import Settings
@@ -131,16 +131,16 @@ class LocalStorage:
     ) -> AsyncGenerator[Batch]:
         """The order is the file system's own."""
         self._enter(path)
-        listing = Listing(self._tree, path, cursor, self._access.shows)
+        batches = listing(self._tree, path, self._access.shows, cursor, batch_size)
         try:
             while True:
-                batch = await self._run(path, listing.batch, batch_size)
+                batch = await self._run(path, next, batches)
                 yield batch
                 if batch.cursor is None:
                     return
         finally:
             # Not awaited: the generator may be closed while its loop ends. Closing the pool waits for it.
-            self._threads.start(listing.close)
+            self._threads.start(batches.close)
 
     async def read(
         self, path: str, *, offset: int = 0, length: int | None = None, version: FileStatus | None = None
